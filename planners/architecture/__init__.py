@@ -1,0 +1,20 @@
+"""What a model is made of: named weights, operations and state for the sequence."""
+
+from planners.architecture.model import Block, ModelSpec
+from planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from planners.architecture.sequence_state import KvKind, KvState
+from planners.architecture.weight import Part, Split, Weight
+
+__all__ = [
+    "Block",
+    "KvKind",
+    "KvState",
+    "ModelSpec",
+    "Operation",
+    "OperationKind",
+    "Part",
+    "Region",
+    "Split",
+    "Tensor",
+    "Weight",
+]

@@ -1,0 +1,71 @@
+"""The feed-forward half of a layer: gated (SwiGLU, GeGLU) or plain (GELU, ReLU)."""
+
+from __future__ import annotations
+
+from planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from planners.architecture.weight import Part, Split, Weight
+
+
+def gated_weights(prefix: str, hidden_size: int, intermediate_size: int, *, bias: bool = False) -> tuple[Weight, ...]:
+    """Return gate_proj, up_proj and down_proj as Llama-like checkpoints name them."""
+    weights: list[Weight] = []
+    for short in ("gate", "up"):
+        name = f"{prefix}.{short}_proj"
+        weights.append(feed_forward_column(f"{name}.weight", (intermediate_size, hidden_size), dim=0, is_linear=True))
+        if bias:
+            weights.append(feed_forward_column(f"{name}.bias", (intermediate_size,), dim=0))
+    weights.append(feed_forward_row(f"{prefix}.down_proj.weight", (hidden_size, intermediate_size), dim=1))
+    if bias:
+        weights.append(Weight(name=f"{prefix}.down_proj.bias", shape=(hidden_size,), part=Part.FEED_FORWARD))
+    return tuple(weights)
+
+
+def feed_forward_column(name: str, shape: tuple[int, ...], *, dim: int, is_linear: bool = False) -> Weight:
+    """Return a weight whose output features (along `dim`) are divided."""
+    return Weight(name=name, shape=shape, part=Part.FEED_FORWARD, split=Split.COLUMN, dim=dim, is_linear=is_linear)
+
+
+def feed_forward_row(name: str, shape: tuple[int, ...], *, dim: int) -> Weight:
+    """Return a matrix whose input features (along `dim`) are divided."""
+    return Weight(name=name, shape=shape, part=Part.FEED_FORWARD, split=Split.ROW, dim=dim, is_linear=True)
+
+
+def feed_forward_tensors(hidden_size: int, intermediate_size: int, *, gated: bool) -> tuple[Tensor, ...]:
+    """Return the activations between the feed-forward's norm and its output."""
+    inner = ("gate", "up") if gated else ("feed_forward_inner",)
+    return (
+        Tensor(name="feed_forward_input", width=hidden_size),
+        *(Tensor(name=name, width=intermediate_size, region=Region.TENSOR) for name in inner),
+        Tensor(name="feed_forward_product", width=intermediate_size, region=Region.TENSOR),
+        Tensor(name="feed_forward_output", width=hidden_size),
+    )
+
+
+def feed_forward_operations(hidden_size: int, intermediate_size: int, *, gated: bool) -> tuple[Operation, ...]:
+    """Return the first matrices, the non-linearity and the second matrix."""
+    inner = ("gate", "up") if gated else ("feed_forward_inner",)
+    first = tuple(
+        Operation(
+            name=f"{name}_projection",
+            kind=OperationKind.MATMUL,
+            inputs=("feed_forward_input",),
+            output=name,
+            matmul_shape=(hidden_size, intermediate_size),
+        )
+        for name in inner
+    )
+    activation = Operation(
+        name="activation",
+        kind=OperationKind.GATED_ACTIVATION if gated else OperationKind.ACTIVATION,
+        inputs=inner,
+        output="feed_forward_product",
+    )
+    second = Operation(
+        name="down_projection",
+        kind=OperationKind.MATMUL,
+        inputs=("feed_forward_product",),
+        output="feed_forward_output",
+        matmul_shape=(intermediate_size, hidden_size),
+        is_row_parallel=True,
+    )
+    return (*first, activation, second)

@@ -1,0 +1,111 @@
+"""A model: blocks of weights and operations, in the order they are computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planners.architecture.operation import Operation, Tensor
+from planners.architecture.sequence_state import KvState
+from planners.architecture.weight import Part, Weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A run of like layers, or the embedding or the head.
+
+    `layers` are the indices of the decoder layers that are made like this one;
+    it is empty for the embedding and for the head, which stand once.
+    """
+
+    kind: str
+    weights: tuple[Weight, ...]
+    operations: tuple[Operation, ...]
+    tensors: tuple[Tensor, ...]
+    layers: tuple[int, ...] = ()
+    kv: KvState | None = None
+
+    @property
+    def repeats(self) -> int:
+        """Return how many times the block stands in the model."""
+        return len(self.layers) or 1
+
+    @property
+    def elements(self) -> int:
+        """Return the elements of the weights of one such layer."""
+        return sum(weight.elements for weight in self.weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One model, described once; every count, shard and cost derives from it.
+
+    When `tied_head` is true the head multiplies by the embedding's matrix and
+    has no weight of its own. `experts_per_token` of each layer's experts work on
+    a token.
+    """
+
+    name: str
+    model_type: str
+    hidden_size: int
+    vocabulary_size: int
+    max_position_embeddings: int | None
+    attention_heads: int
+    key_value_heads: int
+    embedding: Block
+    layers: tuple[Block, ...]
+    head: Block
+    tied_head: bool
+    experts_per_token: int = 0
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def num_layers(self) -> int:
+        """Return the number of decoder layers."""
+        return sum(block.repeats for block in self.layers)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Return embedding, layers and head in order."""
+        return (self.embedding, *self.layers, self.head)
+
+    @property
+    def parameters(self) -> int:
+        """Return the exact number of parameters, tied weights counted once."""
+        return sum(block.elements * block.repeats for block in self.blocks)
+
+    @property
+    def active_parameters(self) -> int:
+        """Return the parameters that work on one token: a few of each layer's experts."""
+        idle = sum(
+            weight.elements // weight.experts * (weight.experts - self.experts_per_token) * block.repeats
+            for block in self.layers
+            for weight in block.weights
+            if weight.experts > 1
+        )
+        return self.parameters - idle
+
+    def parameters_by_part(self) -> dict[Part, int]:
+        """Return the number of parameters of each part of the model."""
+        counts: Counter[Part] = Counter()
+        for block in self.blocks:
+            for weight in block.weights:
+                counts[weight.part] += weight.elements * block.repeats
+        return dict(counts)
+
+    def named_weights(self) -> Iterator[tuple[str, Weight]]:
+        """Yield every tensor of the checkpoint by its full name."""
+        for block in self.blocks:
+            for layer in block.layers or (0,):
+                for weight in block.weights:
+                    for expert in range(weight.experts):
+                        yield weight.name.format(layer=layer, expert=expert), weight
+
+    def forward_flops_per_token(self, context_tokens: float) -> float:
+        """Return the operations of one token's forward pass, the head included."""
+        return sum(
+            operation.forward_flops_per_token(context_tokens) * block.repeats
+            for block in self.blocks
+            for operation in block.operations
+        )

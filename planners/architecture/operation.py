@@ -1,0 +1,82 @@
+"""What a layer computes: operations that read and write named tensors.
+
+An operation says what is multiplied and which tensors it reads. What a stack
+keeps of them for the backward pass follows from the operation's kind and the
+stack's kernels (`planners/memory/activations.py`), and because a tensor has a
+name it is counted once, however many operations keep it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Region(StrEnum):
+    """Which parallelism divides an activation within a layer.
+
+    `sequence` tensors stand whole on every tensor-parallel rank unless sequence
+    parallelism divides them by token; `tensor` ones are always divided by
+    feature (Korthikanti et al. 2022, arXiv:2205.05198).
+    """
+
+    SEQUENCE = "sequence"
+    TENSOR = "tensor"
+
+
+class OperationKind(StrEnum):
+    """The kinds of work that cost differently or keep different tensors."""
+
+    EMBEDDING = "embedding"
+    NORM = "norm"
+    MATMUL = "matmul"
+    ROTARY = "rotary"
+    ATTENTION = "attention"
+    ACTIVATION = "activation"
+    GATED_ACTIVATION = "gated_activation"
+    ADD = "add"
+    LOSS = "loss"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """An activation: `width` elements for each token of the micro-batch."""
+
+    name: str
+    width: int
+    region: Region = Region.SEQUENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation of a block, applied to every token.
+
+    `matmul_shape` is (input features, output features). `heads`, `head_dim` and
+    `window` describe attention: 4·heads·head_dim multiply-adds' operations for
+    each token and each position it attends to. `head_dim` is the mean of the
+    key's and the value's where they differ.
+    """
+
+    name: str
+    kind: OperationKind
+    inputs: tuple[str, ...]
+    output: str
+    region: Region = Region.TENSOR
+    matmul_shape: tuple[int, int] | None = None
+    heads: int = 0
+    head_dim: int = 0
+    window: int | None = None
+    is_row_parallel: bool = False
+
+    def forward_flops_per_token(self, context_tokens: float) -> float:
+        """Return the multiply and add operations one token costs.
+
+        `context_tokens` is how many positions the token attends to on average:
+        (sequence + 1) / 2 under a causal mask.
+        """
+        if self.matmul_shape is not None:
+            return 2.0 * self.matmul_shape[0] * self.matmul_shape[1]
+        if self.kind is OperationKind.ATTENTION:
+            attended = min(context_tokens, self.window) if self.window else context_tokens
+            return 4.0 * self.heads * self.head_dim * attended
+        return 0.0

@@ -1,0 +1,81 @@
+"""A weight: its name in the checkpoint, its shape, and how tensor parallelism splits it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Part(StrEnum):
+    """Where in the model a weight stands."""
+
+    EMBEDDING = "embedding"
+    ATTENTION = "attention"
+    FEED_FORWARD = "feed_forward"
+    EXPERT = "expert"
+    SHARED_EXPERT = "shared_expert"
+    ROUTER = "router"
+    RECURRENT = "recurrent"
+    NORM = "norm"
+    HEAD = "head"
+
+
+class Split(StrEnum):
+    """How tensor parallelism divides a weight (Shoeybi et al. 2019, arXiv:1909.08053).
+
+    `column` divides the output features, so that each rank computes some of the
+    outputs; `row` divides the input features, so that the ranks' outputs are
+    summed by an all-reduce; `vocabulary` divides the rows of an embedding or
+    head; `replicated` weights stand whole on every rank.
+    """
+
+    COLUMN = "column"
+    ROW = "row"
+    VOCABULARY = "vocabulary"
+    REPLICATED = "replicated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """One tensor of the checkpoint, or one for each layer and expert of a block.
+
+    `name` may hold `{layer}` and `{expert}`. `dim` is the tensor dimension that
+    `split` divides and `units` how many indivisible pieces lie along it (heads,
+    key-value heads; 0 means single elements). `is_linear` marks the matrix of a
+    matrix multiplication, which is what quantization schemes and LoRA address.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    part: Part
+    split: Split = Split.REPLICATED
+    dim: int | None = None
+    units: int = 0
+    experts: int = 1
+    is_linear: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements of all its copies within one layer."""
+        return math.prod(self.shape) * self.experts
+
+    def local_shape(self, tensor_parallel: int) -> tuple[int, ...]:
+        """Return the shape of the largest shard on one tensor-parallel rank.
+
+        Heads are dealt out whole; key-value heads fewer than the ranks are
+        replicated, as Megatron and vLLM do; a vocabulary is cut in ceilings.
+        """
+        if self.dim is None or self.split is Split.REPLICATED or tensor_parallel == 1:
+            return self.shape
+        length = self.shape[self.dim]
+        if self.units:
+            local_units = -(-self.units // tensor_parallel)
+            local = length // self.units * local_units
+        else:
+            local = -(-length // tensor_parallel)
+        return (*self.shape[: self.dim], local, *self.shape[self.dim + 1 :])
+
+    def local_elements(self, tensor_parallel: int) -> int:
+        """Return the elements of the largest shard, all experts of the layer counted."""
+        return math.prod(self.local_shape(tensor_parallel)) * self.experts

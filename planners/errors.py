@@ -1,0 +1,94 @@
+"""What makes a question unanswerable.
+
+"Does not fit" is an answer and never an error. Each error carries a stable
+`code`, which clients may rely on, and the JSON pointer of the field that
+caused it. What HTTP status a code becomes is decided in `api/errors.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PlimsollError(Exception):
+    """A question that cannot be answered, with the reason and the field."""
+
+    code = "plimsoll-error"
+
+    def __init__(self, detail: str, *, pointer: str = "") -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.pointer = pointer
+
+
+class InvalidQuestion(PlimsollError):
+    """A value is out of range or contradicts another one."""
+
+    code = "invalid-question"
+
+
+class ImpossibleLayout(PlimsollError):
+    """A fixed layout breaks a rule, so that no run of it can exist."""
+
+    code = "impossible-layout"
+
+    def __init__(self, detail: str, *, rule: str, pointer: str = "/layout") -> None:
+        super().__init__(detail, pointer=pointer)
+        self.rule = rule
+
+
+class InvalidModelConfig(PlimsollError):
+    """A `config.json` lacks a field or contradicts itself."""
+
+    code = "invalid-model-config"
+
+
+class NotYetAvailable(PlimsollError):
+    """The question makes sense, and this version does not answer it yet."""
+
+    code = "not-yet-available"
+
+
+class UnknownName(PlimsollError):
+    """A name that is in no catalogue; the nearest known ones are listed."""
+
+    code = "unknown-name"
+    thing = "name"
+
+    def __init__(self, name: str, known: Iterable[str], *, pointer: str = "") -> None:
+        self.name = name
+        self.nearest = nearest_names(name, known)
+        hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else ""
+        super().__init__(f"Unknown {self.thing} {name[:100]!r}.{hint}", pointer=pointer)
+
+
+class UnknownModel(UnknownName):
+    """A model id or alias that is not in the catalogue."""
+
+    code = "unknown-model"
+    thing = "model"
+
+
+class UnknownModelType(UnknownName):
+    """A `model_type` that no reader knows."""
+
+    code = "unknown-model-type"
+    thing = "model_type"
+
+
+class UnknownGpu(UnknownName):
+    """A GPU id or alias that is not in the catalogue."""
+
+    code = "unknown-gpu"
+    thing = "GPU"
+
+
+def nearest_names(name: str, known: Iterable[str], *, most: int = 5) -> tuple[str, ...]:
+    """Return the known names most like `name`, best first."""
+    wanted = name[:100].lower()
+    by_lower: dict[str, str] = {}
+    for candidate in known:
+        by_lower.setdefault(candidate.lower(), candidate)
+    close = difflib.get_close_matches(wanted, by_lower, n=most, cutoff=0.5)
+    return tuple(by_lower[match] for match in close)

@@ -1,0 +1,123 @@
+"""Reading a `config.json`: typed access, and a record of what was not read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planners.errors import InvalidModelConfig
+
+# Keys that never change a weight's shape or a step's cost.
+COSMETIC_KEYS = frozenset(
+    {
+        "_attn_implementation_autoset",
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "auto_map",
+        "bos_token_id",
+        "dtype",
+        "eos_token_id",
+        "generation_config",
+        "id2label",
+        "initializer_range",
+        "label2id",
+        "layer_norm_epsilon",
+        "layer_norm_eps",
+        "pad_token_id",
+        "pretraining_tp",
+        "rms_norm_eps",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "task_specific_params",
+        "torch_dtype",
+        "transformers_version",
+        "unk_token_id",
+        "use_cache",
+    }
+)
+
+MOST_LAYERS = 10_000
+MOST_ELEMENTS_A_SIDE = 100_000_000
+
+
+class ConfigReader:
+    """A `config.json` that remembers which of its keys were read.
+
+    Every getter raises `InvalidModelConfig` with a pointer when a value is
+    missing or of the wrong kind.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, pointer: str = "/model/config") -> None:
+        self._config = config
+        self._pointer = pointer
+        self._read: set[str] = {"model_type"}
+
+    def size(self, key: str, *, default: int | None = None, most: int = MOST_ELEMENTS_A_SIDE) -> int:
+        """Return a positive integer; a null counts as absent."""
+        value = self._get(key)
+        if value is None:
+            if default is None:
+                raise self.error(key, f"'{key}' is missing; it is needed to size the model.")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.error(key, f"'{key}' must be a whole number from 1 to {most}, not {_shown(value)}.")
+        return value
+
+    def optional_size(self, key: str) -> int | None:
+        """Return a positive integer, or None where the key is absent or null."""
+        return None if self._get(key) is None else self.size(key)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return a boolean; a null counts as absent."""
+        value = self._get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(key, f"'{key}' must be true or false, not {_shown(value)}.")
+        return value
+
+    def text(self, key: str, *, default: str) -> str:
+        """Return a string; a null counts as absent."""
+        value = self._get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.error(key, f"'{key}' must be text, not {_shown(value)}.")
+        return value
+
+    def strings(self, key: str) -> tuple[str, ...] | None:
+        """Return a list of strings, or None where absent."""
+        value = self._get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, f"'{key}' must be a list of texts.")
+        return tuple(value)
+
+    def ignore(self, *keys: str) -> None:
+        """Mark keys as known to be without effect for this family."""
+        self._read.update(keys)
+
+    def must_divide(self, divisor_key: str, divisor: int, key: str, value: int) -> None:
+        """Raise unless `value` is a multiple of `divisor`."""
+        if value % divisor:
+            raise self.error(divisor_key, f"'{divisor_key}' ({divisor}) does not divide '{key}' ({value}).")
+
+    def unread_keys(self) -> tuple[str, ...]:
+        """Return the keys nobody asked for and that may matter, sorted."""
+        return tuple(sorted(str(key) for key in self._config if key not in self._read and key not in COSMETIC_KEYS))
+
+    def error(self, key: str, detail: str) -> InvalidModelConfig:
+        """Return an error that points at `key`."""
+        return InvalidModelConfig(detail, pointer=f"{self._pointer}/{key}")
+
+    def _get(self, key: str) -> Any:
+        self._read.add(key)
+        return self._config.get(key)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:40] + "…"

@@ -1,0 +1,52 @@
+"""Which reader describes which `model_type`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from planners.architecture.model import ModelSpec
+from planners.errors import InvalidModelConfig, UnknownModelType
+from planners.huggingface import gpt2, llama
+from planners.huggingface.config import ConfigReader
+
+Reader = Callable[[ConfigReader, str, str], ModelSpec]
+
+READERS: Mapping[str, Reader] = {
+    "gpt2": gpt2.gpt2,
+    "llama": partial(llama.llama_like, variant=llama.LLAMA),
+    "mistral": partial(llama.llama_like, variant=llama.MISTRAL),
+    "qwen2": partial(llama.llama_like, variant=llama.QWEN2),
+    "qwen3": partial(llama.llama_like, variant=llama.QWEN3),
+}
+
+
+def known_model_types() -> tuple[str, ...]:
+    """Return every `model_type` that can be described, sorted."""
+    return tuple(sorted(READERS))
+
+
+def describe_config(config: Mapping[str, Any], *, name: str, pointer: str = "/model/config") -> ModelSpec:
+    """Return the description of the model that a `config.json` configures.
+
+    Keys that no reader asked for are named in the description's assumptions.
+    Raises `UnknownModelType` for a family without a reader and
+    `InvalidModelConfig` for a config that is missing a size or contradicts itself.
+    """
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise InvalidModelConfig(
+            f"'model_type' is missing; known are {', '.join(known_model_types())}.", pointer=f"{pointer}/model_type"
+        )
+    reader = READERS.get(model_type)
+    if reader is None:
+        raise UnknownModelType(model_type, READERS, pointer=f"{pointer}/model_type")
+    read = ConfigReader(config, pointer=pointer)
+    spec = reader(read, name, model_type)
+    unread = read.unread_keys()
+    if not unread:
+        return spec
+    note = f"These config keys were not used: {', '.join(unread)}."
+    return dataclasses.replace(spec, assumptions=(*spec.assumptions, note))
