@@ -1,0 +1,62 @@
+"""A GPU, and the machine it sits in, as the planners see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU's datasheet facts.
+
+    `memory_bytes` is what the driver reports and not the name on the box (an
+    H100-80GB reports 79.19 GiB). Rates are dense and per direction:
+    `peak_flops_per_second` by number format, `link_bytes_per_second` to the other
+    GPUs of the node (NVLink, Infinity Fabric, or PCIe where there is no other),
+    `pcie_bytes_per_second` to the host, `nic_bytes_per_second` to other nodes.
+    """
+
+    id: str
+    name: str
+    memory_bytes: int
+    memory_bytes_per_second: float
+    peak_flops_per_second: Mapping[str, float]
+    link_bytes_per_second: float
+    link_kind: str
+    pcie_bytes_per_second: float
+    nic_bytes_per_second: float
+    gpus_per_node: int
+    source: str
+    aliases: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCount:
+    """How many GPUs may be used: `minimum` to `maximum`, or as few as will do.
+
+    A fixed number has both ends equal. `is_free` means that the client named no
+    number and wants the fewest that fit.
+    """
+
+    minimum: int
+    maximum: int
+    is_free: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The GPUs a plan may use, and what of each is already spoken for."""
+
+    gpu: Gpu
+    gpus: GpuCount
+    gpus_per_node: int
+    reserve_bytes: int = 0
+    used_bytes: int = 0
+    usd_per_gpu_hour: float | None = None
+
+    @property
+    def limit_bytes(self) -> int:
+        """Return what one GPU offers after the reserve and other tenants."""
+        return self.gpu.memory_bytes - self.reserve_bytes - self.used_bytes

@@ -1,0 +1,265 @@
+"""Answers of the training planner, shaped as clients receive them.
+
+The wire's field names are these; the API serializes these values as they are,
+so that a field has one definition. Every total is the sum of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the work is divided: gpus = data x tensor x pipeline x context."""
+
+    framework: str
+    gpus: int
+    data_parallel: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    virtual_pipeline: int
+    context_parallel: int
+    expert_parallel: int
+    sequence_parallel: bool
+    zero_stage: int
+    shard_group: int
+    offload: str
+    offload_target: str
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    recompute: str
+    recompute_layers: int | None
+    activation_offload: bool
+    fused_cross_entropy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryItems:
+    """One GPU's bytes at its worst moment, by what they are for."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    communication: int
+    fragmentation: int
+    runtime: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the sum of the items."""
+        return (
+            self.parameters
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.communication
+            + self.fragmentation
+            + self.runtime
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """One pipeline stage's peak; `layers` is its first and last layer."""
+
+    stage: int
+    layers: tuple[int, int]
+    peak_bytes: int
+    phase: str
+    items: MemoryItems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What one GPU of the worst stage must hold, as nvidia-smi would show it.
+
+    `allocated_bytes` are the allocator's live tensors, `reserved_bytes` adds
+    rounding and fragmentation, `peak_bytes` the context and communicators too.
+    """
+
+    peak_bytes: int
+    peak_low_bytes: int
+    peak_high_bytes: int
+    limit_bytes: int
+    margin_bytes: int
+    host_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    phase: str
+    items: MemoryItems
+    stages: tuple[StageMemory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """The seconds of a step that nothing else hides, by what they are spent on."""
+
+    forward: float
+    backward: float
+    recompute: float
+    tensor_parallel: float
+    pipeline_bubble: float
+    data_parallel: float
+    optimizer: float
+    offload: float
+
+    @property
+    def total_seconds(self) -> float:
+        """Return the sum of the parts."""
+        return (
+            self.forward
+            + self.backward
+            + self.recompute
+            + self.tensor_parallel
+            + self.pipeline_bubble
+            + self.data_parallel
+            + self.optimizer
+            + self.offload
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One optimizer step: `tflops_per_gpu` counts the model's own operations only."""
+
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    parts: StepParts
+    tokens_per_second: float
+    tflops_per_gpu: float
+    model_flops_utilization: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The whole run. What needs a token budget or a price is None without one."""
+
+    steps: int | None
+    seconds: float | None
+    gpu_hours: float | None
+    cost_usd: float | None
+    model_flops: float | None
+    failures_per_day: float
+    probability_of_failure_per_day: float
+    checkpoint_bytes: int
+    checkpoint_interval_seconds: float | None
+    goodput: float | None
+    elastic_gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """One kind of collective: what a rank sends in each layer and how long it takes a step."""
+
+    group: str
+    operation: str
+    bytes_per_layer: int
+    calls_per_step: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """The device mesh, outermost axis first; the last axis is within a node."""
+
+    order: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedStage:
+    """What a pipeline stage holds; `layers` is its first and last layer."""
+
+    stage: int
+    layers: tuple[int, int]
+    embedding: bool
+    head: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedWeight:
+    """How a weight is split; `name` has `*` for the layer, `axis` is the tensor dimension."""
+
+    name: str
+    shape: tuple[int, ...]
+    split: str
+    axis: int | None
+    local_shape: tuple[int, ...]
+    copies: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """Who holds what."""
+
+    mesh: Mesh
+    stages: tuple[ShardedStage, ...]
+    weights: tuple[ShardedWeight, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """One layout, with its memory, its step and its run."""
+
+    layout: Layout
+    memory: Memory
+    step: Step
+    run: Run
+    communication: tuple[Communication, ...]
+    sharding: Sharding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another layout worth knowing: none is better in GPUs, time and margin at once."""
+
+    layout: Layout
+    peak_bytes: int
+    margin_bytes: int
+    step_seconds: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchCounts:
+    """How large the search was; a layout counts as considered if its memory was evaluated."""
+
+    layouts_considered: int
+    layouts_excluded: int
+    layouts_fitting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A change to the question, already planned: what it would need and take."""
+
+    change: Mapping[str, Any]
+    peak_bytes: int
+    step_seconds: float
+    fits: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingAnswer:
+    """What `plan_training` returns.
+
+    `fits` is the best estimate against the limit; `verdict` is `fits` when the
+    high end of the error bar fits too, `tight` when only the estimate does, `no`.
+    """
+
+    fits: bool
+    verdict: str
+    summary: str
+    plan: TrainingPlan
+    alternatives: tuple[Alternative, ...]
+    search: SearchCounts
+    advice: tuple[Advice, ...]
+    assumptions: tuple[str, ...] = field(default=())

@@ -1,0 +1,137 @@
+"""Questions: what a client asks, resolved and frozen.
+
+A question holds the model's description and the GPU's facts themselves, so that
+a planner needs nothing else. A field that is None is left to the planner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from planners.architecture import ModelSpec
+from planners.hardware import Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRequest:
+    """The degrees a client fixed; the search chooses the others.
+
+    `data_parallel` counts replicas of the batch; `shard_group` is how many of
+    them share one copy of what ZeRO shards. `zero_stage` 1 shards optimizer
+    states, 2 gradients too, 3 parameters too.
+    """
+
+    data_parallel: int | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    virtual_pipeline: int | None = None
+    context_parallel: int | None = None
+    expert_parallel: int | None = None
+    sequence_parallel: bool | None = None
+    zero_stage: int | None = None
+    shard_group: int | None = None
+    offload: str | None = None
+    offload_target: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on the named matrices."""
+
+    rank: int = 16
+    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    double_quantization: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """What is thrown away in the forward pass and computed again in the backward.
+
+    `mode` is `none`, `selective` (the attention's scores) or `full` (all but each
+    layer's input); `full_layers` limits `full` to that many layers of each stage.
+    """
+
+    mode: str
+    full_layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resilience:
+    """How often hardware fails and what a restart costs."""
+
+    gpu_failures_per_month: float = 0.08
+    restart_seconds: float | None = None
+    checkpoint_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingQuestion:
+    """A training job to plan. `global_batch_size` counts sequences."""
+
+    model: ModelSpec
+    hardware: Hardware
+    method: str = "full"
+    precision: str = "bf16-mixed"
+    optimizer: str = "adamw"
+    sequence_length: int
+    global_batch_size: int
+    tokens: float | None = None
+    gradient_dtype: str | None = None
+    optimizer_state_dtype: str | None = None
+    micro_batch_size: int | None = None
+    recompute: Recompute | None = None
+    activation_offload: bool | None = None
+    fused_cross_entropy: bool | None = None
+    attention: str = "flash"
+    lora: Lora = field(default_factory=Lora)
+    layout: LayoutRequest = field(default_factory=LayoutRequest)
+    objective: str = "throughput"
+    deadline_seconds: float | None = None
+    framework: str = "any"
+    resilience: Resilience = field(default_factory=Resilience)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLayoutRequest:
+    """The serving degrees a client fixed; `data_parallel` counts replicas."""
+
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    attention_data_parallel: int | None = None
+    expert_parallel: int | None = None
+    decode_context_parallel: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLevel:
+    """The latency a deployment must keep: time to first token and per output token."""
+
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingQuestion:
+    """A deployment to size. `concurrency` is for the whole deployment, closed loop.
+
+    Engine settings left None take that engine version's own defaults on that GPU.
+    """
+
+    model: ModelSpec
+    hardware: Hardware
+    weights: str = "bf16"
+    kv_cache: str = "bf16"
+    max_model_len: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    concurrency: int | None = None
+    engine: str = "vllm"
+    engine_version: str | None = None
+    gpu_memory_utilization: float | None = None
+    block_size: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    slo: ServiceLevel | None = None
+    objective: str = "throughput"
+    layout: ServingLayoutRequest = field(default_factory=ServingLayoutRequest)

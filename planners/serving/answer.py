@@ -1,0 +1,140 @@
+"""Answers of the serving planner, shaped as clients receive them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from planners.plans import Advice, SearchCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLayout:
+    """gpus = data x attention_data x tensor x pipeline; `data_parallel` counts replicas."""
+
+    gpus: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    attention_data_parallel: int
+    expert_parallel: int
+    decode_context_parallel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMemoryItems:
+    """One GPU's bytes by what they are for; the KV cache takes what the budget leaves."""
+
+    weights: int
+    kv_cache: int
+    activations: int
+    cuda_graphs: int
+    runtime: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the sum of the items."""
+        return self.weights + self.kv_cache + self.activations + self.cuda_graphs + self.runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMemory:
+    """What the engine will take of one GPU of the binding pipeline stage."""
+
+    peak_bytes: int
+    limit_bytes: int
+    items: ServingMemoryItems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvGroup:
+    """Layers whose cache grows alike. `bytes_per_token_per_layer` is before parallelism."""
+
+    kind: str
+    layers: int
+    bytes_per_token_per_layer: int
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCache:
+    """The cache of one replica, in the engine's own terms.
+
+    `bytes_per_token` is for the whole model before parallelism, over layers that
+    grow with the sequence; `available_bytes` is what one GPU has left for the
+    cache; `tokens` is the capacity of a replica as the engine logs it and
+    `max_concurrency` how many requests of `max_model_len` it holds.
+    """
+
+    available_bytes: int
+    available_low_bytes: int
+    available_high_bytes: int
+    bytes_per_token: int
+    bytes_per_token_per_gpu: int
+    block_size: int
+    blocks: int
+    tokens: int
+    max_concurrency: float
+    groups: tuple[KvGroup, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """Latency and throughput of the whole deployment at one concurrency."""
+
+    concurrency: int
+    ttft_seconds: float
+    tpot_seconds: float
+    output_tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Performance:
+    """Mean latencies and the deployment's throughput at the asked concurrency."""
+
+    ttft_seconds: float
+    tpot_seconds: float
+    output_tokens_per_second: float
+    requests_per_second: float
+    concurrency: int
+    curve: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPlan:
+    """One layout with its memory, its cache and its speed.
+
+    `performance` is None when not even one request fits.
+    """
+
+    layout: ServingLayout
+    memory: ServingMemory
+    kv: KvCache
+    performance: Performance | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAlternative:
+    """Another layout worth knowing."""
+
+    layout: ServingLayout
+    kv_tokens: int
+    max_concurrency: float
+    tpot_seconds: float | None
+    output_tokens_per_second: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAnswer:
+    """What `plan_serving` returns; `fits` means weights and one request of `max_model_len`."""
+
+    fits: bool
+    verdict: str
+    meets_concurrency: bool | None
+    meets_slo: bool | None
+    summary: str
+    plan: ServingPlan
+    alternatives: tuple[ServingAlternative, ...]
+    search: SearchCounts
+    advice: tuple[Advice, ...]
+    assumptions: tuple[str, ...] = field(default=())
