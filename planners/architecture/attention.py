@@ -120,7 +120,8 @@ def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
         inputs=("query", "key", "value"),
         output="attention_context",
         heads=size.heads,
-        head_dim=size.head_dim,
+        key_dim=size.head_dim,
+        value_dim=size.head_dim,
         window=size.window,
     )
     output = Operation(

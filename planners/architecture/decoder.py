@@ -94,7 +94,12 @@ def head_block(weights: tuple[Weight, ...], hidden_size: int, vocabulary_size: i
 def vocabulary_weight(name: str, vocabulary_size: int, hidden_size: int, part: Part) -> Weight:
     """Return an embedding or head matrix, its rows divided over tensor-parallel ranks."""
     return Weight(
-        name=name, shape=(vocabulary_size, hidden_size), part=part, split=Split.VOCABULARY, dim=0, is_linear=part is Part.HEAD
+        name=name,
+        shape=(vocabulary_size, hidden_size),
+        part=part,
+        split=Split.VOCABULARY,
+        dim=0,
+        is_linear=part is Part.HEAD,
     )
 
 

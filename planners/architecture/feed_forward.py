@@ -32,7 +32,7 @@ def feed_forward_row(name: str, shape: tuple[int, ...], *, dim: int) -> Weight:
 
 def feed_forward_tensors(hidden_size: int, intermediate_size: int, *, gated: bool) -> tuple[Tensor, ...]:
     """Return the activations between the feed-forward's norm and its output."""
-    inner = ("gate", "up") if gated else ("feed_forward_inner",)
+    inner = ("feed_forward_gate", "feed_forward_up") if gated else ("feed_forward_inner",)
     return (
         Tensor(name="feed_forward_input", width=hidden_size),
         *(Tensor(name=name, width=intermediate_size, region=Region.TENSOR) for name in inner),
@@ -43,29 +43,65 @@ def feed_forward_tensors(hidden_size: int, intermediate_size: int, *, gated: boo
 
 def feed_forward_operations(hidden_size: int, intermediate_size: int, *, gated: bool) -> tuple[Operation, ...]:
     """Return the first matrices, the non-linearity and the second matrix."""
-    inner = ("gate", "up") if gated else ("feed_forward_inner",)
+    source, output = "feed_forward_input", "feed_forward_output"
+    if gated:
+        return gated_operations("feed_forward", source, output, hidden_size, intermediate_size)
+    return (
+        Operation(
+            name="feed_forward_inner_projection",
+            kind=OperationKind.MATMUL,
+            inputs=(source,),
+            output="feed_forward_inner",
+            matmul_shape=(hidden_size, intermediate_size),
+        ),
+        Operation(
+            name="feed_forward_activation",
+            kind=OperationKind.ACTIVATION,
+            inputs=("feed_forward_inner",),
+            output="feed_forward_product",
+        ),
+        Operation(
+            name="feed_forward_down_projection",
+            kind=OperationKind.MATMUL,
+            inputs=("feed_forward_product",),
+            output=output,
+            matmul_shape=(intermediate_size, hidden_size),
+            is_row_parallel=True,
+        ),
+    )
+
+
+def gated_operations(
+    prefix: str, source: str, output: str, hidden_size: int, intermediate_size: int, *, copies: int = 1
+) -> tuple[Operation, ...]:
+    """Return gate, up, the gated activation and down, their tensors named after `prefix`.
+
+    The matrices are multiplied `copies` times for each token.
+    """
     first = tuple(
         Operation(
-            name=f"{name}_projection",
+            name=f"{prefix}_{name}_projection",
             kind=OperationKind.MATMUL,
-            inputs=("feed_forward_input",),
-            output=name,
+            inputs=(source,),
+            output=f"{prefix}_{name}",
             matmul_shape=(hidden_size, intermediate_size),
+            copies=copies,
         )
-        for name in inner
+        for name in ("gate", "up")
     )
     activation = Operation(
-        name="activation",
-        kind=OperationKind.GATED_ACTIVATION if gated else OperationKind.ACTIVATION,
-        inputs=inner,
-        output="feed_forward_product",
+        name=f"{prefix}_activation",
+        kind=OperationKind.GATED_ACTIVATION,
+        inputs=(f"{prefix}_gate", f"{prefix}_up"),
+        output=f"{prefix}_product",
     )
     second = Operation(
-        name="down_projection",
+        name=f"{prefix}_down_projection",
         kind=OperationKind.MATMUL,
-        inputs=("feed_forward_product",),
-        output="feed_forward_output",
+        inputs=(f"{prefix}_product",),
+        output=output,
         matmul_shape=(intermediate_size, hidden_size),
+        copies=copies,
         is_row_parallel=True,
     )
     return (*first, activation, second)

@@ -99,7 +99,7 @@ class ModelSpec:
         for block in self.blocks:
             for layer in block.layers or (0,):
                 for weight in block.weights:
-                    for expert in range(weight.experts):
+                    for expert in range(weight.tensors):
                         yield weight.name.format(layer=layer, expert=expert), weight
 
     def forward_flops_per_token(self, context_tokens: float) -> float:

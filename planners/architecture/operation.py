@@ -35,6 +35,9 @@ class OperationKind(StrEnum):
     ACTIVATION = "activation"
     GATED_ACTIVATION = "gated_activation"
     ADD = "add"
+    ROUTING = "routing"
+    CONVOLUTION = "convolution"
+    SCAN = "scan"
     LOSS = "loss"
 
 
@@ -51,10 +54,12 @@ class Tensor:
 class Operation:
     """One operation of a block, applied to every token.
 
-    `matmul_shape` is (input features, output features). `heads`, `head_dim` and
-    `window` describe attention: 4·heads·head_dim multiply-adds' operations for
-    each token and each position it attends to. `head_dim` is the mean of the
-    key's and the value's where they differ.
+    `matmul_shape` is (input features, output features), done `copies` times for
+    each token (once for each expert that works on it). Attention costs
+    2·heads·(key_dim + value_dim) operations for each token and each position it
+    attends to: a dot product with the key and a weighted sum of the value.
+    `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
+    recurrent scan or a short convolution.
     """
 
     name: str
@@ -63,9 +68,12 @@ class Operation:
     output: str
     region: Region = Region.TENSOR
     matmul_shape: tuple[int, int] | None = None
+    copies: int = 1
     heads: int = 0
-    head_dim: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
     window: int | None = None
+    fixed_flops_per_token: float = 0.0
     is_row_parallel: bool = False
 
     def forward_flops_per_token(self, context_tokens: float) -> float:
@@ -75,8 +83,8 @@ class Operation:
         (sequence + 1) / 2 under a causal mask.
         """
         if self.matmul_shape is not None:
-            return 2.0 * self.matmul_shape[0] * self.matmul_shape[1]
+            return 2.0 * self.matmul_shape[0] * self.matmul_shape[1] * self.copies
         if self.kind is OperationKind.ATTENTION:
             attended = min(context_tokens, self.window) if self.window else context_tokens
-            return 4.0 * self.heads * self.head_dim * attended
-        return 0.0
+            return 2.0 * self.heads * (self.key_dim + self.value_dim) * attended
+        return self.fixed_flops_per_token

@@ -19,6 +19,8 @@ class Part(StrEnum):
     RECURRENT = "recurrent"
     NORM = "norm"
     HEAD = "head"
+    MULTI_TOKEN = "multi_token"  # noqa: S105 - not a password
+    VISION = "vision"
 
 
 class Split(StrEnum):
@@ -44,6 +46,11 @@ class Weight:
     `split` divides and `units` how many indivisible pieces lie along it (heads,
     key-value heads; 0 means single elements). `is_linear` marks the matrix of a
     matrix multiplication, which is what quantization schemes and LoRA address.
+
+    `experts` counts the experts it stands for: one tensor each, or, when
+    `is_fused` is true, one tensor whose dimension 0 is the expert. `is_buffer`
+    marks a tensor of the checkpoint that is no trainable parameter (a router's
+    balancing bias).
     """
 
     name: str
@@ -54,11 +61,18 @@ class Weight:
     units: int = 0
     experts: int = 1
     is_linear: bool = False
+    is_fused: bool = False
+    is_buffer: bool = False
+
+    @property
+    def tensors(self) -> int:
+        """Return how many tensors of the checkpoint it stands for within one layer."""
+        return 1 if self.is_fused else self.experts
 
     @property
     def elements(self) -> int:
-        """Return the number of elements of all its copies within one layer."""
-        return math.prod(self.shape) * self.experts
+        """Return the number of elements of all its tensors within one layer."""
+        return math.prod(self.shape) * self.tensors
 
     def local_shape(self, tensor_parallel: int) -> tuple[int, ...]:
         """Return the shape of the largest shard on one tensor-parallel rank.
@@ -78,4 +92,4 @@ class Weight:
 
     def local_elements(self, tensor_parallel: int) -> int:
         """Return the elements of the largest shard, all experts of the layer counted."""
-        return math.prod(self.local_shape(tensor_parallel)) * self.experts
+        return math.prod(self.local_shape(tensor_parallel)) * self.tensors
