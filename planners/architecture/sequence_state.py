@@ -1,4 +1,4 @@
-"""What a layer remembers of the sequence while it generates: the KV cache."""
+"""What a layer remembers of the sequence while it generates: KV cache, latent or recurrent state."""
 
 from __future__ import annotations
 
@@ -11,25 +11,55 @@ class KvKind(StrEnum):
 
     FULL_ATTENTION = "full_attention"
     SLIDING_WINDOW = "sliding_window"
+    CHUNKED_LOCAL = "chunked_local"
+    LATENT = "latent"
+    RECURRENT = "recurrent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentState:
+    """A state of fixed size: the last inputs of a short convolution, and the recurrence's own memory.
+
+    `convolution_elements` are kept in the activations' format, `memory_elements`
+    in fp32 unless the engine is told otherwise. Tensor parallelism divides both.
+    """
+
+    convolution_elements: int
+    memory_elements: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvState:
-    """The cache of one attention layer: `heads` keys and values for each token.
+    """The cache of one layer.
 
-    A `sliding_window` layer never needs more than the last `window` tokens.
+    Attention keeps `heads` keys of `head_dim` and values of `value_dim` (the same
+    unless given) for each token; a `sliding_window` layer never needs more than
+    the last `window` tokens and a `chunked_local` one never more than a chunk of
+    `window`. A `latent` layer keeps `latent_width` elements a token, whole on
+    every tensor-parallel rank (DeepSeek-V2, arXiv:2405.04434, section 2.1), plus
+    `index_width` elements for the selection of tokens where attention is sparse.
+    A `recurrent` layer keeps a state of fixed size and nothing for each token.
     """
 
     kind: KvKind
-    heads: int
-    head_dim: int
+    heads: int = 0
+    head_dim: int = 0
+    value_dim: int | None = None
     window: int | None = None
+    latent_width: int = 0
+    index_width: int = 0
+    recurrent: RecurrentState | None = None
+
+    @property
+    def elements_per_head(self) -> int:
+        """Return the elements of one head's key and value of one token."""
+        return self.head_dim + (self.head_dim if self.value_dim is None else self.value_dim)
 
     @property
     def elements_per_token(self) -> int:
-        """Return keys and values, in elements, of one token in one layer."""
-        return 2 * self.heads * self.head_dim
+        """Return what one token adds to the layer's cache, in elements."""
+        return self.heads * self.elements_per_head + self.latent_width + self.index_width
 
     def local_elements_per_token(self, tensor_parallel: int) -> int:
-        """Return the same on one rank; heads fewer than the ranks are replicated."""
-        return 2 * -(-self.heads // tensor_parallel) * self.head_dim
+        """Return the same on one rank; heads fewer than the ranks are replicated, a latent always is."""
+        return -(-self.heads // tensor_parallel) * self.elements_per_head + self.latent_width + self.index_width
