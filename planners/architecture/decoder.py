@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
 from planners.architecture.attention import GroupedAttention, attention_operations, attention_tensors
 from planners.architecture.feed_forward import feed_forward_operations, feed_forward_tensors
+from planners.architecture.latent_attention import LatentAttention, latent_operations, latent_tensors
+from planners.architecture.mixture_of_experts import MixtureOfExperts, mixture_operations, mixture_tensors
 from planners.architecture.model import Block
 from planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from planners.architecture.recurrent import RecurrentMixer, recurrent_operations, recurrent_tensors
+from planners.architecture.sequence_state import KvState
 from planners.architecture.weight import Part, Split, Weight
 
 
@@ -17,36 +26,114 @@ def norm_weights(name: str, hidden_size: int, *, bias: bool = False) -> tuple[We
     return (scale, Weight(name=f"{name}.bias", shape=(hidden_size,), part=Part.NORM))
 
 
-def pre_norm_layer(
+class NormPlacement(StrEnum):
+    """Where a layer's norms stand.
+
+    `pre` norms each half's input, `post` each half's output (OLMo 2), `sandwich`
+    both (Gemma 2); `parallel` norms once and adds both halves to the same
+    residual (GPT-J, Falcon, Cohere), `parallel_two` with a norm for each half
+    (GPT-NeoX, Falcon-40B).
+    """
+
+    PRE = "pre"
+    POST = "post"
+    SANDWICH = "sandwich"
+    PARALLEL = "parallel"
+    PARALLEL_TWO = "parallel_two"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Half:
+    """One half of a layer: what mixes tokens, or the feed-forward."""
+
+    tensors: tuple[Tensor, ...]
+    operations: tuple[Operation, ...]
+
+
+def attention_half(size: GroupedAttention) -> Half:
+    """Return grouped attention as the token-mixing half."""
+    return Half(tensors=attention_tensors(size), operations=attention_operations(size))
+
+
+def latent_attention_half(size: LatentAttention) -> Half:
+    """Return latent attention as the token-mixing half."""
+    return Half(tensors=latent_tensors(size), operations=latent_operations(size))
+
+
+def recurrent_half(size: RecurrentMixer) -> Half:
+    """Return a recurrence as the token-mixing half."""
+    return Half(tensors=recurrent_tensors(size), operations=recurrent_operations(size))
+
+
+def feed_forward_half(hidden_size: int, intermediate_size: int, *, gated: bool) -> Half:
+    """Return a dense feed-forward half."""
+    return Half(
+        tensors=feed_forward_tensors(hidden_size, intermediate_size, gated=gated),
+        operations=feed_forward_operations(hidden_size, intermediate_size, gated=gated),
+    )
+
+
+def mixture_half(size: MixtureOfExperts) -> Half:
+    """Return a mixture of experts as the feed-forward half."""
+    return Half(tensors=mixture_tensors(size), operations=mixture_operations(size))
+
+
+def decoder_layer(
     *,
     layers: tuple[int, ...],
-    attention: GroupedAttention,
-    intermediate_size: int,
-    gated: bool,
+    hidden_size: int,
+    mixer: Half | None,
+    feed_forward: Half | None,
     weights: tuple[Weight, ...],
+    kv: KvState | None,
+    norms: NormPlacement = NormPlacement.PRE,
+    kind: str = "decoder_layer",
 ) -> Block:
-    """Return a layer that adds attention and then a feed-forward to the residual stream."""
-    hidden_size = attention.hidden_size
-    return Block(
-        kind="decoder_layer",
-        layers=layers,
-        weights=weights,
-        tensors=(
-            Tensor(name="residual", width=hidden_size),
-            *attention_tensors(attention),
-            Tensor(name="middle_residual", width=hidden_size),
-            *feed_forward_tensors(hidden_size, intermediate_size, gated=gated),
-        ),
-        operations=(
-            _norm("attention_norm", "residual", "attention_input"),
-            *attention_operations(attention),
-            _add("attention_add", "residual", "attention_output", "middle_residual"),
-            _norm("feed_forward_norm", "middle_residual", "feed_forward_input"),
-            *feed_forward_operations(hidden_size, intermediate_size, gated=gated),
-            _add("feed_forward_add", "middle_residual", "feed_forward_output", "layer_output"),
-        ),
-        kv=attention.kv_state(),
-    )
+    """Return a layer that adds what its halves compute to the residual stream.
+
+    A layer may lack a half (Mamba has no feed-forward; Nemotron-H has layers
+    that are only a feed-forward).
+    """
+    halves = [(name, half) for name, half in (("attention", mixer), ("feed_forward", feed_forward)) if half]
+    is_parallel = norms in (NormPlacement.PARALLEL, NormPlacement.PARALLEL_TWO)
+    tensors: list[Tensor] = [Tensor(name="residual", width=hidden_size)]
+    operations: list[Operation] = []
+    residual = "residual"
+    for index, (name, half) in enumerate(halves):
+        is_last = index == len(halves) - 1
+        total = "layer_output" if is_last else "middle_residual"
+        source = "residual" if is_parallel else residual
+        operations.extend(_normed_half(name, half, source, norms, shares_norm=index > 0))
+        output = f"{name}_normed_output" if _norms_output(norms) else f"{name}_output"
+        operations.append(_add(f"{name}_add", residual, output, total))
+        tensors.extend(half.tensors)
+        if _norms_output(norms):
+            tensors.append(Tensor(name=output, width=hidden_size))
+        if not is_last:
+            tensors.append(Tensor(name=total, width=hidden_size))
+        residual = total
+    return Block(kind=kind, layers=layers, weights=weights, tensors=tuple(tensors), operations=tuple(operations), kv=kv)
+
+
+def _norms_output(norms: NormPlacement) -> bool:
+    return norms in (NormPlacement.POST, NormPlacement.SANDWICH)
+
+
+def _normed_half(name: str, half: Half, source: str, norms: NormPlacement, *, shares_norm: bool) -> Iterator[Operation]:
+    """Yield a half's operations with the norms before and after it."""
+    entry = f"{name}_input"
+    if norms is NormPlacement.POST:
+        renamed = {entry: source}
+    elif norms is NormPlacement.PARALLEL and shares_norm:
+        renamed = {entry: "attention_input"}
+    else:
+        renamed = {}
+        yield _norm(f"{name}_norm", source, entry)
+    for operation in half.operations:
+        inputs = tuple(renamed.get(tensor, tensor) for tensor in operation.inputs)
+        yield dataclasses.replace(operation, inputs=inputs)
+    if _norms_output(norms):
+        yield _norm(f"{name}_output_norm", f"{name}_output", f"{name}_normed_output")
 
 
 def embedding_block(weights: tuple[Weight, ...], hidden_size: int) -> Block:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from planners.architecture.attention import GroupedAttention
-from planners.architecture.decoder import embedding_block, head_block, norm_weights, pre_norm_layer, vocabulary_weight
+from planners.architecture.decoder import (
+    attention_half,
+    decoder_layer,
+    embedding_block,
+    feed_forward_half,
+    head_block,
+    norm_weights,
+    vocabulary_weight,
+)
 from planners.architecture.feed_forward import feed_forward_column, feed_forward_row
 from planners.architecture.model import ModelSpec
 from planners.architecture.weight import Part, Split, Weight
@@ -55,11 +63,12 @@ def gpt2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
             hidden_size,
         ),
         layers=(
-            pre_norm_layer(
+            decoder_layer(
                 layers=tuple(range(num_layers)),
-                attention=attention,
-                intermediate_size=intermediate_size,
-                gated=False,
+                hidden_size=hidden_size,
+                mixer=attention_half(attention),
+                feed_forward=feed_forward_half(hidden_size, intermediate_size, gated=False),
+                kv=attention.kv_state(),
                 weights=_layer_weights("transformer.h.{layer}", attention, intermediate_size),
             ),
         ),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import embedding_block, head_block, norm_weights, pre_norm_layer, vocabulary_weight
+from planners.architecture.decoder import (
+    attention_half,
+    decoder_layer,
+    embedding_block,
+    feed_forward_half,
+    head_block,
+    norm_weights,
+    vocabulary_weight,
+)
 from planners.architecture.feed_forward import gated_weights
 from planners.architecture.model import Block, ModelSpec
 from planners.architecture.weight import Part
@@ -53,11 +61,12 @@ def llama_like(config: ConfigReader, name: str, model_type: str, variant: LlamaV
         attention = GroupedAttention(
             hidden_size=hidden_size, heads=heads, key_value_heads=key_value_heads, head_dim=head_dim, window=window
         )
-        return pre_norm_layer(
+        return decoder_layer(
             layers=indices,
-            attention=attention,
-            intermediate_size=intermediate_size,
-            gated=True,
+            hidden_size=hidden_size,
+            mixer=attention_half(attention),
+            feed_forward=feed_forward_half(hidden_size, intermediate_size, gated=True),
+            kv=attention.kv_state(),
             weights=(
                 *separate_projections(
                     "model.layers.{layer}.self_attn",

@@ -1,0 +1,52 @@
+"""Training precisions: what the matrix units multiply in and what activations are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planners.errors import InvalidQuestion, NotYetAvailable, UnknownName
+
+# IEEE 754-2019 and the formats' own definitions; TF32 occupies 4 bytes in memory, 19 are its significant bits.
+DTYPE_BYTES: Mapping[str, int] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """One training precision: `compute_format` is a key of a GPU's peak rates."""
+
+    name: str
+    compute_format: str
+    compute_bytes: int
+
+
+PRECISIONS: Mapping[str, Precision] = {
+    precision.name: precision
+    for precision in (
+        Precision(name="fp32", compute_format="fp32", compute_bytes=4),
+        Precision(name="tf32", compute_format="tf32", compute_bytes=4),
+        Precision(name="fp16-mixed", compute_format="fp16", compute_bytes=2),
+        Precision(name="bf16-mixed", compute_format="bf16", compute_bytes=2),
+        Precision(name="bf16", compute_format="bf16", compute_bytes=2),
+    )
+}
+
+
+def training_precision(name: str) -> Precision:
+    """Return a precision by name; raise for one that is unknown or not there yet."""
+    if name == "fp8-mixed":
+        raise NotYetAvailable(
+            "precision 'fp8-mixed' is not planned yet: what its weight and activation copies need is not modelled. "
+            "Use 'bf16-mixed'.",
+            pointer="/training/precision",
+        )
+    if name not in PRECISIONS:
+        raise UnknownName(name, PRECISIONS, pointer="/training/precision")
+    return PRECISIONS[name]
+
+
+def dtype_bytes(name: str, *, pointer: str) -> int:
+    """Return the bytes of one element of a state's dtype."""
+    if name not in DTYPE_BYTES:
+        raise InvalidQuestion(f"{name[:40]!r} is not one of {', '.join(DTYPE_BYTES)}.", pointer=pointer)
+    return DTYPE_BYTES[name]

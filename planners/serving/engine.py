@@ -1,0 +1,146 @@
+"""Serving engines: what each version does by default, read from data files."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from planners.errors import NotYetAvailable, UnknownEngine, UnknownEngineVersion
+from planners.hardware import Gpu
+
+ENGINES_FOLDER = Path(__file__).parent / "engines"
+GIB = 2**30
+
+KNOWN_ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
+DESCRIBED_ENGINES = ("vllm",)
+
+
+class TokensWording(StrEnum):
+    """What the engine means by the number of tokens it logs for its cache."""
+
+    BLOCKS_TIMES_SIZE = "blocks_times_size"
+    BLOCKS_PER_GROUP = "blocks_per_group"
+    CONCURRENCY_TIMES_LENGTH = "concurrency_times_length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTier:
+    """Batch limits of cards with at least `memory_gib`, whose names hold no excluded word."""
+
+    memory_gib: float
+    excludes: tuple[str, ...]
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonTorchMemory:
+    """Bytes a worker holds outside torch: alone, in a pipeline, with tensor parallelism."""
+
+    single_bytes: int
+    pipeline_bytes: int
+    tensor_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """One engine version. `sources` names where its figures come from."""
+
+    engine: str
+    version: str
+    gpu_memory_utilization: float
+    block_size: int
+    block_sizes: tuple[int, ...]
+    kv_dtypes: tuple[str, ...]
+    tokens_wording: TokensWording
+    cuda_graphs_in_budget: bool
+    subtracts_null_block: bool
+    sampler_bytes_per_logit: float
+    overlapping_batches: int
+    batch_tiers: tuple[BatchTier, ...]
+    non_torch: NonTorchMemory
+    sources: tuple[str, ...]
+
+    def batch_tier(self, gpu: Gpu) -> BatchTier:
+        """Return the batch limits this version chooses on `gpu`."""
+        name = f"{gpu.id} {gpu.name}".lower()
+        for tier in self.batch_tiers:
+            if gpu.memory_bytes >= tier.memory_gib * GIB and not any(word in name for word in tier.excludes):
+                return tier
+        return self.batch_tiers[-1]
+
+
+def engine_profile(engine: str, version: str | None) -> EngineProfile:
+    """Return what `engine` does at `version`, the newest known one by default.
+
+    A patch number is allowed and ignored. Raises `UnknownEngine` and
+    `UnknownEngineVersion` for names nobody knows, and `NotYetAvailable` for an
+    engine that has no data file.
+    """
+    if engine not in KNOWN_ENGINES:
+        raise UnknownEngine(engine, KNOWN_ENGINES, pointer="/serving/engine")
+    if engine not in DESCRIBED_ENGINES:
+        raise NotYetAvailable(
+            f"The engine {engine} is not described yet; {', '.join(DESCRIBED_ENGINES)} is.", pointer="/serving/engine"
+        )
+    table = read_table(engine)
+    versions: list[str] = table["versions"]
+    wanted = versions[-1] if version is None else minor_version(version)
+    if wanted not in versions:
+        raise UnknownEngineVersion(str(version), versions, pointer="/serving/engine_version")
+    return _profile(engine, wanted)
+
+
+def minor_version(version: str) -> str:
+    """Return `0.19` for `0.19`, `v0.19.1` and `0.19.1rc2`."""
+    return ".".join(version.strip().lower().removeprefix("v").split(".")[:2])
+
+
+@cache
+def read_table(name: str) -> Mapping[str, Any]:
+    """Return a data file of the engines folder, read once."""
+    with (ENGINES_FOLDER / f"{name}.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+@cache
+def _profile(engine: str, version: str) -> EngineProfile:
+    table = read_table(engine)
+    merged: dict[str, Any] = {}
+    sources: list[str] = []
+    for revision in table["revision"]:
+        if _order(revision["from"]) <= _order(version):
+            merged.update(revision)
+            sources.append(revision["source"])
+    non_torch = merged["non_torch_gib"]
+    return EngineProfile(
+        engine=engine,
+        version=version,
+        gpu_memory_utilization=merged["gpu_memory_utilization"],
+        block_size=merged["block_size"],
+        block_sizes=tuple(merged["block_sizes"]),
+        kv_dtypes=tuple(merged["kv_dtypes"]),
+        tokens_wording=TokensWording(merged["tokens_wording"]),
+        cuda_graphs_in_budget=merged["cuda_graphs_in_budget"],
+        subtracts_null_block=merged["subtracts_null_block"],
+        sampler_bytes_per_logit=merged["sampler_bytes_per_logit"],
+        overlapping_batches=merged["overlapping_batches"],
+        batch_tiers=tuple(
+            BatchTier(**{**tier, "excludes": tuple(tier["excludes"])}) for tier in merged["batch_tiers"]
+        ),
+        non_torch=NonTorchMemory(
+            single_bytes=round(non_torch["single"] * GIB),
+            pipeline_bytes=round(non_torch["pipeline"] * GIB),
+            tensor_bytes=round(non_torch["tensor"] * GIB),
+        ),
+        sources=tuple(sources),
+    )
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
