@@ -6,15 +6,13 @@ from planners.architecture.attention import GroupedAttention
 from planners.architecture.decoder import (
     attention_half,
     decoder_layer,
-    embedding_block,
     feed_forward_half,
-    head_block,
     norm_weights,
-    vocabulary_weight,
 )
 from planners.architecture.feed_forward import feed_forward_column, feed_forward_row
 from planners.architecture.model import ModelSpec
 from planners.architecture.weight import Part, Split, Weight
+from planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
 from planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' GPT2Config.
@@ -46,36 +44,27 @@ def gpt2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         head_dim=hidden_size // heads,
         has_rotary=False,
     )
-    head = () if tied else (vocabulary_weight("lm_head.weight", vocabulary_size, hidden_size, Part.HEAD),)
-    return ModelSpec(
+    layers = decoder_layer(
+        layers=tuple(range(num_layers)),
+        hidden_size=hidden_size,
+        mixer=attention_half(attention),
+        feed_forward=feed_forward_half(hidden_size, intermediate_size, gated=False),
+        kv=attention.kv_state(),
+        weights=_layer_weights("transformer.h.{layer}", attention, intermediate_size),
+    )
+    return decoder_model(
+        config,
         name=name,
         model_type=model_type,
-        hidden_size=hidden_size,
-        vocabulary_size=vocabulary_size,
+        sizes=DecoderSizes(
+            hidden_size=hidden_size, vocabulary_size=vocabulary_size, heads=heads, key_value_heads=heads
+        ),
+        layers=(layers,),
+        tied=tied,
+        names=DecoderNames(embedding="transformer.wte.weight", final_norm="transformer.ln_f"),
+        norm_bias=True,
         max_position_embeddings=positions,
-        attention_heads=heads,
-        key_value_heads=heads,
-        embedding=embedding_block(
-            (
-                vocabulary_weight("transformer.wte.weight", vocabulary_size, hidden_size, Part.EMBEDDING),
-                Weight(name="transformer.wpe.weight", shape=(positions, hidden_size), part=Part.EMBEDDING),
-            ),
-            hidden_size,
-        ),
-        layers=(
-            decoder_layer(
-                layers=tuple(range(num_layers)),
-                hidden_size=hidden_size,
-                mixer=attention_half(attention),
-                feed_forward=feed_forward_half(hidden_size, intermediate_size, gated=False),
-                kv=attention.kv_state(),
-                weights=_layer_weights("transformer.h.{layer}", attention, intermediate_size),
-            ),
-        ),
-        head=head_block(
-            (*norm_weights("transformer.ln_f", hidden_size, bias=True), *head), hidden_size, vocabulary_size
-        ),
-        tied_head=tied,
+        other_embeddings=(Weight(name="transformer.wpe.weight", shape=(positions, hidden_size), part=Part.EMBEDDING),),
     )
 
 

@@ -8,15 +8,12 @@ from planners.architecture.attention import GroupedAttention, separate_projectio
 from planners.architecture.decoder import (
     attention_half,
     decoder_layer,
-    embedding_block,
     feed_forward_half,
-    head_block,
     norm_weights,
-    vocabulary_weight,
 )
 from planners.architecture.feed_forward import gated_weights
 from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part
+from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
 from planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 
@@ -81,27 +78,20 @@ def llama_like(config: ConfigReader, name: str, model_type: str, variant: LlamaV
             ),
         )
 
-    head = () if tied else (vocabulary_weight("lm_head.weight", vocabulary_size, hidden_size, Part.HEAD),)
-    return ModelSpec(
+    return decoder_model(
+        config,
         name=name,
         model_type=model_type,
-        hidden_size=hidden_size,
-        vocabulary_size=vocabulary_size,
-        max_position_embeddings=config.optional_size("max_position_embeddings"),
-        attention_heads=heads,
-        key_value_heads=key_value_heads,
-        embedding=embedding_block(
-            (vocabulary_weight("model.embed_tokens.weight", vocabulary_size, hidden_size, Part.EMBEDDING),),
-            hidden_size,
+        sizes=DecoderSizes(
+            hidden_size=hidden_size, vocabulary_size=vocabulary_size, heads=heads, key_value_heads=key_value_heads
         ),
-        layers=tuple(layer(indices, window) for window, indices in _layers_by_window(config, variant)),
-        head=head_block((*norm_weights("model.norm", hidden_size), *head), hidden_size, vocabulary_size),
-        tied_head=tied,
+        layers=blocks_by_kind(_windows(config, variant), layer),
+        tied=tied,
     )
 
 
-def _layers_by_window(config: ConfigReader, variant: LlamaVariant) -> tuple[tuple[int | None, tuple[int, ...]], ...]:
-    """Return the layers with full attention and those with a window, each with its indices."""
+def _windows(config: ConfigReader, variant: LlamaVariant) -> list[int | None]:
+    """Return each layer's window, None where it attends to everything."""
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     layer_types = config.strings("layer_types")
     window = config.optional_size("sliding_window")
@@ -110,13 +100,8 @@ def _layers_by_window(config: ConfigReader, variant: LlamaVariant) -> tuple[tupl
     if layer_types is not None:
         if len(layer_types) != num_layers:
             raise config.error("layer_types", f"'layer_types' names {len(layer_types)} layers of {num_layers}.")
-        windows = [window if kind == "sliding_attention" else None for kind in layer_types]
-    elif window is None or not enabled:
-        windows = [None] * num_layers
-    else:
-        start = 0 if variant.all_layers_slide or first_windowed is None else first_windowed
-        windows = [window if layer >= start else None for layer in range(num_layers)]
-    return tuple(
-        (value, tuple(layer for layer in range(num_layers) if windows[layer] == value))
-        for value in dict.fromkeys(windows)
-    )
+        return [window if kind == "sliding_attention" else None for kind in layer_types]
+    if window is None or not enabled:
+        return [None] * num_layers
+    start = 0 if variant.all_layers_slide or first_windowed is None else first_windowed
+    return [window if layer >= start else None for layer in range(num_layers)]
