@@ -6,28 +6,32 @@ from planners.architecture.operation import Operation, OperationKind, Region, Te
 from planners.architecture.weight import Part, Split, Weight
 
 
-def gated_weights(prefix: str, hidden_size: int, intermediate_size: int, *, bias: bool = False) -> tuple[Weight, ...]:
+def gated_weights(
+    prefix: str, hidden_size: int, intermediate_size: int, *, bias: bool = False, part: Part = Part.FEED_FORWARD
+) -> tuple[Weight, ...]:
     """Return gate_proj, up_proj and down_proj as Llama-like checkpoints name them."""
     weights: list[Weight] = []
     for short in ("gate", "up"):
-        name = f"{prefix}.{short}_proj"
-        weights.append(feed_forward_column(f"{name}.weight", (intermediate_size, hidden_size), dim=0, is_linear=True))
+        name, shape = f"{prefix}.{short}_proj", (intermediate_size, hidden_size)
+        weights.append(feed_forward_column(f"{name}.weight", shape, dim=0, is_linear=True, part=part))
         if bias:
-            weights.append(feed_forward_column(f"{name}.bias", (intermediate_size,), dim=0))
-    weights.append(feed_forward_row(f"{prefix}.down_proj.weight", (hidden_size, intermediate_size), dim=1))
+            weights.append(feed_forward_column(f"{name}.bias", (intermediate_size,), dim=0, part=part))
+    weights.append(feed_forward_row(f"{prefix}.down_proj.weight", (hidden_size, intermediate_size), dim=1, part=part))
     if bias:
-        weights.append(Weight(name=f"{prefix}.down_proj.bias", shape=(hidden_size,), part=Part.FEED_FORWARD))
+        weights.append(Weight(name=f"{prefix}.down_proj.bias", shape=(hidden_size,), part=part))
     return tuple(weights)
 
 
-def feed_forward_column(name: str, shape: tuple[int, ...], *, dim: int, is_linear: bool = False) -> Weight:
+def feed_forward_column(
+    name: str, shape: tuple[int, ...], *, dim: int, is_linear: bool = False, part: Part = Part.FEED_FORWARD
+) -> Weight:
     """Return a weight whose output features (along `dim`) are divided."""
-    return Weight(name=name, shape=shape, part=Part.FEED_FORWARD, split=Split.COLUMN, dim=dim, is_linear=is_linear)
+    return Weight(name=name, shape=shape, part=part, split=Split.COLUMN, dim=dim, is_linear=is_linear)
 
 
-def feed_forward_row(name: str, shape: tuple[int, ...], *, dim: int) -> Weight:
+def feed_forward_row(name: str, shape: tuple[int, ...], *, dim: int, part: Part = Part.FEED_FORWARD) -> Weight:
     """Return a matrix whose input features (along `dim`) are divided."""
-    return Weight(name=name, shape=shape, part=Part.FEED_FORWARD, split=Split.ROW, dim=dim, is_linear=True)
+    return Weight(name=name, shape=shape, part=part, split=Split.ROW, dim=dim, is_linear=True)
 
 
 def feed_forward_tensors(hidden_size: int, intermediate_size: int, *, gated: bool) -> tuple[Tensor, ...]:

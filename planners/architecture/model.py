@@ -99,8 +99,13 @@ class ModelSpec:
         for block in self.blocks:
             for layer in block.layers or (0,):
                 for weight in block.weights:
+                    name = weight.name.replace("{layer}", str(layer))
+                    if weight.tensors == 1:
+                        yield name, weight
+                        continue
+                    before, after = name.split("{expert}")
                     for expert in range(weight.tensors):
-                        yield weight.name.format(layer=layer, expert=expert), weight
+                        yield f"{before}{expert}{after}", weight
 
     def forward_flops_per_token(self, context_tokens: float) -> float:
         """Return the operations of one token's forward pass, the head included."""

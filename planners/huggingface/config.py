@@ -61,9 +61,12 @@ class ConfigReader:
             if default is None:
                 raise self.error(key, f"'{key}' is missing; it is needed to size the model.")
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise self.error(key, f"'{key}' must be a whole number from 1 to {most}, not {_shown(value)}.")
-        return value
+        return self._whole(key, value, least=1, most=most)
+
+    def count(self, key: str, *, default: int) -> int:
+        """Return a whole number that may be zero; a null counts as absent."""
+        value = self._get(key)
+        return default if value is None else self._whole(key, value, least=0, most=MOST_ELEMENTS_A_SIDE)
 
     def optional_size(self, key: str) -> int | None:
         """Return a positive integer, or None where the key is absent or null."""
@@ -112,6 +115,11 @@ class ConfigReader:
     def error(self, key: str, detail: str) -> InvalidModelConfig:
         """Return an error that points at `key`."""
         return InvalidModelConfig(detail, pointer=f"{self._pointer}/{key}")
+
+    def _whole(self, key: str, value: object, *, least: int, most: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.error(key, f"'{key}' must be a whole number from {least} to {most}, not {_shown(value)}.")
+        return value
 
     def _get(self, key: str) -> Any:
         self._read.add(key)

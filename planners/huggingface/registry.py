@@ -9,13 +9,16 @@ from typing import Any
 
 from planners.architecture.model import ModelSpec
 from planners.errors import InvalidModelConfig, UnknownModelType
-from planners.huggingface import gpt2, llama
+from planners.huggingface import deepseek, gpt2, llama
 from planners.huggingface.config import ConfigReader
 
 Reader = Callable[[ConfigReader, str, str], ModelSpec]
 
 READERS: Mapping[str, Reader] = {
+    "deepseek_v2": partial(deepseek.deepseek, variant=deepseek.V2),
+    "deepseek_v3": partial(deepseek.deepseek, variant=deepseek.V3),
     "gpt2": gpt2.gpt2,
+    "kimi_k2": partial(deepseek.deepseek, variant=deepseek.V3),
     "llama": partial(llama.llama_like, variant=llama.LLAMA),
     "mistral": partial(llama.llama_like, variant=llama.MISTRAL),
     "qwen2": partial(llama.llama_like, variant=llama.QWEN2),
