@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from planners.architecture.operation import Operation, OperationKind, Region, Tensor
@@ -34,6 +35,10 @@ class GroupedAttention:
         """Return the features of all keys (or all values) together."""
         return self.key_value_heads * self.head_dim
 
+    def with_window(self, window: int | None) -> GroupedAttention:
+        """Return the same attention looking back over `window` tokens, or over all when None."""
+        return dataclasses.replace(self, window=window)
+
     def kv_state(self) -> KvState:
         """Return what one such layer caches of the sequence."""
         kind = KvKind.SLIDING_WINDOW if self.window else KvKind.FULL_ATTENTION
@@ -41,9 +46,9 @@ class GroupedAttention:
 
 
 def separate_projections(
-    prefix: str, size: GroupedAttention, *, qkv_bias: bool, output_bias: bool, qk_norm: bool
+    prefix: str, size: GroupedAttention, *, qkv_bias: bool, output_bias: bool, output_name: str = "o_proj"
 ) -> tuple[Weight, ...]:
-    """Return q_proj, k_proj, v_proj and o_proj as Llama-like checkpoints name them."""
+    """Return q_proj, k_proj, v_proj and the output projection as Llama-like checkpoints name them."""
     weights: list[Weight] = []
     for short, width, units in (
         ("q", size.query_width, size.heads),
@@ -54,24 +59,23 @@ def separate_projections(
         weights.append(column(f"{name}.weight", (width, size.hidden_size), units, is_linear=True))
         if qkv_bias:
             weights.append(column(f"{name}.bias", (width,), units))
-    weights.append(
-        Weight(
-            name=f"{prefix}.o_proj.weight",
-            shape=(size.hidden_size, size.query_width),
-            part=Part.ATTENTION,
-            split=Split.ROW,
-            dim=1,
-            units=size.heads,
-            is_linear=True,
-        )
-    )
+    weights.append(output_projection(f"{prefix}.{output_name}.weight", size))
     if output_bias:
-        weights.append(Weight(name=f"{prefix}.o_proj.bias", shape=(size.hidden_size,), part=Part.ATTENTION))
-    if qk_norm:
-        weights.extend(
-            Weight(name=f"{prefix}.{short}_norm.weight", shape=(size.head_dim,), part=Part.NORM) for short in "qk"
-        )
+        weights.append(Weight(name=f"{prefix}.{output_name}.bias", shape=(size.hidden_size,), part=Part.ATTENTION))
     return tuple(weights)
+
+
+def output_projection(name: str, size: GroupedAttention) -> Weight:
+    """Return the matrix from all heads back to the hidden size, its input divided by head."""
+    return Weight(
+        name=name,
+        shape=(size.hidden_size, size.query_width),
+        part=Part.ATTENTION,
+        split=Split.ROW,
+        dim=1,
+        units=size.heads,
+        is_linear=True,
+    )
 
 
 def column(name: str, shape: tuple[int, ...], units: int, *, is_linear: bool = False) -> Weight:

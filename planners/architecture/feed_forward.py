@@ -22,6 +22,30 @@ def gated_weights(
     return tuple(weights)
 
 
+def fused_gated_weights(prefix: str, hidden_size: int, intermediate_size: int) -> tuple[Weight, ...]:
+    """Return gate_up_proj, which holds gate and up one after the other, and down_proj."""
+    fused = (2 * intermediate_size, hidden_size)
+    return (
+        feed_forward_column(f"{prefix}.gate_up_proj.weight", fused, dim=0, is_linear=True),
+        feed_forward_row(f"{prefix}.down_proj.weight", (hidden_size, intermediate_size), dim=1),
+    )
+
+
+def plain_weights(
+    prefix: str, hidden_size: int, intermediate_size: int, *, names: tuple[str, str], bias: bool
+) -> tuple[Weight, ...]:
+    """Return the two matrices of a feed-forward without a gate."""
+    first, second = names
+    weights = [
+        feed_forward_column(f"{prefix}.{first}.weight", (intermediate_size, hidden_size), dim=0, is_linear=True),
+        feed_forward_row(f"{prefix}.{second}.weight", (hidden_size, intermediate_size), dim=1),
+    ]
+    if bias:
+        weights.append(feed_forward_column(f"{prefix}.{first}.bias", (intermediate_size,), dim=0))
+        weights.append(Weight(name=f"{prefix}.{second}.bias", shape=(hidden_size,), part=Part.FEED_FORWARD))
+    return tuple(weights)
+
+
 def feed_forward_column(
     name: str, shape: tuple[int, ...], *, dim: int, is_linear: bool = False, part: Part = Part.FEED_FORWARD
 ) -> Weight:

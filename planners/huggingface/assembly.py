@@ -45,6 +45,7 @@ def decoder_model(
     max_position_embeddings: int | None = None,
     names: DecoderNames = DecoderNames(),
     norm_bias: bool = False,
+    has_norm_weight: bool = True,
     head_bias: bool = False,
     other_embeddings: tuple[Weight, ...] = (),
     assumptions: tuple[str, ...] = (),
@@ -54,7 +55,7 @@ def decoder_model(
     embedding = vocabulary_weight(names.embedding, vocabulary_size, hidden_size, Part.EMBEDDING)
     head = () if tied else (vocabulary_weight(f"{names.head}.weight", vocabulary_size, hidden_size, Part.HEAD),)
     bias = (Weight(name=f"{names.head}.bias", shape=(vocabulary_size,), part=Part.HEAD),) if head_bias else ()
-    final_norm = norm_weights(names.final_norm, hidden_size, bias=norm_bias)
+    final_norm = norm_weights(names.final_norm, hidden_size, bias=norm_bias) if has_norm_weight else ()
     return ModelSpec(
         name=name,
         model_type=model_type,

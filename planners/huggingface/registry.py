@@ -9,8 +9,10 @@ from typing import Any
 
 from planners.architecture.model import ModelSpec
 from planners.errors import InvalidModelConfig, UnknownModelType
-from planners.huggingface import deepseek, gpt2, llama
+from planners.huggingface import deepseek, gpt2
 from planners.huggingface.config import ConfigReader
+from planners.huggingface.dense import dense_decoder
+from planners.huggingface.dense_families import DENSE_FAMILIES
 
 Reader = Callable[[ConfigReader, str, str], ModelSpec]
 
@@ -19,10 +21,7 @@ READERS: Mapping[str, Reader] = {
     "deepseek_v3": partial(deepseek.deepseek, variant=deepseek.V3),
     "gpt2": gpt2.gpt2,
     "kimi_k2": partial(deepseek.deepseek, variant=deepseek.V3),
-    "llama": partial(llama.llama_like, variant=llama.LLAMA),
-    "mistral": partial(llama.llama_like, variant=llama.MISTRAL),
-    "qwen2": partial(llama.llama_like, variant=llama.QWEN2),
-    "qwen3": partial(llama.llama_like, variant=llama.QWEN3),
+    **{model_type: partial(dense_decoder, family=family) for model_type, family in DENSE_FAMILIES.items()},
 }
 
 

@@ -1,0 +1,243 @@
+"""The reader of dense decoders: attention, feed-forward, norms, in the arrangement a family chose.
+
+Most families differ only in what is listed by `DenseFamily`; each is one entry
+of `dense_families.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from planners.architecture.attention import GroupedAttention, separate_projections
+from planners.architecture.decoder import NormPlacement, attention_half, decoder_layer, feed_forward_half
+from planners.architecture.feed_forward import fused_gated_weights, gated_weights, plain_weights
+from planners.architecture.model import Block, ModelSpec
+from planners.architecture.weight import Part, Split, Weight
+from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from planners.huggingface.config import MOST_LAYERS, ConfigReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bias:
+    """Whether matrices have a bias: the config's `key` says so, else `default`."""
+
+    key: str | None = None
+    default: bool = False
+
+    def read(self, config: ConfigReader) -> bool:
+        """Return whether this model has the bias."""
+        return self.default if self.key is None else config.flag(self.key, default=self.default)
+
+
+NEVER = Bias()
+ALWAYS = Bias(default=True)
+
+
+class QueryKeyNorm(StrEnum):
+    """What normalizes queries and keys: nothing, each head's features, all heads' features together, or a scale
+    for each head and feature."""
+
+    NONE = "none"
+    HEAD = "head"
+    WIDTH = "width"
+    EACH_HEAD = "each_head"
+
+
+class Windows(StrEnum):
+    """Which layers a `sliding_window` covers when `layer_types` does not say."""
+
+    NONE = "none"
+    ALL = "all"
+    FROM_MAX_WINDOW_LAYERS = "from_max_window_layers"
+    ALL_BUT_EVERY_FOURTH = "all_but_every_fourth"
+
+
+class FeedForward(StrEnum):
+    """The feed-forward: gated with two or one first matrix, or plain."""
+
+    GATED = "gated"
+    FUSED_GATED = "fused_gated"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseFamily:
+    """What differs between dense families; defaults are Llama's.
+
+    `norm_names` stand in every layer; `has_norm_weight` is false where norms
+    have no parameters (OLMo). `plain_names` are the two matrices of a plain
+    feed-forward. Defaults that a config may leave out are its config class's own.
+    """
+
+    qkv_bias: Bias = Bias(key="attention_bias")
+    output_bias: Bias = Bias(key="attention_bias")
+    feed_forward_bias: Bias = Bias(key="mlp_bias")
+    head_bias: bool = False
+    query_key_norm: QueryKeyNorm = QueryKeyNorm.NONE
+    query_key_norm_switch: str | None = None
+    norms: NormPlacement = NormPlacement.PRE
+    parallel_switch: str | None = None
+    norm_names: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    norm_bias: bool = False
+    has_norm_weight: bool = True
+    feed_forward: FeedForward = FeedForward.GATED
+    plain_names: tuple[str, str] = ("up_proj", "down_proj")
+    output_name: str = "o_proj"
+    names: DecoderNames = field(default_factory=DecoderNames)
+    tied_by_default: bool = False
+    head_dim_default: int | None = None
+    windows: Windows = Windows.NONE
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What the layers of one model have in common, read from its config."""
+
+    family: DenseFamily
+    attention: GroupedAttention
+    intermediate_size: int
+    qkv_bias: bool
+    output_bias: bool
+    feed_forward_bias: bool
+    query_key_norm: QueryKeyNorm
+    is_parallel: bool
+
+    def block(self, indices: tuple[int, ...], window: int | None) -> Block:
+        """Return the layers at `indices`, which look back over `window` tokens."""
+        size = self.attention.with_window(window)
+        gated = self.family.feed_forward is not FeedForward.PLAIN
+        return decoder_layer(
+            layers=indices,
+            hidden_size=size.hidden_size,
+            mixer=attention_half(size),
+            feed_forward=feed_forward_half(size.hidden_size, self.intermediate_size, gated=gated),
+            kv=size.kv_state(),
+            norms=NormPlacement.PARALLEL if self.is_parallel else self.family.norms,
+            weights=(*self._attention_weights(), *self._feed_forward_weights(), *self._norm_weights()),
+        )
+
+    def _attention_weights(self) -> tuple[Weight, ...]:
+        return (
+            *separate_projections(
+                "model.layers.{layer}.self_attn",
+                self.attention,
+                qkv_bias=self.qkv_bias,
+                output_bias=self.output_bias,
+                output_name=self.family.output_name,
+            ),
+            *self._query_key_norm_weights("model.layers.{layer}.self_attn"),
+        )
+
+    def _query_key_norm_weights(self, prefix: str) -> tuple[Weight, ...]:
+        size = self.attention
+        pairs = (("q", size.heads), ("k", size.key_value_heads))
+        if self.query_key_norm is QueryKeyNorm.HEAD:
+            return tuple(
+                Weight(name=f"{prefix}.{s}_norm.weight", shape=(size.head_dim,), part=Part.NORM) for s, _ in pairs
+            )
+        if self.query_key_norm is QueryKeyNorm.WIDTH:
+            return tuple(
+                Weight(name=f"{prefix}.{s}_norm.weight", shape=(n * size.head_dim,), units=n, part=Part.NORM,
+                       split=Split.COLUMN, dim=0)
+                for s, n in pairs
+            )  # fmt: skip
+        if self.query_key_norm is QueryKeyNorm.EACH_HEAD:
+            return tuple(
+                Weight(name=f"{prefix}.{s}_norm.weight", shape=(n, size.head_dim), units=n, part=Part.NORM,
+                       split=Split.COLUMN, dim=0)
+                for s, n in pairs
+            )  # fmt: skip
+        return ()
+
+    def _feed_forward_weights(self) -> tuple[Weight, ...]:
+        prefix, hidden_size = "model.layers.{layer}.mlp", self.attention.hidden_size
+        if self.family.feed_forward is FeedForward.PLAIN:
+            return plain_weights(
+                prefix, hidden_size, self.intermediate_size, names=self.family.plain_names, bias=self.feed_forward_bias
+            )
+        if self.family.feed_forward is FeedForward.FUSED_GATED:
+            return fused_gated_weights(prefix, hidden_size, self.intermediate_size)
+        return gated_weights(prefix, hidden_size, self.intermediate_size, bias=self.feed_forward_bias)
+
+    def _norm_weights(self) -> tuple[Weight, ...]:
+        if not self.family.has_norm_weight:
+            return ()
+        names = self.family.norm_names[:1] if self.is_parallel else self.family.norm_names
+        kinds = ("weight", "bias") if self.family.norm_bias else ("weight",)
+        return tuple(
+            Weight(name=f"model.layers.{{layer}}.{name}.{kind}", shape=(self.attention.hidden_size,), part=Part.NORM)
+            for name in names
+            for kind in kinds
+        )
+
+
+def dense_decoder(config: ConfigReader, name: str, model_type: str, family: DenseFamily) -> ModelSpec:
+    """Return the description of a dense decoder."""
+    attention = read_attention(config, head_dim_default=family.head_dim_default)
+    has_query_key_norm = family.query_key_norm_switch is None or config.flag(
+        family.query_key_norm_switch, default=False
+    )
+    layer = _Layer(
+        family=family,
+        attention=attention,
+        intermediate_size=config.size("intermediate_size"),
+        qkv_bias=family.qkv_bias.read(config),
+        output_bias=family.output_bias.read(config),
+        feed_forward_bias=family.feed_forward_bias.read(config),
+        query_key_norm=family.query_key_norm if has_query_key_norm else QueryKeyNorm.NONE,
+        is_parallel=family.norms is NormPlacement.PARALLEL
+        or (family.parallel_switch is not None and config.flag(family.parallel_switch, default=False)),
+    )
+    config.ignore("hidden_act", *family.ignored)
+    return decoder_model(
+        config,
+        name=name,
+        model_type=model_type,
+        sizes=DecoderSizes(
+            hidden_size=attention.hidden_size,
+            vocabulary_size=config.size("vocab_size"),
+            heads=attention.heads,
+            key_value_heads=attention.key_value_heads,
+        ),
+        layers=blocks_by_kind(layer_windows(config, family.windows), layer.block),
+        tied=config.flag("tie_word_embeddings", default=family.tied_by_default),
+        names=family.names,
+        norm_bias=family.norm_bias,
+        has_norm_weight=family.has_norm_weight,
+        head_bias=family.head_bias,
+    )
+
+
+def read_attention(config: ConfigReader, *, head_dim_default: int | None = None) -> GroupedAttention:
+    """Return the attention's sizes under the names nearly every family uses."""
+    hidden_size = config.size("hidden_size")
+    heads = config.size("num_attention_heads")
+    key_value_heads = config.size("num_key_value_heads", default=heads)
+    config.must_divide("num_key_value_heads", key_value_heads, "num_attention_heads", heads)
+    head_dim = config.optional_size("head_dim") or head_dim_default
+    if head_dim is None:
+        config.must_divide("num_attention_heads", heads, "hidden_size", hidden_size)
+        head_dim = hidden_size // heads
+    return GroupedAttention(hidden_size=hidden_size, heads=heads, key_value_heads=key_value_heads, head_dim=head_dim)
+
+
+def layer_windows(config: ConfigReader, windows: Windows) -> list[int | None]:
+    """Return each layer's window, None where it attends to everything."""
+    num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
+    layer_types = config.strings("layer_types")
+    window = config.optional_size("sliding_window")
+    first_windowed = config.count("max_window_layers", default=0)
+    pattern = config.optional_size("sliding_window_pattern") or 4
+    enabled = config.flag("use_sliding_window", default=windows is not Windows.FROM_MAX_WINDOW_LAYERS)
+    if layer_types is not None:
+        if len(layer_types) != num_layers:
+            raise config.error("layer_types", f"'layer_types' names {len(layer_types)} layers of {num_layers}.")
+        return [window if kind == "sliding_attention" else None for kind in layer_types]
+    if window is None or not enabled or windows is Windows.NONE:
+        return [None] * num_layers
+    if windows is Windows.ALL_BUT_EVERY_FOURTH:
+        return [window if (layer + 1) % pattern else None for layer in range(num_layers)]
+    start = first_windowed if windows is Windows.FROM_MAX_WINDOW_LAYERS else 0
+    return [window if layer >= start else None for layer in range(num_layers)]

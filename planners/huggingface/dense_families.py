@@ -1,0 +1,120 @@
+"""Dense decoder families, each by what differs from Llama.
+
+Source of every entry: the family's modelling and configuration files in
+`transformers` 5.23, or the file named beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planners.architecture.decoder import NormPlacement
+from planners.huggingface.assembly import DecoderNames
+from planners.huggingface.dense import ALWAYS, NEVER, Bias, DenseFamily, FeedForward, QueryKeyNorm, Windows
+
+DENSE_FAMILIES: Mapping[str, DenseFamily] = {
+    "llama": DenseFamily(),
+    "mistral": DenseFamily(qkv_bias=NEVER, output_bias=NEVER, feed_forward_bias=NEVER, windows=Windows.ALL),
+    "qwen2": DenseFamily(
+        qkv_bias=ALWAYS, output_bias=NEVER, feed_forward_bias=NEVER, windows=Windows.FROM_MAX_WINDOW_LAYERS
+    ),
+    "qwen3": DenseFamily(
+        feed_forward_bias=NEVER,
+        query_key_norm=QueryKeyNorm.HEAD,
+        head_dim_default=128,
+        windows=Windows.FROM_MAX_WINDOW_LAYERS,
+    ),
+    "granite": DenseFamily(
+        ignored=("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
+    ),
+    "olmo": DenseFamily(feed_forward_bias=NEVER, has_norm_weight=False, ignored=("clip_qkv",)),
+    "olmo2": DenseFamily(
+        feed_forward_bias=NEVER,
+        query_key_norm=QueryKeyNorm.WIDTH,
+        norms=NormPlacement.POST,
+        norm_names=("post_attention_layernorm", "post_feedforward_layernorm"),
+    ),
+    "olmo3": DenseFamily(
+        feed_forward_bias=NEVER,
+        query_key_norm=QueryKeyNorm.WIDTH,
+        norms=NormPlacement.POST,
+        norm_names=("post_attention_layernorm", "post_feedforward_layernorm"),
+        windows=Windows.ALL_BUT_EVERY_FOURTH,
+    ),
+    "starcoder2": DenseFamily(
+        qkv_bias=Bias(key="use_bias", default=True),
+        output_bias=Bias(key="use_bias", default=True),
+        feed_forward_bias=Bias(key="use_bias", default=True),
+        feed_forward=FeedForward.PLAIN,
+        plain_names=("c_fc", "c_proj"),
+        norm_bias=True,
+        tied_by_default=True,
+        windows=Windows.ALL,
+        ignored=("embedding_dropout", "norm_epsilon", "residual_dropout", "mlp_type", "norm_type"),
+    ),
+    "stablelm": DenseFamily(
+        qkv_bias=Bias(key="use_qkv_bias"),
+        output_bias=NEVER,
+        feed_forward_bias=NEVER,
+        norm_bias=True,
+        parallel_switch="use_parallel_residual",
+        ignored=("hidden_dropout", "partial_rotary_factor"),
+    ),
+    "nemotron": DenseFamily(
+        feed_forward=FeedForward.PLAIN, norm_bias=True, ignored=("norm_eps", "partial_rotary_factor")
+    ),
+    "cohere": DenseFamily(
+        feed_forward_bias=NEVER,
+        norms=NormPlacement.PARALLEL,
+        norm_names=("input_layernorm",),
+        query_key_norm=QueryKeyNorm.EACH_HEAD,
+        query_key_norm_switch="use_qk_norm",
+        tied_by_default=True,
+        ignored=("logit_scale",),
+    ),
+    "cohere2": DenseFamily(
+        feed_forward_bias=NEVER,
+        norms=NormPlacement.PARALLEL,
+        norm_names=("input_layernorm",),
+        tied_by_default=True,
+        windows=Windows.ALL_BUT_EVERY_FOURTH,
+        ignored=("logit_scale", "cache_implementation"),
+    ),
+    "glm": DenseFamily(
+        qkv_bias=Bias(key="attention_bias", default=True),
+        output_bias=NEVER,
+        feed_forward=FeedForward.FUSED_GATED,
+        feed_forward_bias=NEVER,
+        head_dim_default=128,
+        ignored=("partial_rotary_factor",),
+    ),
+    "glm4": DenseFamily(
+        qkv_bias=Bias(key="attention_bias", default=True),
+        output_bias=NEVER,
+        feed_forward=FeedForward.FUSED_GATED,
+        feed_forward_bias=NEVER,
+        norms=NormPlacement.SANDWICH,
+        norm_names=(
+            "input_layernorm",
+            "post_attention_layernorm",
+            "post_self_attn_layernorm",
+            "post_mlp_layernorm",
+        ),
+        head_dim_default=128,
+        ignored=("partial_rotary_factor",),
+    ),
+    "phi": DenseFamily(
+        qkv_bias=ALWAYS,
+        output_bias=ALWAYS,
+        feed_forward_bias=ALWAYS,
+        head_bias=True,
+        norm_bias=True,
+        norms=NormPlacement.PARALLEL,
+        norm_names=("input_layernorm",),
+        feed_forward=FeedForward.PLAIN,
+        plain_names=("fc1", "fc2"),
+        output_name="dense",
+        names=DecoderNames(final_norm="model.final_layernorm"),
+        ignored=("embd_pdrop", "partial_rotary_factor", "resid_pdrop"),
+    ),
+}
