@@ -22,6 +22,8 @@ class RecurrentMixer:
     `projected_width` features come out of the input projections, of which
     `convolution_channels` pass a causal convolution over `kernel` tokens; the
     state has `memory_elements`; `inner_width` features go into the output projection.
+    `inner_matmuls` are further projections, (input, output) features each, between
+    the convolution and the scan.
     """
 
     hidden_size: int
@@ -30,6 +32,7 @@ class RecurrentMixer:
     kernel: int
     memory_elements: int
     inner_width: int
+    inner_matmuls: tuple[tuple[int, int], ...] = ()
     flops_per_state_element: float = SCAN_FLOPS_PER_STATE_ELEMENT
 
     def kv_state(self) -> KvState:
@@ -49,6 +52,11 @@ def recurrent_tensors(size: RecurrentMixer) -> tuple[Tensor, ...]:
         Tensor(name="attention_input", width=size.hidden_size),
         Tensor(name="projected", width=size.projected_width, region=Region.TENSOR),
         Tensor(name="convolved", width=size.convolution_channels, region=Region.TENSOR),
+        *(
+            (Tensor(name="scan_parameters", width=sum(out for _, out in size.inner_matmuls)),)
+            if size.inner_matmuls
+            else ()
+        ),
         Tensor(name="attention_context", width=size.inner_width, region=Region.TENSOR),
         Tensor(name="attention_output", width=size.hidden_size),
     )
@@ -56,6 +64,16 @@ def recurrent_tensors(size: RecurrentMixer) -> tuple[Tensor, ...]:
 
 def recurrent_operations(size: RecurrentMixer) -> tuple[Operation, ...]:
     """Return projection, convolution, scan and output projection."""
+    inner = tuple(
+        Operation(
+            name=f"inner_projection_{index}",
+            kind=OperationKind.MATMUL,
+            inputs=("convolved",),
+            output="scan_parameters",
+            matmul_shape=shape,
+        )
+        for index, shape in enumerate(size.inner_matmuls)
+    )
     return (
         Operation(
             name="input_projection",
@@ -71,6 +89,7 @@ def recurrent_operations(size: RecurrentMixer) -> tuple[Operation, ...]:
             output="convolved",
             fixed_flops_per_token=2.0 * size.kernel * size.convolution_channels,
         ),
+        *inner,
         Operation(
             name="scan",
             kind=OperationKind.SCAN,

@@ -99,6 +99,14 @@ class ConfigReader:
             raise self.error(key, f"'{key}' must be a list of texts.")
         return tuple(value)
 
+    def is_absent(self, key: str) -> bool:
+        """Return whether a key is missing or null."""
+        return self._config.get(key) is None
+
+    def is_text(self, key: str) -> bool:
+        """Return whether a key holds text, where it may also hold a number."""
+        return isinstance(self._config.get(key), str)
+
     def ignore(self, *keys: str) -> None:
         """Mark keys as known to be without effect for this family."""
         self._read.update(keys)

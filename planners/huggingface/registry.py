@@ -9,7 +9,7 @@ from typing import Any
 
 from planners.architecture.model import ModelSpec
 from planners.errors import InvalidModelConfig, UnknownModelType
-from planners.huggingface import deepseek, gpt2
+from planners.huggingface import deepseek, gpt2, mamba
 from planners.huggingface.config import ConfigReader
 from planners.huggingface.dense import dense_decoder
 from planners.huggingface.dense_families import DENSE_FAMILIES
@@ -21,6 +21,8 @@ READERS: Mapping[str, Reader] = {
     "deepseek_v3": partial(deepseek.deepseek, variant=deepseek.V3),
     "gpt2": gpt2.gpt2,
     "kimi_k2": partial(deepseek.deepseek, variant=deepseek.V3),
+    "mamba": mamba.mamba,
+    "mamba2": mamba.mamba2,
     **{model_type: partial(dense_decoder, family=family) for model_type, family in DENSE_FAMILIES.items()},
 }
 
