@@ -1,0 +1,225 @@
+"""One command for the whole service: database, API and workers as children of one process.
+
+The supervisor owns nothing that a `kill -9` could hurt: children die with it
+(PDEATHSIG), Postgres recovers by its log, and jobs of a dead worker are handed
+to the next. A child that dies alone is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+import httpx
+
+from planners import PLANNER_VERSION
+from service.embedded_postgres import EmbeddedPostgres
+from service.persistence.upgrade import upgrade
+from service.processes import die_with_parent
+from service.settings import Settings
+
+WATCH_SECONDS = 0.2
+READY_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 15.0
+FIRST_RESTART_SECONDS = 0.5
+LONGEST_RESTART_SECONDS = 30.0
+HEALTHY_AFTER_SECONDS = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """One supervised process, and when it may be started again."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    restart_at: float = 0.0
+    restart_after_seconds: float = FIRST_RESTART_SECONDS
+
+    def start(self) -> None:
+        """Start the process in a session of its own, so that Ctrl-C reaches the supervisor alone."""
+        self.process = subprocess.Popen(
+            self.command, env=self.environment, start_new_session=True, preexec_fn=die_with_parent
+        )
+        self.started_at = time.monotonic()
+
+    def has_died(self) -> bool:
+        """Return whether it was started and is no longer running."""
+        return self.process is not None and self.process.poll() is not None
+
+    def plan_restart(self) -> None:
+        """Note when to start it again: soon at first, ever later if it keeps dying."""
+        now = time.monotonic()
+        if now - self.started_at > HEALTHY_AFTER_SECONDS:
+            self.restart_after_seconds = FIRST_RESTART_SECONDS
+        self.restart_at = now + self.restart_after_seconds
+        self.restart_after_seconds = min(2 * self.restart_after_seconds, LONGEST_RESTART_SECONDS)
+        self.process = None
+
+    def signal(self, number: int) -> None:
+        """Send a signal if it is running."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Runs the service until it is told to stop."""
+
+    settings: Settings
+    worker_count: int = 1
+    _stop_signal: int | None = None
+    _children: list[Child] = field(default_factory=list)
+    _postgres: EmbeddedPostgres | None = None
+
+    def run(self) -> int:
+        """Run until SIGINT or SIGTERM; return the exit status."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        try:
+            with self._database_url() as url:
+                upgrade(url)
+                return self._serve(url)
+        except KeyboardInterrupt:
+            return 0
+
+    def _serve(self, url: str) -> int:
+        self._children = self._planned_children(url)
+        try:
+            for child in self._children:
+                child.start()
+            if not self._wait_until_ready():
+                return 0 if self._stop_signal else 1
+            self._say(banner(self._base_url(), self.worker_count))
+            while self._stop_signal is None:
+                self._restart_postgres()
+                self._restart_the_dead()
+                time.sleep(WATCH_SECONDS)
+            self._say("Stopping ...")
+            return 0
+        finally:
+            self._stop_children()
+
+    @contextmanager
+    def _database_url(self) -> Iterator[str]:
+        if self.settings.database_url is not None:
+            yield str(self.settings.database_url)
+            return
+        root = self.settings.data_dir / "postgres"
+        with EmbeddedPostgres(root, binaries=self.settings.postgres_bin) as postgres:
+            self._postgres = postgres
+            yield postgres.url
+
+    def _planned_children(self, url: str) -> list[Child]:
+        environment = {
+            **os.environ,
+            "PLIMSOLL_DATABASE_URL": url,
+            "PLIMSOLL_HOST": self.settings.host,
+            "PLIMSOLL_PORT": str(self.settings.port),
+        }
+        api = Child(name="api", command=[sys.executable, "-m", "api"], environment=environment)
+        workers = [
+            Child(name=f"worker {index}", command=[sys.executable, "-m", "cli.main", "worker"], environment=environment)
+            for index in range(self.worker_count)
+        ]
+        return [api, *workers]
+
+    def _base_url(self) -> str:
+        host = "127.0.0.1" if self.settings.host in ("0.0.0.0", "::") else self.settings.host  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
+
+    def _wait_until_ready(self) -> bool:
+        """Return True once the API answers; False if it died or was told to stop first."""
+        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+        api = self._children[0]
+        while self._stop_signal is None and time.monotonic() < deadline:
+            if api.has_died():
+                self._say(f"The API could not start (see above); is port {self.settings.port} in use? Try --port.")
+                return False
+            if self._answers():
+                return True
+            time.sleep(WATCH_SECONDS / 2)
+        if self._stop_signal is None:
+            self._say(f"The API did not become ready within {READY_TIMEOUT_SECONDS:.0f} s.")
+        return False
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self._base_url()}/readyz", timeout=2.0, trust_env=False).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def _restart_postgres(self) -> None:
+        if self._postgres is not None and self._postgres.process_id is None:
+            self._say("The database ended; starting it again.")
+            self._postgres.start()
+
+    def _restart_the_dead(self) -> None:
+        for child in self._children:
+            if child.has_died():
+                status = child.process.returncode if child.process else None
+                child.plan_restart()
+                self._say(f"The {child.name} ended with status {status}; starting it again.")
+            elif child.process is None and time.monotonic() >= child.restart_at:
+                child.start()
+
+    def _stop_children(self) -> None:
+        for child in self._children:
+            child.signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+        for child in self._children:
+            if child.process is None:
+                continue
+            try:
+                child.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.signal(signal.SIGKILL)
+                child.process.wait()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._stop_signal is not None:
+            for child in self._children:
+                child.signal(signal.SIGKILL)
+        self._stop_signal = number
+
+    @staticmethod
+    def _say(text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def banner(base_url: str, worker_count: int) -> str:
+    """Return what a person sees once the service is up: where it listens, and three things to try."""
+    json_header = "-H 'content-type: application/json'"
+    train = (
+        '{"model": "llama-3.1-8b", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8},'
+        ' "training": {"sequence_length": 8192, "global_batch_size": 64}}'
+    )
+    infer = (
+        '{"model": "Qwen/Qwen2.5-72B-Instruct", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 4},'
+        ' "serving": {"max_model_len": 32768, "concurrency": 64}}'
+    )
+    quantize = '{"model": "llama-3.2-1b", "scheme": "nf4", "weights": "random"}'
+    return "\n".join(
+        (
+            "",
+            f"Plimsoll {PLANNER_VERSION} listens on {base_url} with {worker_count} worker(s). Ctrl-C stops everything.",
+            f"The API is described at {base_url}/docs. Three things to try:",
+            "",
+            f"  curl -s '{base_url}/plan/train?format=text' {json_header} -d '{train}'",
+            "",
+            f"  curl -s '{base_url}/plan/infer?format=text' {json_header} -d '{infer}'",
+            "",
+            f"  curl -s {base_url}/quantize {json_header} -d '{quantize}'",
+            "",
+        )
+    )
