@@ -107,6 +107,10 @@ class ConfigReader:
         """Return whether a key holds text, where it may also hold a number."""
         return isinstance(self._config.get(key), str)
 
+    def is_left_out(self, key: str) -> bool:
+        """Return whether the config does not mention the key at all; a null is a mention."""
+        return key not in self._config
+
     def ignore(self, *keys: str) -> None:
         """Mark keys as known to be without effect for this family."""
         self._read.update(keys)

@@ -17,6 +17,9 @@ from planners.architecture.weight import Part, Split, Weight
 from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
 from planners.huggingface.config import MOST_LAYERS, ConfigReader
 
+# The default of transformers' Qwen2Config and Qwen3Config.
+DEFAULT_MAX_WINDOW_LAYERS = 28
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bias:
@@ -87,7 +90,9 @@ class DenseFamily:
     names: DecoderNames = field(default_factory=DecoderNames)
     tied_by_default: bool = False
     head_dim_default: int | None = None
+    key_value_heads_default: int | None = None  # None: as many as there are query heads
     windows: Windows = Windows.NONE
+    window_default: int | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -175,7 +180,11 @@ class _Layer:
 
 def dense_decoder(config: ConfigReader, name: str, model_type: str, family: DenseFamily) -> ModelSpec:
     """Return the description of a dense decoder."""
-    attention = read_attention(config, head_dim_default=family.head_dim_default)
+    attention = read_attention(
+        config,
+        head_dim_default=family.head_dim_default,
+        key_value_heads_default=family.key_value_heads_default,
+    )
     has_query_key_norm = family.query_key_norm_switch is None or config.flag(
         family.query_key_norm_switch, default=False
     )
@@ -201,7 +210,7 @@ def dense_decoder(config: ConfigReader, name: str, model_type: str, family: Dens
             heads=attention.heads,
             key_value_heads=attention.key_value_heads,
         ),
-        layers=blocks_by_kind(layer_windows(config, family.windows), layer.block),
+        layers=blocks_by_kind(layer_windows(config, family.windows, default=family.window_default), layer.block),
         tied=config.flag("tie_word_embeddings", default=family.tied_by_default),
         names=family.names,
         norm_bias=family.norm_bias,
@@ -210,11 +219,20 @@ def dense_decoder(config: ConfigReader, name: str, model_type: str, family: Dens
     )
 
 
-def read_attention(config: ConfigReader, *, head_dim_default: int | None = None) -> GroupedAttention:
-    """Return the attention's sizes under the names nearly every family uses."""
+def read_attention(
+    config: ConfigReader, *, head_dim_default: int | None = None, key_value_heads_default: int | None = None
+) -> GroupedAttention:
+    """Return the attention's sizes under the names nearly every family uses.
+
+    A config that leaves `num_key_value_heads` out has its class's default; one
+    that says null has as many as query heads.
+    """
     hidden_size = config.size("hidden_size")
     heads = config.size("num_attention_heads")
-    key_value_heads = config.size("num_key_value_heads", default=heads)
+    left_out = config.is_left_out("num_key_value_heads")
+    key_value_heads = config.size(
+        "num_key_value_heads", default=(key_value_heads_default if left_out else None) or heads
+    )
     config.must_divide("num_key_value_heads", key_value_heads, "num_attention_heads", heads)
     head_dim = config.optional_size("head_dim") or head_dim_default
     if head_dim is None:
@@ -223,12 +241,16 @@ def read_attention(config: ConfigReader, *, head_dim_default: int | None = None)
     return GroupedAttention(hidden_size=hidden_size, heads=heads, key_value_heads=key_value_heads, head_dim=head_dim)
 
 
-def layer_windows(config: ConfigReader, windows: Windows) -> list[int | None]:
-    """Return each layer's window, None where it attends to everything."""
+def layer_windows(config: ConfigReader, windows: Windows, *, default: int | None = None) -> list[int | None]:
+    """Return each layer's window, None where it attends to everything.
+
+    A config that leaves `sliding_window` out has the window `default`; one that
+    says null has none.
+    """
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     layer_types = config.strings("layer_types")
-    window = config.optional_size("sliding_window")
-    first_windowed = config.count("max_window_layers", default=0)
+    window = default if config.is_left_out("sliding_window") else config.optional_size("sliding_window")
+    first_windowed = config.count("max_window_layers", default=DEFAULT_MAX_WINDOW_LAYERS)
     pattern = config.optional_size("sliding_window_pattern") or 4
     enabled = config.flag("use_sliding_window", default=windows is not Windows.FROM_MAX_WINDOW_LAYERS)
     if layer_types is not None:

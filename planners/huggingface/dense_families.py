@@ -14,15 +14,29 @@ from planners.huggingface.dense import ALWAYS, NEVER, Bias, DenseFamily, FeedFor
 
 DENSE_FAMILIES: Mapping[str, DenseFamily] = {
     "llama": DenseFamily(),
-    "mistral": DenseFamily(qkv_bias=NEVER, output_bias=NEVER, feed_forward_bias=NEVER, windows=Windows.ALL),
+    "mistral": DenseFamily(
+        qkv_bias=NEVER,
+        output_bias=NEVER,
+        feed_forward_bias=NEVER,
+        key_value_heads_default=8,
+        windows=Windows.ALL,
+        window_default=4096,
+    ),
     "qwen2": DenseFamily(
-        qkv_bias=ALWAYS, output_bias=NEVER, feed_forward_bias=NEVER, windows=Windows.FROM_MAX_WINDOW_LAYERS
+        qkv_bias=ALWAYS,
+        output_bias=NEVER,
+        feed_forward_bias=NEVER,
+        key_value_heads_default=32,
+        windows=Windows.FROM_MAX_WINDOW_LAYERS,
+        window_default=4096,
     ),
     "qwen3": DenseFamily(
         feed_forward_bias=NEVER,
         query_key_norm=QueryKeyNorm.HEAD,
         head_dim_default=128,
+        key_value_heads_default=32,
         windows=Windows.FROM_MAX_WINDOW_LAYERS,
+        window_default=4096,
     ),
     "granite": DenseFamily(
         ignored=("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier")
@@ -40,6 +54,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         norms=NormPlacement.POST,
         norm_names=("post_attention_layernorm", "post_feedforward_layernorm"),
         windows=Windows.ALL_BUT_EVERY_FOURTH,
+        window_default=4096,
     ),
     "starcoder2": DenseFamily(
         qkv_bias=Bias(key="use_bias", default=True),
@@ -49,6 +64,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         plain_names=("c_fc", "c_proj"),
         norm_bias=True,
         tied_by_default=True,
+        key_value_heads_default=2,
         windows=Windows.ALL,
         ignored=("embedding_dropout", "norm_epsilon", "residual_dropout", "mlp_type", "norm_type"),
     ),
@@ -58,6 +74,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         feed_forward_bias=NEVER,
         norm_bias=True,
         parallel_switch="use_parallel_residual",
+        key_value_heads_default=32,
         ignored=("hidden_dropout", "partial_rotary_factor"),
     ),
     "nemotron": DenseFamily(
@@ -78,6 +95,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         norm_names=("input_layernorm",),
         tied_by_default=True,
         windows=Windows.ALL_BUT_EVERY_FOURTH,
+        window_default=4096,
         ignored=("logit_scale", "cache_implementation"),
     ),
     "glm": DenseFamily(
@@ -86,6 +104,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         feed_forward=FeedForward.FUSED_GATED,
         feed_forward_bias=NEVER,
         head_dim_default=128,
+        key_value_heads_default=2,
         ignored=("partial_rotary_factor",),
     ),
     "glm4": DenseFamily(
@@ -101,6 +120,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
             "post_mlp_layernorm",
         ),
         head_dim_default=128,
+        key_value_heads_default=2,
         ignored=("partial_rotary_factor",),
     ),
     "phi": DenseFamily(

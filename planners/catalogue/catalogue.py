@@ -1,0 +1,144 @@
+"""Finding a model or a GPU by any of its names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from planners.catalogue.gpus import read_gpu
+from planners.catalogue.models import CatalogueModel, read_model
+from planners.errors import UnknownGpu, UnknownModel
+from planners.hardware import Gpu
+
+FOLDER = Path(__file__).parent
+# Enough of a SHA-256 that two catalogues never share a revision (64 bits).
+REVISION_DIGITS = 16
+
+
+class Named(Protocol):
+    """Something with an id and further names."""
+
+    @property
+    def id(self) -> str:
+        """Return the id."""
+        ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Return the further names."""
+        ...
+
+
+Entry = TypeVar("Entry", bound=Named)
+
+
+class Catalogue:
+    """Every published model and every GPU that a request may name.
+
+    The files are read when first asked for and once. Entries are shared between
+    all callers, which must not change the mappings inside them.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._folder = folder
+
+    @cached_property
+    def models(self) -> tuple[CatalogueModel, ...]:
+        """Return all models in the order of their ids."""
+        return _sorted_by_id(read_model(content) for content in self._model_files.values())
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return all GPUs in the order of their ids."""
+        return _sorted_by_id(read_gpu(content) for content in self._gpu_files.values())
+
+    def model(self, name: str, *, pointer: str = "/model") -> CatalogueModel:
+        """Return the model of that id or alias, in whatever case; raise `UnknownModel`."""
+        found = self._models_by_name.get(name_key(name))
+        if found is None:
+            raise UnknownModel(name, _names_like(name, self.models), pointer=pointer)
+        return found
+
+    def gpu(self, name: str, *, pointer: str = "/hardware/gpu") -> Gpu:
+        """Return the GPU of that id or alias, in whatever case; raise `UnknownGpu`."""
+        found = self._gpus_by_name.get(name_key(name))
+        if found is None:
+            raise UnknownGpu(name, _names_like(name, self.gpus), pointer=pointer)
+        return found
+
+    @cached_property
+    def revision(self) -> str:
+        """Return a name for the exact content of all catalogue files.
+
+        Equal revisions mean equal files: a plan that names its catalogue's
+        revision can be computed again.
+        """
+        digest = hashlib.sha256()
+        for files in (self._model_files, self._gpu_files):
+            for name, content in files.items():
+                digest.update(f"{name}\0{len(content)}\0".encode())
+                digest.update(content)
+        return digest.hexdigest()[:REVISION_DIGITS]
+
+    @cached_property
+    def _model_files(self) -> Mapping[str, bytes]:
+        return _contents(self._folder / "models", "*.json")
+
+    @cached_property
+    def _gpu_files(self) -> Mapping[str, bytes]:
+        return _contents(self._folder / "gpus", "*.toml")
+
+    @cached_property
+    def _models_by_name(self) -> Mapping[str, CatalogueModel]:
+        return _by_name(self.models)
+
+    @cached_property
+    def _gpus_by_name(self) -> Mapping[str, Gpu]:
+        return _by_name(self.gpus)
+
+
+@cache
+def catalogue() -> Catalogue:
+    """Return the catalogue that ships with the planner."""
+    return Catalogue()
+
+
+def name_key(name: str) -> str:
+    """Return the form in which names are compared.
+
+    Case does not count, and a space, an underscore and a hyphen are one: the
+    product name "NVIDIA H100 80GB HBM3" and the Kubernetes label
+    "NVIDIA-H100-80GB-HBM3" are the same GPU.
+    """
+    return name.strip().lower().replace(" ", "-").replace("_", "-")
+
+
+def _contents(folder: Path, pattern: str) -> Mapping[str, bytes]:
+    """Return each file's content by its name; an empty folder means a broken installation and raises."""
+    files = {path.name: path.read_bytes() for path in sorted(folder.glob(pattern))}
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no {pattern}: the catalogue's data files were not installed.")
+    return files
+
+
+def _sorted_by_id(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda entry: entry.id.lower()))
+
+
+def _by_name(entries: Iterable[Entry]) -> Mapping[str, Entry]:
+    return {name_key(name): entry for entry in entries for name in (entry.id, *entry.aliases)}
+
+
+def _names_like(name: str, entries: Iterable[Named]) -> tuple[str, ...]:
+    """Return the names that begin with `name`, or else all of them; ids first.
+
+    "a100" is the beginning of two sizes and near to "a10": its own family is
+    what the client meant.
+    """
+    listed = tuple(entries)
+    names = (*(entry.id for entry in listed), *(alias for entry in listed for alias in entry.aliases))
+    key = name_key(name)
+    return tuple(known for known in names if key and name_key(known).startswith(key)) or names

@@ -1,0 +1,32 @@
+"""What a layer remembers of each token."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planners.architecture import KvKind, KvState
+
+
+def state(heads: int = 8, head_dim: int = 128) -> KvState:
+    return KvState(kind=KvKind.FULL_ATTENTION, heads=heads, head_dim=head_dim)
+
+
+def test_a_token_adds_a_key_and_a_value_for_each_head() -> None:
+    assert state().elements_per_token == 2 * 8 * 128
+
+
+@pytest.mark.parametrize(("ranks", "heads"), [(1, 8), (2, 4), (4, 2), (8, 1), (16, 1)])
+def test_heads_fewer_than_the_ranks_are_replicated(ranks: int, heads: int) -> None:
+    assert state().local_elements_per_token(ranks) == 2 * heads * 128
+
+
+@given(st.integers(1, 128), st.integers(1, 128))
+def test_the_ranks_together_hold_the_whole_cache(heads: int, ranks: int) -> None:
+    assert ranks * state(heads).local_elements_per_token(ranks) >= state(heads).elements_per_token
+
+
+def test_grouped_heads_scale_the_cache_by_their_share() -> None:
+    # Llama 3.1 8B: 8 of 32 heads keep keys and values, a quarter of the cache.
+    assert state(8).elements_per_token * 4 == state(32).elements_per_token

@@ -1,0 +1,102 @@
+"""Finding models and GPUs by their names."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from planners.catalogue import Catalogue, catalogue
+from planners.catalogue.catalogue import FOLDER, name_key
+from planners.errors import UnknownGpu, UnknownModel
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta-llama/Llama-3.1-8B",
+        "META-LLAMA/LLAMA-3.1-8B",
+        "llama-3.1-8b",
+        "Llama3.1-8B",
+        "meta-llama/Meta-Llama-3.1-8B",
+    ],
+)
+def test_a_model_is_found_by_id_or_alias_in_any_case(name: str) -> None:
+    assert catalogue().model(name).id == "meta-llama/Llama-3.1-8B"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["h100-sxm-80gb", "H100", "h100-80gb", "NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3", "h100_sxm", " h100 "],
+)
+def test_a_gpu_is_found_by_id_product_name_or_kubernetes_label(name: str) -> None:
+    assert catalogue().gpu(name).id == "h100-sxm-80gb"
+
+
+def test_an_unknown_model_names_the_nearest() -> None:
+    with pytest.raises(UnknownModel, match=r"llama-3\.1-8b") as caught:
+        catalogue().model("llama-3.1-9b")
+    assert caught.value.code == "unknown-model"
+    assert caught.value.pointer == "/model"
+
+
+def test_an_unknown_gpu_names_the_nearest() -> None:
+    with pytest.raises(UnknownGpu, match="h100-sxm-80gb") as caught:
+        catalogue().gpu("h100-smx-80gb", pointer="/hardware/0/gpu")
+    assert caught.value.code == "unknown-gpu"
+    assert caught.value.pointer == "/hardware/0/gpu"
+
+
+def test_a_name_that_several_sizes_begin_with_is_refused_with_those_sizes() -> None:
+    with pytest.raises(UnknownGpu) as caught:
+        catalogue().gpu("a100")
+    assert set(caught.value.nearest) == {"a100-40gb", "a100-80gb"}
+
+
+def test_an_empty_name_is_unknown() -> None:
+    with pytest.raises(UnknownGpu):
+        catalogue().gpu("")
+
+
+def test_no_two_entries_share_a_name() -> None:
+    for entries in (catalogue().models, catalogue().gpus):
+        owners: dict[str, str] = {}
+        for entry in entries:
+            for name in (entry.id, *entry.aliases):
+                assert owners.setdefault(name_key(name), entry.id) == entry.id, name
+
+
+def test_every_name_finds_its_entry() -> None:
+    listed = catalogue()
+    assert all(listed.model(name).id == model.id for model in listed.models for name in (model.id, *model.aliases))
+    assert all(listed.gpu(name).id == gpu.id for gpu in listed.gpus for name in (gpu.id, *gpu.aliases))
+
+
+def test_the_catalogue_is_read_once() -> None:
+    assert catalogue() is catalogue()
+    assert catalogue().model("gpt2") is catalogue().model("openai-community/gpt2")
+
+
+def test_a_catalogue_opens_nothing_until_asked_and_then_misses_what_is_not_there(tmp_path: Path) -> None:
+    missing = Catalogue(tmp_path / "missing")
+    with pytest.raises(FileNotFoundError, match="not installed"):
+        _ = missing.models
+
+
+def test_the_revision_changes_with_any_file_and_with_nothing_else(tmp_path: Path) -> None:
+    copied = tmp_path / "copy"
+    shutil.copytree(FOLDER / "gpus", copied / "gpus")
+    shutil.copytree(FOLDER / "models", copied / "models")
+    assert Catalogue(copied).revision == catalogue().revision
+    changed = copied / "gpus" / "l4-24gb.toml"
+    changed.write_text(changed.read_text() + "# a note\n")
+    assert Catalogue(copied).revision != catalogue().revision
+
+
+def test_the_revision_changes_when_a_file_is_renamed(tmp_path: Path) -> None:
+    for kind in ("gpus", "models"):
+        shutil.copytree(FOLDER / kind, tmp_path / kind)
+    before = Catalogue(tmp_path).revision
+    (tmp_path / "gpus" / "l4-24gb.toml").rename(tmp_path / "gpus" / "l5-24gb.toml")
+    assert Catalogue(tmp_path).revision != before
