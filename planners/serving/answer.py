@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from planners.plans import Advice, SearchCounts
+from planners.plans import SearchCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +39,32 @@ class ServingMemoryItems:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageServingMemory:
+    """One pipeline stage's GPU; `layers` is its first and last layer."""
+
+    stage: int
+    layers: tuple[int, int]
+    peak_bytes: int
+    available_bytes: int
+    items: ServingMemoryItems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingMemory:
-    """What the engine will take of one GPU of the binding pipeline stage."""
+    """What the engine will take of one GPU of the binding pipeline stage.
+
+    `requested_bytes` is the engine's budget, the utilization's share of the card;
+    `claimed_bytes` adds what the engine takes outside it (CUDA graphs, in versions
+    that do not budget them) and must be free when the engine starts.
+    """
 
     peak_bytes: int
     limit_bytes: int
+    margin_bytes: int
+    requested_bytes: int
+    claimed_bytes: int
     items: ServingMemoryItems
+    stages: tuple[StageServingMemory, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +85,7 @@ class KvCache:
     grow with the sequence; `available_bytes` is what one GPU has left for the
     cache; `tokens` is the capacity of a replica as the engine logs it and
     `max_concurrency` how many requests of `max_model_len` it holds.
+    `requests_held` is how many requests of the traffic's input and output it holds.
     """
 
     available_bytes: int
@@ -74,6 +97,7 @@ class KvCache:
     blocks: int
     tokens: int
     max_concurrency: float
+    requests_held: int
     groups: tuple[KvGroup, ...]
 
 
@@ -100,16 +124,36 @@ class Performance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What the engine runs with, its own defaults filled in."""
+
+    engine: str
+    engine_version: str
+    weights: str
+    kv_cache: str
+    max_model_len: int
+    input_tokens: int
+    output_tokens: int
+    gpu_memory_utilization: float
+    block_size: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
     """One layout with its memory, its cache and its speed.
 
-    `performance` is None when not even one request fits.
+    `performance` is None when not even one request fits. `cost_usd_per_million_output_tokens`
+    is None without a price.
     """
 
     layout: ServingLayout
+    settings: EngineSettings
     memory: ServingMemory
     kv: KvCache
     performance: Performance | None
+    cost_usd_per_million_output_tokens: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +169,18 @@ class ServingAlternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAdvice:
+    """A change to the question, already planned: what it would hold."""
+
+    change: Mapping[str, Any]
+    fits: bool
+    kv_tokens: int
+    max_concurrency: float
+    peak_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAnswer:
     """What `plan_serving` returns; `fits` means weights and one request of `max_model_len`."""
 
@@ -136,5 +192,5 @@ class ServingAnswer:
     plan: ServingPlan
     alternatives: tuple[ServingAlternative, ...]
     search: SearchCounts
-    advice: tuple[Advice, ...]
+    advice: tuple[ServingAdvice, ...]
     assumptions: tuple[str, ...] = field(default=())

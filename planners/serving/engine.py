@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planners.errors import NotYetAvailable, UnknownEngine, UnknownEngineVersion
+from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.hardware import Gpu
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
@@ -78,12 +78,13 @@ class EngineProfile:
 def engine_profile(engine: str, version: str | None) -> EngineProfile:
     """Return what `engine` does at `version`, the newest known one by default.
 
-    A patch number is allowed and ignored. Raises `UnknownEngine` and
-    `UnknownEngineVersion` for names nobody knows, and `NotYetAvailable` for an
-    engine that has no data file.
+    A patch number is allowed and ignored. Raises `InvalidQuestion` for names
+    nobody knows and `NotYetAvailable` for an engine that has no data file.
     """
     if engine not in KNOWN_ENGINES:
-        raise UnknownEngine(engine, KNOWN_ENGINES, pointer="/serving/engine")
+        raise InvalidQuestion(
+            f"{engine[:40]!r} is no serving engine; known are {', '.join(KNOWN_ENGINES)}.", pointer="/serving/engine"
+        )
     if engine not in DESCRIBED_ENGINES:
         raise NotYetAvailable(
             f"The engine {engine} is not described yet; {', '.join(DESCRIBED_ENGINES)} is.", pointer="/serving/engine"
@@ -92,7 +93,10 @@ def engine_profile(engine: str, version: str | None) -> EngineProfile:
     versions: list[str] = table["versions"]
     wanted = versions[-1] if version is None else minor_version(version)
     if wanted not in versions:
-        raise UnknownEngineVersion(str(version), versions, pointer="/serving/engine_version")
+        raise InvalidQuestion(
+            f"{engine} {str(version)[:40]!r} is not known; known are {versions[0]} to {versions[-1]}.",
+            pointer="/serving/engine_version",
+        )
     return _profile(engine, wanted)
 
 
@@ -130,9 +134,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
         subtracts_null_block=merged["subtracts_null_block"],
         sampler_bytes_per_logit=merged["sampler_bytes_per_logit"],
         overlapping_batches=merged["overlapping_batches"],
-        batch_tiers=tuple(
-            BatchTier(**{**tier, "excludes": tuple(tier["excludes"])}) for tier in merged["batch_tiers"]
-        ),
+        batch_tiers=tuple(BatchTier(**{**tier, "excludes": tuple(tier["excludes"])}) for tier in merged["batch_tiers"]),
         non_torch=NonTorchMemory(
             single_bytes=round(non_torch["single"] * GIB),
             pipeline_bytes=round(non_torch["pipeline"] * GIB),

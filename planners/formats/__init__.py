@@ -1,0 +1,16 @@
+"""Number formats, and the exact bytes of a tensor stored in each of them."""
+
+from planners.formats.number_format import FORMATS, NumberFormat, ScaleFormat, number_format
+from planners.formats.storage import STORAGE_SCHEMES, StorageScheme, bytes_per_parameter, storage_scheme, tensor_bytes
+
+__all__ = [
+    "FORMATS",
+    "STORAGE_SCHEMES",
+    "NumberFormat",
+    "ScaleFormat",
+    "StorageScheme",
+    "bytes_per_parameter",
+    "number_format",
+    "storage_scheme",
+    "tensor_bytes",
+]

@@ -1,0 +1,201 @@
+"""The front door of the serving planner: a question in, a deployment with its cache and its speed out."""
+
+from __future__ import annotations
+
+from planners.plans import SearchCounts
+from planners.questions import ServingQuestion
+from planners.serving.advice import serving_advice
+from planners.serving.answer import (
+    EngineSettings,
+    Performance,
+    ServingAlternative,
+    ServingAnswer,
+    ServingLayout,
+    ServingPlan,
+)
+from planners.serving.engine import GIB
+from planners.serving.search import Candidate, search_layouts
+from planners.serving.settings import Settings, resolve_settings
+from planners.serving.weights import check_dense
+
+MOST_ALTERNATIVES = 5
+SECONDS_PER_HOUR = 3600
+MILLION = 10**6
+LOGGED_GPU = "h100"
+# The latencies' measurements are of weights in 16 and 8 bits.
+FEWEST_TIMED_BITS = 8
+FITTED_ON = (
+    "Latencies are a roofline whose efficiencies were fitted on Llama-3.1-8B and Qwen3-32B on H100 and H200; "
+    "other cards take them at their own rates."
+)
+
+
+def plan_serving(question: ServingQuestion) -> ServingAnswer:
+    """Return the best deployment for the question, or the closest where none fits.
+
+    Raises `InvalidQuestion` and `ImpossibleLayout` with the field for a question
+    that makes no sense, `NotYetAvailable` for one this version does not answer.
+    """
+    check_dense(question.model)
+    settings = resolve_settings(question)
+    found = search_layouts(question, settings)
+    best = found.candidates[0]
+    return ServingAnswer(
+        fits=best.replica.fits,
+        verdict=best.replica.verdict,
+        meets_concurrency=best.meets_concurrency,
+        meets_slo=best.meets_slo,
+        summary=_summary(question, settings, best),
+        plan=_plan(question, settings, best),
+        alternatives=tuple(_alternative(other) for other in found.candidates[1:] if other.replica.fits)[
+            :MOST_ALTERNATIVES
+        ],
+        search=SearchCounts(
+            layouts_considered=found.considered,
+            layouts_excluded=found.excluded,
+            layouts_fitting=len({id(other.replica) for other in found.candidates if other.replica.fits}),
+        ),
+        advice=serving_advice(question, settings, best, _best_candidate),
+        assumptions=(
+            *question.model.assumptions,
+            *question.hardware.gpu.assumptions,
+            *_assumptions(question, settings, best),
+        ),
+    )
+
+
+def _best_candidate(question: ServingQuestion) -> Candidate:
+    return search_layouts(question, resolve_settings(question)).candidates[0]
+
+
+def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> ServingPlan:
+    return ServingPlan(
+        layout=_layout(best),
+        settings=EngineSettings(
+            engine=settings.profile.engine,
+            engine_version=settings.profile.version,
+            weights=settings.weights.name,
+            kv_cache=settings.kv.name,
+            max_model_len=settings.max_model_len,
+            input_tokens=settings.input_tokens,
+            output_tokens=settings.output_tokens,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            block_size=settings.block_size,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+        ),
+        memory=best.replica.memory,
+        kv=best.replica.kv,
+        performance=_performance(best),
+        cost_usd_per_million_output_tokens=_cost(question, best),
+    )
+
+
+def _layout(candidate: Candidate) -> ServingLayout:
+    return ServingLayout(
+        gpus=candidate.gpus,
+        tensor_parallel=candidate.replica.tensor_parallel,
+        pipeline_parallel=candidate.replica.pipeline_parallel,
+        data_parallel=candidate.replicas,
+        attention_data_parallel=1,
+        expert_parallel=1,
+        decode_context_parallel=1,
+    )
+
+
+def _performance(best: Candidate) -> Performance | None:
+    if best.state is None or best.deployment is None:
+        return None
+    return Performance(
+        ttft_seconds=best.state.ttft_seconds,
+        tpot_seconds=best.state.tpot_seconds,
+        output_tokens_per_second=best.output_tokens_per_second,
+        requests_per_second=best.state.requests_per_second,
+        concurrency=best.concurrency,
+        curve=best.deployment.curve(),
+    )
+
+
+def _cost(question: ServingQuestion, best: Candidate) -> float | None:
+    price, rate = question.hardware.usd_per_gpu_hour, best.output_tokens_per_second
+    if price is None or not rate:
+        return None
+    return best.gpus * price / SECONDS_PER_HOUR / rate * MILLION
+
+
+def _alternative(candidate: Candidate) -> ServingAlternative:
+    state = candidate.state
+    return ServingAlternative(
+        layout=_layout(candidate),
+        kv_tokens=candidate.replica.kv.tokens,
+        max_concurrency=candidate.replica.kv.max_concurrency,
+        tpot_seconds=state.tpot_seconds if state else None,
+        output_tokens_per_second=candidate.output_tokens_per_second if state else None,
+        verdict=candidate.replica.verdict,
+    )
+
+
+def _summary(question: ServingQuestion, settings: Settings, best: Candidate) -> str:
+    replica = best.replica
+    cards = f"{best.gpus} x {question.hardware.gpu.id}"
+    degrees = (
+        f"{best.replicas} replica(s) of tensor parallel {replica.tensor_parallel}, "
+        f"pipeline parallel {replica.pipeline_parallel}"
+    )
+    if not replica.fits:
+        return f"{question.model.name} does not fit {cards} ({degrees}): {_obstacle(settings, best)}"
+    cache = (
+        f"{replica.kv.available_bytes / GIB:.1f} GiB of cache a GPU hold {replica.kv.tokens:,} tokens a replica, "
+        f"{replica.kv.max_concurrency:.2f} requests of {settings.max_model_len:,}"
+    )
+    text = f"{question.model.name} fits {cards} ({degrees}): {cache}."
+    if best.state is not None:
+        text += (
+            f" At concurrency {best.concurrency}: {best.state.ttft_seconds * 1e3:.0f} ms to the first token, "
+            f"{best.state.tpot_seconds * 1e3:.1f} ms a token, {best.output_tokens_per_second:,.0f} tokens/s."
+        )
+    return text
+
+
+def _obstacle(settings: Settings, best: Candidate) -> str:
+    memory, replica = best.replica.memory, best.replica
+    if not replica.keeps_limit:
+        return (
+            f"the engine takes {memory.claimed_bytes / GIB:.1f} GiB a GPU at utilization "
+            f"{settings.gpu_memory_utilization:g}, {memory.limit_bytes / GIB:.1f} GiB are free."
+        )
+    needs = memory.items.total_bytes - memory.items.kv_cache
+    return (
+        f"weights and working memory take {needs / GIB:.1f} GiB of the engine's {memory.requested_bytes / GIB:.1f}, "
+        f"and the {replica.kv.available_bytes / GIB:.1f} GiB left hold {replica.kv.max_concurrency:.2f} "
+        f"requests of {settings.max_model_len:,} tokens."
+    )
+
+
+def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate) -> tuple[str, ...]:
+    notes = [*settings.assumptions]
+    if settings.concurrency is None and best.state is not None:
+        reason = "the most that runs at once"
+        if best.meets_slo is not None:
+            reason = "the most that keeps the service level" if best.meets_slo else "as no other keeps it better"
+        elif question.objective == "latency":
+            reason = "for the least latency"
+        notes.append(f"concurrency {best.concurrency}, assumed: {reason}.")
+    notes.append(
+        f"{settings.profile.engine} {settings.profile.version}: gpu_memory_utilization "
+        f"{settings.gpu_memory_utilization:g}, block_size {settings.block_size}, max_num_batched_tokens "
+        f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
+    )
+    notes.append("The CUDA context, which the engine takes before it measures, is not counted in the peak.")
+    notes.append(FITTED_ON)
+    gpu = question.hardware.gpu
+    if settings.weights.compute_formats[0] not in gpu.peak_flops_per_second:
+        notes.append(
+            f"{gpu.id} states no rate for {settings.weights.compute_formats[0]}: it multiplies at that of "
+            "another format of the same weights."
+        )
+    if settings.weights.element_bits < FEWEST_TIMED_BITS:
+        notes.append("Weights of 4 bits are timed by their bytes and a 16-bit rate; unpacking them is not timed.")
+    if not gpu.id.startswith(LOGGED_GPU):
+        notes.append(f"The engine's working memory was read from start-up logs on {LOGGED_GPU} cards.")
+    return tuple(notes)

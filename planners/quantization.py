@@ -1,0 +1,207 @@
+"""What quantizing a model's weights leaves: which are quantized, and the exact bytes before and after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planners.architecture import ModelSpec, Part, Split, Weight
+from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.formats import StorageScheme, number_format, storage_scheme, tensor_bytes
+
+# The dtypes that the quantizers read.
+ORIGINAL_DTYPES = ("fp32", "bf16", "fp16")
+
+# transformers 5.23 replaces nn.Linear and Conv1D modules by bitsandbytes' own
+# (integrations/bitsandbytes.py); a layer's experts are one fused parameter
+# there and stay as they are.
+BITSANDBYTES_SCHEMES = frozenset({"int8-channel", "nf4", "fp4"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeSettings:
+    """A scheme with the settings that hold for it.
+
+    `block_size` is None for a scheme without blocks; `notes` name what was asked
+    for and has no effect.
+    """
+
+    scheme: str
+    double_quantization: bool
+    block_size: int | None
+    notes: tuple[str, ...] = ()
+
+    def tensor_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the exact bytes of one tensor, [output features, input features]."""
+        return tensor_bytes(
+            self.scheme, shape, double_quantization=self.double_quantization, block_size=self.block_size
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedWeights:
+    """Weights that keep their dtype: `name` has `*` where layers and experts differ."""
+
+    name: str
+    tensors: int
+    parameters: int
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationEstimate:
+    """The whole model's bytes before and after, weights that are left alone included.
+
+    `bits_per_parameter` is over all parameters, `bits_per_quantized_parameter`
+    over those that are quantized (null where none is).
+    """
+
+    scheme: str
+    double_quantization: bool
+    block_size: int | None
+    original_dtype: str
+    parameters: int
+    quantized_parameters: int
+    original_bytes: int
+    quantized_bytes: int
+    bits_per_parameter: float
+    bits_per_quantized_parameter: float | None
+    skipped: tuple[SkippedWeights, ...]
+    assumptions: tuple[str, ...]
+
+
+def scheme_settings(scheme: str, *, double_quantization: bool = False, block_size: int | None = None) -> SchemeSettings:
+    """Return the settings that hold for a scheme, with a note on each that has no effect.
+
+    Raises `UnknownName` for an unknown scheme, `InvalidQuestion` for a plain
+    dtype or an impossible block size, and `NotYetAvailable` for a format that
+    can be sized but not yet made.
+    """
+    storage = storage_scheme(scheme)
+    if scheme == "nvfp4":
+        raise NotYetAvailable("nvfp4 can be sized, not yet made. Use mxfp4 or nf4.", pointer="/scheme")
+    if not _has_scales(storage):
+        raise InvalidQuestion(f"{scheme} is a plain dtype: nothing is quantized.", pointer="/scheme")
+    notes = []
+    if double_quantization and not storage.can_nest_scales:
+        notes.append(f"double_quantization has no effect on {scheme}.")
+    if block_size is not None and storage.block_size is None:
+        notes.append(f"block_size has no effect on {scheme}, which has no blocks.")
+    if storage.has_fixed_block_size and block_size not in (None, storage.block_size):
+        notes.append(f"block_size has no effect on {scheme}, whose blocks are {storage.block_size} by definition.")
+    resolved = storage.block_size if storage.has_fixed_block_size else storage.resolved_block_size(block_size)
+    return SchemeSettings(
+        scheme=scheme,
+        double_quantization=double_quantization and storage.can_nest_scales,
+        block_size=resolved,
+        notes=tuple(notes),
+    )
+
+
+def skip_reason(weight: Weight, scheme: str) -> str | None:
+    """Return why a scheme leaves a weight as it is, or None where it is quantized.
+
+    Source: transformers 5.23, quantizers/base.py get_keys_to_not_convert and
+    integrations/bitsandbytes.py replace_with_bnb_linear; AutoAWQ, llm-compressor
+    and vLLM leave the same weights alone but quantize experts.
+    """
+    by_part = {Part.EMBEDDING: "embedding", Part.HEAD: "output head", Part.NORM: "norm", Part.ROUTER: "expert router"}
+    if weight.part in by_part:
+        return by_part[weight.part]
+    if not weight.is_linear:
+        return "bias" if weight.name.endswith(".bias") else "not the matrix of a linear layer"
+    if weight.part is Part.EXPERT and scheme in BITSANDBYTES_SCHEMES:
+        return "experts are one fused parameter, which transformers with bitsandbytes leaves alone"
+    return None
+
+
+def matrix_shape(weight: Weight) -> tuple[int, ...]:
+    """Return a linear weight's shape as [output features, input features].
+
+    GPT-2's Conv1D matrices are stored the other way round; quantizers turn them,
+    so that a row is always one output feature.
+    """
+    output_dim = weight.dim
+    if weight.split is Split.ROW and weight.dim is not None:
+        output_dim = 1 - weight.dim
+    return weight.shape[::-1] if output_dim == 1 else weight.shape
+
+
+def quantized_weights(spec: ModelSpec, scheme: str) -> Iterator[tuple[str, Weight]]:
+    """Yield the full name of every tensor that a scheme quantizes, layer by layer."""
+    for block in spec.blocks:
+        weights = [weight for weight in block.weights if skip_reason(weight, scheme) is None]
+        for layer in block.layers or (0,):
+            for weight in weights:
+                for expert in range(weight.experts):
+                    yield weight.name.format(layer=layer, expert=expert), weight
+
+
+def quantization_estimate(
+    spec: ModelSpec,
+    scheme: str,
+    *,
+    double_quantization: bool = False,
+    block_size: int | None = None,
+    original_dtype: str = "bf16",
+) -> QuantizationEstimate:
+    """Return the exact bytes of a model before and after quantization.
+
+    Raises what `scheme_settings` and `estimate_with` raise.
+    """
+    settings = scheme_settings(scheme, double_quantization=double_quantization, block_size=block_size)
+    return estimate_with(settings, spec, original_dtype=original_dtype)
+
+
+def estimate_with(settings: SchemeSettings, spec: ModelSpec, *, original_dtype: str) -> QuantizationEstimate:
+    """Return the exact bytes of a model before and after quantization with these settings.
+
+    A tied head has no weight of its own and counts once, as the embedding.
+    Raises `InvalidQuestion` for a dtype that is not read.
+    """
+    if original_dtype not in ORIGINAL_DTYPES:
+        raise InvalidQuestion(f"{original_dtype[:40]!r} is not one of {', '.join(ORIGINAL_DTYPES)}.")
+    element_bytes = number_format(original_dtype).stored_bits // 8
+    skipped: list[SkippedWeights] = []
+    quantized_parameters = quantized_bytes = 0
+    for block in spec.blocks:
+        for weight in block.weights:
+            tensors = block.repeats * weight.experts
+            reason = skip_reason(weight, settings.scheme)
+            if reason is None:
+                quantized_parameters += tensors * math.prod(weight.shape)
+                quantized_bytes += tensors * settings.tensor_bytes(matrix_shape(weight))
+            else:
+                skipped.append(_skipped(weight, tensors, element_bytes, reason))
+    whole_bytes = quantized_bytes + sum(weights.bytes for weights in skipped)
+    return QuantizationEstimate(
+        scheme=settings.scheme,
+        double_quantization=settings.double_quantization,
+        block_size=settings.block_size,
+        original_dtype=original_dtype,
+        parameters=spec.parameters,
+        quantized_parameters=quantized_parameters,
+        original_bytes=spec.parameters * element_bytes,
+        quantized_bytes=whole_bytes,
+        bits_per_parameter=8 * whole_bytes / spec.parameters,
+        bits_per_quantized_parameter=8 * quantized_bytes / quantized_parameters if quantized_parameters else None,
+        skipped=tuple(skipped),
+        assumptions=(*spec.assumptions, *settings.notes),
+    )
+
+
+def _skipped(weight: Weight, tensors: int, element_bytes: int, reason: str) -> SkippedWeights:
+    parameters = tensors * math.prod(weight.shape)
+    return SkippedWeights(
+        name=weight.name.format(layer="*", expert="*"),
+        tensors=tensors,
+        parameters=parameters,
+        bytes=parameters * element_bytes,
+        reason=reason,
+    )
+
+
+def _has_scales(storage: StorageScheme) -> bool:
+    return bool(storage.scale_bits or storage.tensor_scale_bytes)

@@ -1,0 +1,183 @@
+"""What would help: changes to a serving question, each planned before it is offered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planners.errors import PlimsollError
+from planners.hardware import GpuCount
+from planners.questions import ServingQuestion
+from planners.serving.answer import ServingAdvice
+from planners.serving.kv_cache import KV_FORMATS, usable_blocks
+from planners.serving.replica import Replica, settings_cache_layout
+from planners.serving.search import Candidate
+from planners.serving.settings import Settings
+from planners.serving.weight_format import WEIGHT_FORMATS
+
+# A shorter context is offered in whole steps of this many tokens, as people set it.
+CONTEXT_STEP_TOKENS = 1024
+# Utilization is offered in whole percent.
+PERCENT = 100
+# More GPUs are offered in doublings, as machines come.
+GPU_FACTORS = (2, 4, 8)
+
+Planner = Callable[[ServingQuestion], Candidate]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A changed question, the fields that changed, and why it helps.
+
+    Where the search chose the degrees anew, the offer names those it found. Of
+    the changes of one `kind` only the first that helps is offered.
+    """
+
+    kind: str
+    fields: Mapping[str, Any]
+    question: ServingQuestion
+    reason: str
+    is_searched: bool = False
+
+
+def serving_advice(
+    question: ServingQuestion, settings: Settings, best: Candidate, plan: Planner
+) -> tuple[ServingAdvice, ...]:
+    """Return the changes that improve on `best`, each planned by `plan`; none if nothing is lacking."""
+    if best.is_satisfying and best.replica.verdict == "fits":
+        return ()
+    offered: dict[str, ServingAdvice] = {}
+    for change in _changes(question, settings, best):
+        if change.kind in offered:
+            continue
+        try:
+            changed = plan(change.question)
+        except PlimsollError:
+            # The change asks for something this model or engine cannot do: not an offer.
+            continue
+        if _is_better(changed, best):
+            offered[change.kind] = _advice(change, changed)
+    return tuple(offered.values())
+
+
+def _advice(change: Change, changed: Candidate) -> ServingAdvice:
+    kv = changed.replica.kv
+    degrees = {
+        "layout.tensor_parallel": changed.replica.tensor_parallel,
+        "layout.pipeline_parallel": changed.replica.pipeline_parallel,
+        "layout.data_parallel": changed.replicas,
+    }
+    return ServingAdvice(
+        change={**change.fields, **(degrees if change.is_searched else {})},
+        fits=changed.replica.fits,
+        kv_tokens=kv.tokens,
+        max_concurrency=kv.max_concurrency,
+        peak_bytes=changed.replica.memory.peak_bytes,
+        reason=change.reason,
+    )
+
+
+def _is_better(changed: Candidate, best: Candidate) -> bool:
+    """Return whether the change repairs what was lacking."""
+    if not changed.replica.fits:
+        return False
+    if not best.replica.fits:
+        return True
+    repairs_concurrency = best.meets_concurrency is False and changed.meets_concurrency is not False
+    repairs_slo = best.meets_slo is False and changed.meets_slo is not False
+    repairs_verdict = best.replica.verdict != "fits" and changed.replica.verdict == "fits"
+    return repairs_concurrency or repairs_slo or repairs_verdict
+
+
+def _changes(question: ServingQuestion, settings: Settings, best: Candidate) -> Iterator[Change]:
+    yield from _utilization(question, best)
+    yield from _formats(question, settings)
+    yield from _shorter(question, settings, best.replica)
+    yield from _more_gpus(question)
+
+
+def _utilization(question: ServingQuestion, best: Candidate) -> Iterator[Change]:
+    memory, gpu = best.replica.memory, question.hardware.gpu
+    if best.replica.keeps_limit:
+        return
+    outside = memory.claimed_bytes - memory.requested_bytes
+    value = int((memory.limit_bytes - outside) * PERCENT / gpu.memory_bytes) / PERCENT
+    if value > 0:
+        yield Change(
+            kind="utilization",
+            fields={"serving.gpu_memory_utilization": value},
+            question=dataclasses.replace(question, gpu_memory_utilization=value),
+            reason="The engine claims its share of the whole card, and less than that is free.",
+        )
+
+
+def _formats(question: ServingQuestion, settings: Settings) -> Iterator[Change]:
+    if settings.kv.bits_per_element > KV_FORMATS["fp8"].bits_per_element:
+        yield Change(
+            kind="kv_cache",
+            fields={"serving.kv_cache": "fp8"},
+            question=dataclasses.replace(question, kv_cache="fp8"),
+            reason="A cache in fp8 holds twice the tokens.",
+        )
+    for name in ("fp8", "nf4"):
+        if WEIGHT_FORMATS[name].element_bits < settings.weights.element_bits:
+            yield Change(
+                kind=name,
+                fields={"serving.weights": name},
+                question=dataclasses.replace(question, weights=name),
+                reason=f"Weights in {name} leave more of the card to the cache.",
+            )
+
+
+def _shorter(question: ServingQuestion, settings: Settings, replica: Replica) -> Iterator[Change]:
+    if replica.fits or not replica.keeps_limit:
+        return
+    length = longest_context(question, settings, replica)
+    if length >= CONTEXT_STEP_TOKENS:
+        length -= length % CONTEXT_STEP_TOKENS
+    if settings.request_tokens <= length < settings.max_model_len:
+        yield Change(
+            kind="max_model_len",
+            fields={"serving.max_model_len": length},
+            question=dataclasses.replace(question, max_model_len=length),
+            reason="The longest context of which one request fits this cache.",
+        )
+
+
+def longest_context(question: ServingQuestion, settings: Settings, replica: Replica) -> int:
+    """Return the most tokens of one request that the replica's blocks hold, 0 if none."""
+    layout = settings_cache_layout(question, settings, replica.tensor_parallel)
+    blocks = usable_blocks(replica.kv.blocks, settings.profile)
+    low, high = 0, settings.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if layout.blocks_per_request(middle) <= blocks else (low, middle - 1)
+    return low
+
+
+def _more_gpus(question: ServingQuestion) -> Iterator[Change]:
+    """Offer another layout of the same GPUs, then 2, 4 and 8 times as many, the degrees left to the search."""
+    gpus = question.hardware.gpus
+    if gpus.is_free:
+        return
+    layout = dataclasses.replace(question.layout, tensor_parallel=None, pipeline_parallel=None, data_parallel=None)
+    if question.layout.tensor_parallel is not None or question.layout.pipeline_parallel is not None:
+        yield Change(
+            kind="layout",
+            fields={},
+            question=dataclasses.replace(question, layout=layout),
+            reason="Another division of the same GPUs.",
+            is_searched=True,
+        )
+    for factor in GPU_FACTORS:
+        count = gpus.maximum * factor
+        hardware = dataclasses.replace(question.hardware, gpus=GpuCount(minimum=count, maximum=count))
+        yield Change(
+            kind="gpus",
+            fields={"hardware.gpus": count},
+            question=dataclasses.replace(question, hardware=hardware, layout=layout),
+            reason=f"{count} GPUs hold more requests, the weights in smaller shares.",
+            is_searched=True,
+        )

@@ -1,0 +1,189 @@
+"""One replica: a tensor- and pipeline-parallel copy of the model, its memory and its cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planners.architecture import KvKind
+from planners.questions import ServingQuestion
+from planners.serving.answer import KvCache, KvGroup, ServingMemory, ServingMemoryItems, StageServingMemory
+from planners.serving.kv_cache import (
+    CacheLayout,
+    Capacity,
+    cache_layout,
+    capacity,
+    layer_bytes_per_token,
+    usable_blocks,
+)
+from planners.serving.latency import ReplicaWork, replica_work
+from planners.serving.memory import StageBudget, requested_bytes, stage_budget
+from planners.serving.settings import Settings
+from planners.serving.weights import Stage, replica_stages
+
+FITS, TIGHT, NO = "fits", "tight", "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica's degrees and what follows from them.
+
+    `places` is how many requests of the traffic run at once, the lesser of what
+    the cache holds and the engine's batch limit. `keeps_limit` is false where the
+    engine would take more of the card than is free.
+    """
+
+    tensor_parallel: int
+    pipeline_parallel: int
+    memory: ServingMemory
+    kv: KvCache
+    verdict: str
+    keeps_limit: bool
+    places: int
+    stages: tuple[Stage, ...]
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of one replica."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def fits(self) -> bool:
+        """Return whether weights and one request of `max_model_len` fit."""
+        return self.verdict != NO
+
+
+def plan_replica(
+    question: ServingQuestion, settings: Settings, *, tensor_parallel: int, pipeline_parallel: int
+) -> Replica:
+    """Return the replica of these degrees; the stage with the fewest blocks decides for all."""
+    model, hardware = question.model, question.hardware
+    stages = replica_stages(
+        model, settings.weights, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel
+    )
+    layout = settings_cache_layout(question, settings, tensor_parallel)
+    budgets = tuple(
+        stage_budget(
+            model,
+            settings,
+            stage,
+            total_bytes=hardware.gpu.memory_bytes,
+            tensor_parallel=tensor_parallel,
+            pipeline_parallel=pipeline_parallel,
+        )
+        for stage in stages
+    )
+    block_bytes = tuple(layout.stage_block_bytes(stage.layers) for stage in stages)
+    blocks = [budget.available_bytes // size for budget, size in zip(budgets, block_bytes, strict=True)]
+    binding = blocks.index(min(blocks))
+    held = capacity(layout, blocks[binding], max_model_len=settings.max_model_len, profile=settings.profile)
+    memory = _memory(question, settings, budgets, block_bytes, blocks[binding], binding)
+    low_blocks = min(budget.available_low_bytes // size for budget, size in zip(budgets, block_bytes, strict=True))
+    low = capacity(layout, low_blocks, max_model_len=settings.max_model_len, profile=settings.profile)
+    keeps_limit = memory.claimed_bytes <= memory.limit_bytes
+    requests = usable_blocks(held.blocks, settings.profile) // layout.blocks_held(settings.request_tokens)
+    fits = held.fits_one_request and keeps_limit
+    return Replica(
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        memory=memory,
+        kv=_kv_cache(settings, layout, budgets[binding], held, requests),
+        verdict=(FITS if low.fits_one_request else TIGHT) if fits else NO,
+        keeps_limit=keeps_limit,
+        places=min(requests, settings.max_num_seqs),
+        stages=stages,
+    )
+
+
+def settings_cache_layout(question: ServingQuestion, settings: Settings, tensor_parallel: int) -> CacheLayout:
+    """Return the cache's layout at a tensor-parallel degree."""
+    return cache_layout(
+        question.model,
+        settings.kv,
+        tensor_parallel=tensor_parallel,
+        block_size=settings.block_size,
+        in_flight_tokens=settings.max_num_batched_tokens * settings.profile.overlapping_batches,
+    )
+
+
+def work_of(question: ServingQuestion, settings: Settings, replica: Replica) -> ReplicaWork:
+    """Return what the replica does for each token."""
+    return replica_work(
+        question.model, settings, question.hardware, replica.stages, tensor_parallel=replica.tensor_parallel
+    )
+
+
+def _memory(
+    question: ServingQuestion,
+    settings: Settings,
+    budgets: tuple[StageBudget, ...],
+    block_bytes: tuple[int, ...],
+    blocks: int,
+    binding: int,
+) -> ServingMemory:
+    stages = tuple(_stage_memory(budget, blocks * size) for budget, size in zip(budgets, block_bytes, strict=True))
+    limit = question.hardware.limit_bytes
+    requested = requested_bytes(question.hardware.gpu.memory_bytes, settings.gpu_memory_utilization)
+    outside = 0 if settings.profile.cuda_graphs_in_budget else max(budget.cuda_graphs_bytes for budget in budgets)
+    bound = stages[binding]
+    return ServingMemory(
+        peak_bytes=bound.peak_bytes,
+        limit_bytes=limit,
+        margin_bytes=limit - bound.peak_bytes,
+        requested_bytes=requested,
+        claimed_bytes=requested + outside,
+        items=bound.items,
+        stages=stages,
+    )
+
+
+def _stage_memory(budget: StageBudget, cache_bytes: int) -> StageServingMemory:
+    items = ServingMemoryItems(
+        weights=budget.stage.total_bytes,
+        kv_cache=cache_bytes,
+        activations=budget.activations_bytes,
+        cuda_graphs=budget.cuda_graphs_bytes,
+        runtime=budget.non_torch_bytes,
+    )
+    layers = budget.stage.layers
+    return StageServingMemory(
+        stage=budget.stage.index,
+        layers=(layers.start, layers.stop - 1),
+        peak_bytes=items.total_bytes,
+        available_bytes=budget.available_bytes,
+        items=items,
+    )
+
+
+def _kv_cache(
+    settings: Settings,
+    layout: CacheLayout,
+    budget: StageBudget,
+    held: Capacity,
+    requests: int,
+) -> KvCache:
+    growing = [bucket for bucket in layout.buckets if bucket.state.kind is KvKind.FULL_ATTENTION]
+    per_layer = {id(bucket): layer_bytes_per_token(bucket.state, settings.kv) for bucket in layout.buckets}
+    stage_layers = budget.stage.layers
+    return KvCache(
+        available_bytes=budget.available_bytes,
+        available_low_bytes=budget.available_low_bytes,
+        available_high_bytes=budget.available_high_bytes,
+        bytes_per_token=sum(per_layer[id(bucket)] * len(bucket.layers) for bucket in growing),
+        bytes_per_token_per_gpu=sum(
+            bucket.bytes_per_token * sum(layer in stage_layers for layer in bucket.layers) for bucket in growing
+        ),
+        block_size=layout.block_size,
+        blocks=held.blocks,
+        tokens=held.tokens,
+        max_concurrency=held.max_concurrency,
+        requests_held=requests,
+        groups=tuple(
+            KvGroup(
+                kind=bucket.state.kind.value,
+                layers=len(bucket.layers),
+                bytes_per_token_per_layer=per_layer[id(bucket)],
+                window=bucket.state.window,
+            )
+            for bucket in layout.buckets
+        ),
+    )

@@ -1,0 +1,272 @@
+"""The search over tensor, pipeline and data parallelism: memory first, then speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planners.errors import ImpossibleLayout, InvalidQuestion
+from planners.questions import ServingQuestion
+from planners.serving.batching import Deployment, SteadyState
+from planners.serving.replica import FITS, Replica, plan_replica, work_of
+from planners.serving.settings import Settings
+from planners.serving.weights import check_tensor_parallel, tensor_parallel_obstacle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A replica, how many of them, and what they deliver at the asked concurrency.
+
+    `state` is None where not one request fits. `meets_concurrency` and
+    `meets_slo` are None where nothing was asked.
+    """
+
+    replica: Replica
+    replicas: int
+    deployment: Deployment | None
+    concurrency: int
+    state: SteadyState | None
+    meets_concurrency: bool | None
+    meets_slo: bool | None
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of the whole deployment."""
+        return self.replica.gpus * self.replicas
+
+    @property
+    def is_satisfying(self) -> bool:
+        """Return whether it fits and keeps everything asked of it."""
+        return self.replica.fits and self.meets_concurrency is not False and self.meets_slo is not False
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        """Return the deployment's rate, 0 where nothing runs."""
+        if self.state is None or self.deployment is None:
+            return 0.0
+        return self.state.requests_per_second * self.deployment.output_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search saw: its candidates, best first, and its counts."""
+
+    candidates: tuple[Candidate, ...]
+    considered: int
+    excluded: int
+
+
+def search_layouts(question: ServingQuestion, settings: Settings) -> Found:
+    """Return the candidates, best first by the objective.
+
+    Raises `ImpossibleLayout` if the fixed degrees leave none.
+    """
+    _check_fixed(question)
+    candidates: list[Candidate] = []
+    considered = excluded = 0
+    forbidden: dict[int, bool] = {}
+    for tensor, pipeline in _degrees(question):
+        choices = _replica_choices(question, tensor * pipeline)
+        if tensor not in forbidden:
+            forbidden[tensor] = tensor_parallel_obstacle(question.model, tensor) is not None
+        if forbidden[tensor] or not choices:
+            excluded += 1
+            continue
+        considered += 1
+        replica = plan_replica(question, settings, tensor_parallel=tensor, pipeline_parallel=pipeline)
+        candidates.extend(_with_replicas(question, settings, replica, choices))
+    if not candidates:
+        gpus = question.hardware.gpus
+        raise ImpossibleLayout(
+            f"No layout of the fixed degrees uses {gpus.minimum} to {gpus.maximum} GPUs.",
+            rule="gpus-product",
+            pointer="/layout",
+        )
+    candidates.sort(key=lambda candidate: _rank(question, candidate))
+    return Found(candidates=tuple(candidates), considered=considered, excluded=excluded)
+
+
+def _check_fixed(question: ServingQuestion) -> None:
+    """Raise for a fixed degree that no run can have."""
+    layout, gpus = question.layout, question.hardware.gpus
+    if gpus.minimum < 1 or gpus.maximum < gpus.minimum:
+        raise InvalidQuestion("gpus must be at least 1, and its max no less than its min.", pointer="/hardware/gpus")
+    degrees = (
+        ("tensor_parallel", layout.tensor_parallel),
+        ("pipeline_parallel", layout.pipeline_parallel),
+        ("data_parallel", layout.data_parallel),
+    )
+    product = 1
+    for field, degree in degrees:
+        if degree is not None and degree < 1:
+            raise InvalidQuestion(f"{field} must be at least 1.", pointer=f"/layout/{field}")
+        product *= degree or 1
+    if layout.tensor_parallel is not None:
+        check_tensor_parallel(question.model, layout.tensor_parallel)
+    if layout.pipeline_parallel is not None and layout.pipeline_parallel > question.model.num_layers:
+        raise ImpossibleLayout(
+            f"pipeline_parallel {layout.pipeline_parallel} exceeds the {question.model.num_layers} layers.",
+            rule="pipeline-needs-layers",
+            pointer="/layout/pipeline_parallel",
+        )
+    if all(degree is not None for _, degree in degrees) and not gpus.minimum <= product <= gpus.maximum:
+        wanted = str(gpus.minimum) if gpus.minimum == gpus.maximum else f"{gpus.minimum} to {gpus.maximum}"
+        raise ImpossibleLayout(
+            f"data x tensor x pipeline is {product}, and gpus is {wanted}.", rule="gpus-product", pointer="/layout"
+        )
+
+
+def _degrees(question: ServingQuestion) -> Iterator[tuple[int, int]]:
+    """Yield tensor and pipeline degrees: tensor within a node unless fixed, pipelines that divide or double."""
+    layout, hardware = question.layout, question.hardware
+    most = hardware.gpus.maximum
+    tensors = (
+        (layout.tensor_parallel,)
+        if layout.tensor_parallel is not None
+        else tuple(range(1, min(most, hardware.gpus_per_node) + 1))
+    )
+    for tensor in tensors:
+        if layout.pipeline_parallel is not None:
+            yield tensor, layout.pipeline_parallel
+            continue
+        for pipeline in _pipelines(question, most // tensor):
+            yield tensor, pipeline
+
+
+def _pipelines(question: ServingQuestion, room: int) -> Iterator[int]:
+    gpus = question.hardware.gpus
+    most = min(room, question.model.num_layers)
+    if gpus.minimum == gpus.maximum:
+        yield from (degree for degree in range(1, most + 1) if gpus.minimum % degree == 0)
+        return
+    degree = 1
+    while degree <= most:
+        yield degree
+        degree *= 2
+
+
+def _replica_choices(question: ServingQuestion, gpus_per_replica: int) -> range:
+    """Return how many replicas the GPUs allow."""
+    gpus, fixed = question.hardware.gpus, question.layout.data_parallel
+    fewest = max(1, -(-gpus.minimum // gpus_per_replica))
+    most = gpus.maximum // gpus_per_replica
+    if fixed is not None:
+        return range(fixed, fixed + 1) if fewest <= fixed <= most else range(0)
+    return range(fewest, most + 1)
+
+
+def _with_replicas(
+    question: ServingQuestion, settings: Settings, replica: Replica, choices: range
+) -> Iterator[Candidate]:
+    """Yield the fewest replicas, the fewest that satisfy, and the most where more is better.
+
+    More replicas never serve a request worse, so that the fewest that satisfy
+    are found by halving.
+    """
+    work = work_of(question, settings, replica) if replica.places >= 1 and replica.fits else None
+
+    def candidate(replicas: int) -> Candidate:
+        deployment = None
+        if work is not None:
+            deployment = Deployment(
+                work=work,
+                places=replica.places,
+                replicas=replicas,
+                input_tokens=settings.input_tokens,
+                output_tokens=settings.output_tokens,
+            )
+        return _judged(question, settings, replica, replicas, deployment)
+
+    fewest, most = choices[0], choices[-1]
+    chosen = {fewest: candidate(fewest)}
+    if work is not None and most > fewest and not chosen[fewest].is_satisfying:
+        low, high = fewest, most
+        top = candidate(most)
+        if top.is_satisfying:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if candidate(middle).is_satisfying else (middle, high)
+            chosen[high] = candidate(high)
+    if not question.hardware.gpus.is_free and most not in chosen:
+        chosen[most] = candidate(most)
+    yield from chosen.values()
+
+
+def _judged(
+    question: ServingQuestion, settings: Settings, replica: Replica, replicas: int, deployment: Deployment | None
+) -> Candidate:
+    asked, slo = settings.concurrency, question.slo
+    has_slo = slo is not None and (slo.ttft_seconds is not None or slo.tpot_seconds is not None)
+    concurrency, state = asked or replicas, None
+    if deployment is not None:
+        if asked is None:
+            concurrency = _assumed_concurrency(question, deployment, has_slo=has_slo)
+        state = deployment.at(concurrency)
+    return Candidate(
+        replica=replica,
+        replicas=replicas,
+        deployment=deployment,
+        concurrency=concurrency,
+        state=state,
+        meets_concurrency=None if asked is None else deployment is not None and asked <= deployment.most_running,
+        meets_slo=_keeps_slo(question, state) if has_slo else None,
+    )
+
+
+def _keeps_slo(question: ServingQuestion, state: SteadyState | None) -> bool:
+    slo = question.slo
+    if state is None or slo is None:
+        return False
+    keeps_first = slo.ttft_seconds is None or state.ttft_seconds <= slo.ttft_seconds
+    return keeps_first and (slo.tpot_seconds is None or state.tpot_seconds <= slo.tpot_seconds)
+
+
+def _assumed_concurrency(question: ServingQuestion, deployment: Deployment, *, has_slo: bool) -> int:
+    """Return the most that keeps the service level, one request for the least latency, else the most that runs."""
+    if has_slo:
+        return _most_within_slo(question, deployment)
+    return 1 if question.objective == "latency" else deployment.most_running
+
+
+def _most_within_slo(question: ServingQuestion, deployment: Deployment) -> int:
+    """Return the highest concurrency that keeps the service level, one a replica if none does."""
+    low, high = deployment.replicas, deployment.most_running
+    if _keeps_slo(question, deployment.at(high)):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _keeps_slo(question, deployment.at(middle)) else (low, middle)
+    return low
+
+
+def _rank(question: ServingQuestion, candidate: Candidate) -> tuple[float, ...]:
+    """Return the sort key, least first: what is kept, then the objective, then fewer GPUs.
+
+    Where nothing fits, the closest is the one whose cache holds the largest part
+    of a request.
+    """
+    replica = candidate.replica
+    kept = (
+        0.0 if replica.fits else 1.0,
+        0.0 if replica.keeps_limit else 1.0,
+        0.0 if replica.verdict == FITS else 1.0,
+        0.0 if candidate.meets_concurrency is not False else 1.0,
+        0.0 if candidate.meets_slo is not False else 1.0,
+    )
+    if candidate.state is None or candidate.deployment is None:
+        return (*kept, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), float(candidate.gpus))
+    return (*kept, *_objective(question, candidate), float(candidate.gpus), float(replica.gpus))
+
+
+def _objective(question: ServingQuestion, candidate: Candidate) -> tuple[float, ...]:
+    rate, gpus = candidate.output_tokens_per_second, float(candidate.gpus)
+    if question.objective == "latency" and candidate.state is not None and candidate.deployment is not None:
+        steps = candidate.deployment.output_tokens - 1
+        goal = candidate.state.ttft_seconds + steps * candidate.state.tpot_seconds
+    elif question.objective == "cost":
+        goal = gpus / rate
+    elif question.objective == "fewest_gpus":
+        return (gpus, -rate)
+    else:
+        goal = -rate
+    return (gpus, goal) if question.hardware.gpus.is_free else (goal,)

@@ -1,0 +1,184 @@
+"""A serving question's settings, resolved: the engine's defaults filled in, every value checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.questions import ServingQuestion
+from planners.serving.engine import EngineProfile, engine_profile
+from planners.serving.kv_cache import KvFormat, kv_format
+from planners.serving.weight_format import WeightFormat, weight_format
+
+OBJECTIVES = ("throughput", "fewest_gpus", "cost", "latency")
+# The traffic assumed where the client states none: the 1k/1k scenario of InferenceX
+# (github.com/SemiAnalysisAI/InferenceX), the commonest shape in public measurements.
+ASSUMED_INPUT_TOKENS = 1024
+ASSUMED_OUTPUT_TOKENS = 1024
+# Beyond any machine's or model's; refuses absurd sizes before they are computed with.
+MOST_TOKENS = 2**31
+MOST_CONCURRENCY = 10**7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the engine runs with. `concurrency` is None where the client named none."""
+
+    profile: EngineProfile
+    weights: WeightFormat
+    kv: KvFormat
+    max_model_len: int
+    input_tokens: int
+    output_tokens: int
+    concurrency: int | None
+    gpu_memory_utilization: float
+    block_size: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def request_tokens(self) -> int:
+        """Return a request's tokens at its end."""
+        return self.input_tokens + self.output_tokens
+
+
+def resolve_settings(question: ServingQuestion) -> Settings:
+    """Return the checked settings; raise `InvalidQuestion` with the field that makes no sense."""
+    _check_objective(question)
+    profile = engine_profile(question.engine, question.engine_version)
+    tier = profile.batch_tier(question.hardware.gpu)
+    notes: list[str] = []
+    if question.engine_version is None:
+        notes.append(f"engine_version {profile.version}, the newest known.")
+    max_model_len = _max_model_len(question, notes)
+    input_tokens, output_tokens = _traffic(question, max_model_len, notes)
+    batched = _positive(question.max_num_batched_tokens, "max_num_batched_tokens", tier.max_num_batched_tokens)
+    sequences = _positive(question.max_num_seqs, "max_num_seqs", min(tier.max_num_seqs, batched))
+    if batched < sequences:
+        raise InvalidQuestion(
+            f"max_num_batched_tokens ({batched}) must be at least max_num_seqs ({sequences}).",
+            pointer="/serving/max_num_batched_tokens",
+        )
+    concurrency = question.concurrency
+    if concurrency is not None and not 1 <= concurrency <= MOST_CONCURRENCY:
+        raise InvalidQuestion(f"concurrency must be 1 to {MOST_CONCURRENCY}.", pointer="/serving/concurrency")
+    return Settings(
+        profile=profile,
+        weights=weight_format(question.weights),
+        kv=kv_format(question.kv_cache, profile),
+        max_model_len=max_model_len,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        concurrency=concurrency,
+        gpu_memory_utilization=_utilization(question, profile),
+        block_size=_block_size(question, profile),
+        max_num_batched_tokens=batched,
+        max_num_seqs=sequences,
+        assumptions=tuple(notes),
+    )
+
+
+def _check_objective(question: ServingQuestion) -> None:
+    if question.objective not in OBJECTIVES:
+        raise InvalidQuestion(
+            f"{question.objective[:40]!r} is no objective; known are {', '.join(OBJECTIVES)}.",
+            pointer="/serving/objective",
+        )
+    layout = question.layout
+    for field, degree in (
+        ("attention_data_parallel", layout.attention_data_parallel),
+        ("expert_parallel", layout.expert_parallel),
+        ("decode_context_parallel", layout.decode_context_parallel),
+    ):
+        if degree is not None and degree < 1:
+            raise InvalidQuestion(f"{field} must be at least 1.", pointer=f"/layout/{field}")
+        if degree is not None and degree > 1:
+            raise NotYetAvailable(f"{field} above 1 is not planned yet.", pointer=f"/layout/{field}")
+    slo = question.slo
+    for field, seconds in (
+        ("ttft_seconds", slo.ttft_seconds if slo else None),
+        ("tpot_seconds", slo.tpot_seconds if slo else None),
+    ):
+        if seconds is not None and not seconds > 0:
+            raise InvalidQuestion(f"{field} must be above 0.", pointer=f"/serving/slo/{field}")
+
+
+def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
+    limit = question.model.max_position_embeddings
+    length = question.max_model_len
+    if length is None:
+        if limit is None:
+            raise InvalidQuestion(
+                f"{question.model.name} states no longest context; give max_model_len.",
+                pointer="/serving/max_model_len",
+            )
+        notes.append(f"max_model_len {limit}, the model's own limit, as the engine takes it.")
+        return limit
+    if not 1 <= length <= MOST_TOKENS:
+        raise InvalidQuestion(f"max_model_len must be 1 to {MOST_TOKENS}.", pointer="/serving/max_model_len")
+    if limit is not None and length > limit:
+        raise InvalidQuestion(
+            f"max_model_len {length} is beyond the {limit} positions of {question.model.name}.",
+            pointer="/serving/max_model_len",
+        )
+    return length
+
+
+def _traffic(question: ServingQuestion, max_model_len: int, notes: list[str]) -> tuple[int, int]:
+    """Return a request's input and output tokens, assumed where absent and never beyond the context."""
+    given_input, given_output = question.input_tokens, question.output_tokens
+    for field, value in (("input_tokens", given_input), ("output_tokens", given_output)):
+        if value is not None and not 1 <= value <= MOST_TOKENS:
+            raise InvalidQuestion(f"{field} must be 1 to {MOST_TOKENS}.", pointer=f"/serving/{field}")
+    if max_model_len < 2:
+        raise InvalidQuestion("max_model_len must hold one token in and one out.", pointer="/serving/max_model_len")
+    room = max_model_len - (given_input or 0) - (given_output or 0)
+    if given_input is None and given_output is None:
+        input_tokens = min(ASSUMED_INPUT_TOKENS, max_model_len // 2)
+        output_tokens = min(ASSUMED_OUTPUT_TOKENS, max_model_len - input_tokens)
+    else:
+        input_tokens = given_input if given_input is not None else min(ASSUMED_INPUT_TOKENS, max(room, 1))
+        output_tokens = given_output if given_output is not None else min(ASSUMED_OUTPUT_TOKENS, max(room, 1))
+    if input_tokens + output_tokens > max_model_len:
+        pointer = "/serving/input_tokens" if given_input is not None else "/serving/output_tokens"
+        raise InvalidQuestion(
+            f"{input_tokens} tokens in and {output_tokens} out do not fit max_model_len {max_model_len}.",
+            pointer=pointer,
+        )
+    if given_input is None:
+        notes.append(f"input_tokens {input_tokens}, assumed.")
+    if given_output is None:
+        notes.append(f"output_tokens {output_tokens}, assumed.")
+    return input_tokens, output_tokens
+
+
+def _utilization(question: ServingQuestion, profile: EngineProfile) -> float:
+    value = question.gpu_memory_utilization
+    if value is None:
+        return profile.gpu_memory_utilization
+    if not 0 < value <= 1:
+        raise InvalidQuestion(
+            f"gpu_memory_utilization is a share above 0 and at most 1, not {value}.",
+            pointer="/serving/gpu_memory_utilization",
+        )
+    return value
+
+
+def _block_size(question: ServingQuestion, profile: EngineProfile) -> int:
+    if question.block_size is None:
+        return profile.block_size
+    if question.block_size not in profile.block_sizes:
+        raise InvalidQuestion(
+            f"block_size {question.block_size} is not one of {', '.join(map(str, profile.block_sizes))}.",
+            pointer="/serving/block_size",
+        )
+    return question.block_size
+
+
+def _positive(value: int | None, field: str, default: int) -> int:
+    if value is None:
+        return default
+    if not 1 <= value <= MOST_TOKENS:
+        raise InvalidQuestion(f"{field} must be 1 to {MOST_TOKENS}.", pointer=f"/serving/{field}")
+    return value

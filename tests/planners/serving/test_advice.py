@@ -1,0 +1,83 @@
+"""Tests of the offered changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from planners.inference import plan_serving
+from planners.questions import ServiceLevel
+from tests.planners.serving.factories import GIB, LLAMA_70B, hardware, model, question
+
+ONE_CARD = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}
+
+
+def offers(answer):
+    return {field: offer for offer in answer.advice for field in offer.change}
+
+
+def test_nothing_is_advised_where_nothing_is_lacking():
+    assert plan_serving(question()).advice == ()
+
+
+def test_a_70b_on_one_card_is_offered_4_bits_or_more_cards():
+    answer = plan_serving(question(model(LLAMA_70B), layout=ONE_CARD))
+    assert not answer.fits
+    assert {"serving.weights", "hardware.gpus"} <= offers(answer).keys()
+    assert all(offer.fits for offer in answer.advice)
+
+
+def test_each_offer_holds_when_it_is_followed():
+    asked = question(model(LLAMA_70B), layout=ONE_CARD)
+    nf4 = next(offer for offer in plan_serving(asked).advice if offer.change == {"serving.weights": "nf4"})
+    followed = plan_serving(dataclasses.replace(asked, weights="nf4"))
+    assert followed.fits
+    assert (nf4.kv_tokens, nf4.peak_bytes) == (followed.plan.kv.tokens, followed.plan.memory.peak_bytes)
+
+
+def test_a_context_too_long_is_offered_the_longest_that_fits():
+    # 54 GiB of cache at 128 KiB a token hold about 440,000 tokens, less than half the context.
+    asked = question(model(max_position_embeddings=1_000_000), max_model_len=1_000_000, layout=ONE_CARD)
+    answer = plan_serving(asked)
+    shorter = offers(answer)["serving.max_model_len"].change["serving.max_model_len"]
+    assert not answer.fits
+    assert shorter % 1024 == 0
+    assert plan_serving(dataclasses.replace(asked, max_model_len=shorter)).fits
+    assert not plan_serving(dataclasses.replace(asked, max_model_len=shorter + 2048)).fits
+
+
+def test_a_cache_in_fp8_is_offered_where_it_holds_the_concurrency():
+    held = plan_serving(question(layout=ONE_CARD)).plan.kv.requests_held
+    answer = plan_serving(question(layout=ONE_CARD, concurrency=held + 1))
+    assert answer.meets_concurrency is False
+    assert offers(answer)["serving.kv_cache"].kv_tokens > answer.plan.kv.tokens
+
+
+def test_a_shared_card_is_offered_the_utilization_that_is_free():
+    # Others hold 20 of 79.19 GiB; graphs take 0.87 outside the claim: (59.19 - 0.87) / 79.19 = 73 %.
+    asked = question(hardware=hardware(used_bytes=20 * GIB))
+    answer = plan_serving(asked)
+    assert not answer.fits
+    assert offers(answer)["serving.gpu_memory_utilization"].change == {"serving.gpu_memory_utilization": 0.73}
+    assert plan_serving(dataclasses.replace(asked, gpu_memory_utilization=0.73)).fits
+    assert not plan_serving(dataclasses.replace(asked, gpu_memory_utilization=0.74)).fits
+
+
+def test_another_division_is_offered_for_a_service_level():
+    asked = question(gpus=8, layout={"tensor_parallel": 1}, concurrency=8, slo=ServiceLevel(tpot_seconds=0.005))
+    answer = plan_serving(asked)
+    assert answer.meets_slo is False
+    assert offers(answer)["layout.tensor_parallel"].change["layout.tensor_parallel"] > 1
+
+
+def test_only_the_fewest_of_more_gpus_are_offered_with_their_division():
+    answer = plan_serving(question(model(LLAMA_70B), layout=ONE_CARD))
+    (offer,) = [offer for offer in answer.advice if "hardware.gpus" in offer.change]
+    assert offer.change["hardware.gpus"] == 2
+    degrees = [value for field, value in offer.change.items() if field.startswith("layout.")]
+    assert math.prod(degrees) == 2
+
+
+def test_free_gpus_are_offered_no_more():
+    slo = ServiceLevel(ttft_seconds=0.001)
+    assert "hardware.gpus" not in offers(plan_serving(question(gpus=None, slo=slo)))

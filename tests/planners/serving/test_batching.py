@@ -1,0 +1,113 @@
+"""Tests of the closed loop."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planners.serving.batching import Deployment, replica_state
+from planners.serving.replica import plan_replica, work_of
+from planners.serving.settings import resolve_settings
+from tests.planners.serving.factories import QWEN3_8B, model, question
+
+ASKED = question()
+SETTINGS = resolve_settings(ASKED)
+WORK = work_of(ASKED, SETTINGS, plan_replica(ASKED, SETTINGS, tensor_parallel=1, pipeline_parallel=1))
+
+
+def deployment(*, replicas=1, places=64) -> Deployment:
+    return Deployment(work=WORK, places=places, replicas=replicas, input_tokens=1024, output_tokens=512)
+
+
+def state(clients, places=64):
+    return replica_state(WORK, clients=clients, places=places, input_tokens=1024, output_tokens=512)
+
+
+def test_a_single_client_sees_plain_steps_and_no_wait():
+    alone = state(1)
+    assert alone.tpot_seconds == WORK.decode_step_seconds(1, 1024 + 256)
+    assert alone.ttft_seconds == WORK.prefill_seconds(1024, running=1)
+
+
+def test_each_running_request_is_delayed_by_the_prefill_of_the_others():
+    delay = state(17).tpot_seconds - WORK.decode_step_seconds(17, 1280)
+    assert delay == pytest.approx(16 / 512 * WORK.interference_seconds(1024))
+
+
+@given(clients=st.integers(1, 1000), places=st.integers(1, 100))
+def test_clients_equal_rate_times_time(clients, places):
+    # Little's law: each client always has one request under way.
+    seen = state(clients, places)
+    assert seen.requests_per_second * (seen.ttft_seconds + 511 * seen.tpot_seconds) == pytest.approx(clients)
+
+
+def test_clients_beyond_the_places_wait_and_add_no_throughput():
+    full, over = state(64), state(128)
+    assert over.requests_per_second == full.requests_per_second
+    assert over.tpot_seconds == full.tpot_seconds
+    assert over.ttft_seconds == pytest.approx(full.ttft_seconds + 64 / full.requests_per_second)
+
+
+@given(replicas=st.integers(1, 8), clients=st.integers(1, 64))
+def test_replicas_add_up(replicas, clients):
+    one = deployment().at(clients)
+    many = deployment(replicas=replicas).at(clients * replicas)
+    assert many.requests_per_second == pytest.approx(replicas * one.requests_per_second)
+    assert many.ttft_seconds == pytest.approx(one.ttft_seconds)
+
+
+def test_replicas_without_a_client_stand_idle():
+    assert deployment(replicas=8).at(3).requests_per_second == pytest.approx(3 * state(1).requests_per_second)
+
+
+@pytest.mark.parametrize(
+    ("places", "replicas", "steps"),
+    [(1, 1, [1]), (4, 1, [1, 2, 4]), (5, 1, [1, 2, 4, 5]), (3, 2, [1, 2, 4, 6])],
+)
+def test_the_curve_doubles_up_to_what_runs_at_once(places, replicas, steps):
+    curve = deployment(places=places, replicas=replicas).curve()
+    assert [point.concurrency for point in curve] == steps
+
+
+def test_more_clients_bring_more_throughput_and_slower_tokens():
+    curve = deployment().curve()
+    rates = [point.output_tokens_per_second for point in curve]
+    waits = [point.tpot_seconds for point in curve]
+    assert rates == sorted(rates)
+    assert waits == sorted(waits)
+
+
+# Measured with vLLM 0.12.0: aiconfigurator, systems/silicon_sample.csv at 095f58a51. Tokens in and out, clients,
+# milliseconds to the first token and a token.
+@pytest.mark.parametrize(
+    ("tensor", "input_tokens", "output_tokens", "clients", "first_ms", "token_ms"),
+    [
+        (2, 1024, 1024, 8, 154.34, 15.901),
+        (2, 4096, 1024, 16, 840.33, 21.878),
+        (4, 1024, 512, 16, 164.16, 11.853),
+        (4, 4096, 512, 8, 425.87, 12.301),
+        (8, 1024, 1024, 8, 91.81, 7.958),
+        (8, 4096, 1024, 16, 371.09, 10.205),
+    ],
+)
+def test_qwen3_32b_on_h100s_comes_near_the_measurement(
+    tensor, input_tokens, output_tokens, clients, first_ms, token_ms
+):
+    config = {
+        **QWEN3_8B, "hidden_size": 5120, "intermediate_size": 25600, "num_hidden_layers": 64,
+        "num_attention_heads": 64,
+    }  # fmt: skip
+    asked = question(model(config), gpus=tensor, input_tokens=input_tokens, output_tokens=output_tokens)
+    settings = resolve_settings(asked)
+    replica = plan_replica(asked, settings, tensor_parallel=tensor, pipeline_parallel=1)
+    seen = replica_state(
+        work_of(asked, settings, replica),
+        clients=clients,
+        places=replica.places,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+    )
+    assert seen.tpot_seconds * 1e3 == pytest.approx(token_ms, rel=0.25)
+    # The first token's fit is 19 % off in the mean over 60 such rows, the token's 12 %.
+    assert seen.ttft_seconds * 1e3 == pytest.approx(first_ms, rel=0.35)

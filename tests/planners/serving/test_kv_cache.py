@@ -1,0 +1,202 @@
+"""Tests of pages, groups, blocks and tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planners.architecture import KvKind
+from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.serving.engine import engine_profile
+from planners.serving.kv_cache import (
+    KV_FORMATS,
+    CacheLayout,
+    cache_layout,
+    capacity,
+    group_size,
+    kv_format,
+    layer_bytes_per_token,
+    usable_blocks,
+)
+from tests.planners.serving.factories import GIB, LLAMA_7B, LLAMA_70B, hybrid, model
+
+V19 = engine_profile("vllm", "0.19")
+NEWEST = engine_profile("vllm", None)
+
+
+def layout_of(spec=None, *, kv="bf16", tensor_parallel=1, in_flight_tokens=8192) -> CacheLayout:
+    return cache_layout(
+        spec or model(),
+        KV_FORMATS[kv],
+        tensor_parallel=tensor_parallel,
+        block_size=16,
+        in_flight_tokens=in_flight_tokens,
+    )
+
+
+def whole_model_bytes_per_token(spec, kv="bf16") -> int:
+    return sum(layer_bytes_per_token(block.kv, KV_FORMATS[kv]) * block.repeats for block in spec.layers)
+
+
+def test_llama_7b_caches_64_gib_for_64_sequences_of_2048_tokens():
+    # 2 x 32 layers x 32 heads x 128 x 2 bytes = 512 KiB a token; x 2,048 = 1 GiB; x 64 = 64 GiB.
+    per_sequence = whole_model_bytes_per_token(model(LLAMA_7B), "fp16") * 2048
+    assert per_sequence == GIB
+    assert per_sequence * 64 == 64 * GIB
+
+
+def test_llama_3_8b_caches_128_kib_a_token():
+    assert whole_model_bytes_per_token(model()) == 128 * 1024
+
+
+def test_grouped_heads_scale_the_cache_by_key_value_heads_over_heads():
+    whole = whole_model_bytes_per_token(model(num_key_value_heads=32))
+    assert whole_model_bytes_per_token(model(num_key_value_heads=8)) * 4 == whole
+
+
+def test_a_70b_caches_10_gib_for_8_sequences_of_4096_tokens_and_80_without_grouped_heads():
+    # 2 x 80 layers x 8 heads x 128 x 2 bytes = 320 KiB a token; x 32,768 = 10 GiB.
+    assert whole_model_bytes_per_token(model(LLAMA_70B)) * 8 * 4096 == 10 * GIB
+    assert whole_model_bytes_per_token(model(LLAMA_70B, num_key_value_heads=64)) * 8 * 4096 == 80 * GIB
+
+
+def test_8_gib_hold_16384_tokens_of_32_layers_with_32_heads_of_128():
+    layout = layout_of(model(LLAMA_7B), kv="fp16")
+    blocks = 8 * GIB // layout.stage_block_bytes(range(32))
+    held = capacity(layout, blocks, max_model_len=16384, profile=V19)
+    assert (held.blocks, held.tokens, held.max_concurrency) == (1024, 16384, 1.0)
+    assert held.fits_one_request
+
+
+def test_one_token_more_than_the_blocks_hold_does_not_fit():
+    assert not capacity(layout_of(), 1024, max_model_len=16385, profile=V19).fits_one_request
+
+
+def test_newer_versions_keep_the_null_block_apart():
+    assert not capacity(layout_of(), 1024, max_model_len=16384, profile=NEWEST).fits_one_request
+    assert capacity(layout_of(), 1025, max_model_len=16384, profile=NEWEST).fits_one_request
+    assert usable_blocks(0, NEWEST) == 0
+
+
+def test_a_window_of_1024_with_1024_batched_tokens_takes_129_blocks_a_request():
+    # ceil((1,023 + 1,024) / 16) + 1 = 128 + 1.
+    layout = layout_of(hybrid(full=1, sliding=1, window=1024), in_flight_tokens=1024)
+    assert layout.blocks_per_request(16384) == 1024 + 129
+
+
+def test_3459_blocks_hold_three_requests_of_full_and_windowed_attention():
+    layout = layout_of(hybrid(full=1, sliding=1, window=1024), in_flight_tokens=1024)
+    assert capacity(layout, 3459, max_model_len=16384, profile=V19).max_concurrency == 3.0
+
+
+def test_a_running_request_shorter_than_the_window_fills_no_spare_block():
+    layout = layout_of(hybrid(full=1, sliding=1, window=1024), in_flight_tokens=1024)
+    assert layout.blocks_held(160) == 10 + 10
+    assert layout.blocks_held(16384) == 1024 + 129
+
+
+@pytest.mark.parametrize(
+    ("full", "sliding", "size", "groups", "padding"),
+    [
+        (2, 4, 2, 3, 0),  # 2 full and 4 sliding: 3 groups of 2
+        (3, 7, 3, 4, 2),  # padded to 3 full and 9 sliding
+        (12, 13, 13, 2, 1),  # nearly equal: the larger sets the size
+        (10, 52, 10, 7, 8),  # Gemma 3 27B: 52 padded to 60
+        (5, 29, 5, 7, 1),  # Gemma 3 4B
+    ],
+)
+def test_hybrids_are_cut_into_groups_of_the_smaller_bucket(full, sliding, size, groups, padding):
+    layout = layout_of(hybrid(full=full, sliding=sliding, window=1024))
+    assert (layout.group_size, layout.groups, layout.padding_layers) == (size, groups, padding)
+
+
+@pytest.mark.parametrize(("lengths", "size"), [((32,), 32), ((10, 14), 14), ((10, 15), 10), ((10, 16), 10)])
+def test_buckets_within_half_as_much_again_share_the_larger_size(lengths, size):
+    assert group_size(lengths) == size
+
+
+def test_the_tokens_of_a_hybrid_depend_on_the_versions_wording():
+    # 700 blocks over 7 groups: 700 x 16, 100 x 16, or concurrency x length.
+    layout = layout_of(hybrid(full=5, sliding=29, window=1024), in_flight_tokens=1024)
+    tokens = [
+        capacity(layout, 700, max_model_len=1600, profile=engine_profile("vllm", version)).tokens
+        for version in ("0.10", "0.19", "0.20")
+    ]
+    # One request: 100 blocks in the full group, min(1,023 + 1,024, 1,600) / 16 + 1 = 101 in each of six.
+    assert tokens == [11200, 1600, int(700 / 706 * 1600)]
+
+
+def test_heads_fewer_than_the_ranks_are_replicated():
+    state = model().layers[0].kv
+    assert layer_bytes_per_token(state, KV_FORMATS["bf16"], tensor_parallel=8) == 2 * 1 * 128 * 2
+    assert layer_bytes_per_token(state, KV_FORMATS["bf16"], tensor_parallel=16) == 2 * 1 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("kv", "size"),
+    [
+        ("bf16", 4096),
+        ("fp16", 4096),
+        ("fp8", 2048),
+        ("int8", 2048 + 8 * 2 * 4),  # a float32 scale each for key and value of 8 heads
+        ("nvfp4", 1024 + 2048 // 16),  # half a byte, and a byte for each 16 elements
+    ],
+)
+def test_bytes_of_a_token_in_each_format(kv, size):
+    assert layer_bytes_per_token(model().layers[0].kv, KV_FORMATS[kv]) == size
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "allowed"),
+    [
+        ("0.19", "int8", "bf16, fp16, fp8"),
+        ("0.19", "nvfp4", "bf16, fp16, fp8"),
+        ("0.24", "nvfp4", "bf16, fp16, fp8, int8"),
+        ("0.33", "fp4", "bf16, fp16, fp8, int8, nvfp4"),
+    ],
+)
+def test_a_format_the_version_lacks_is_refused_with_the_allowed_ones(version, name, allowed):
+    with pytest.raises(InvalidQuestion, match=f"allowed are {allowed}") as caught:
+        kv_format(name, engine_profile("vllm", version))
+    assert caught.value.pointer == "/serving/kv_cache"
+
+
+def test_state_other_than_attention_is_not_sized_yet():
+    spec = model()
+    block = dataclasses.replace(spec.layers[0], kv=None)
+    with pytest.raises(NotYetAvailable, match="none"):
+        layout_of(dataclasses.replace(spec, layers=(block,)))
+
+
+def test_layers_whose_pages_differ_are_not_sized_yet():
+    spec = hybrid(full=2, sliding=2, window=64)
+    odd = dataclasses.replace(spec.layers[1], kv=dataclasses.replace(spec.layers[1].kv, heads=4))
+    with pytest.raises(NotYetAvailable, match="2048, 4096"):
+        layout_of(dataclasses.replace(spec, layers=(spec.layers[0], odd)))
+
+
+def test_a_stage_pays_for_the_most_layers_any_group_has_there():
+    # Groups interleave: sliding layers 2, 4 and 3, 5 make two groups; the first stage holds 0-2.
+    layout = layout_of(hybrid(full=2, sliding=4, window=64))
+    assert layout.stage_block_bytes(range(3)) == 2 * layout.page_bytes
+    assert layout.stage_block_bytes(range(3, 6)) == 2 * layout.page_bytes
+    assert {bucket.state.kind for bucket in layout.buckets} == {KvKind.FULL_ATTENTION, KvKind.SLIDING_WINDOW}
+
+
+@given(blocks=st.integers(0, 10**6), tokens=st.integers(1, 10**6))
+def test_twice_the_blocks_hold_twice_the_requests(blocks, tokens):
+    layout = layout_of()
+    once = capacity(layout, blocks, max_model_len=tokens, profile=V19)
+    twice = capacity(layout, 2 * blocks, max_model_len=tokens, profile=V19)
+    assert twice.max_concurrency == 2 * once.max_concurrency
+    assert twice.tokens == 2 * once.tokens
+
+
+@given(tokens=st.integers(1, 10**6))
+def test_twice_the_tokens_take_twice_the_cache_of_whole_blocks(tokens):
+    layout = layout_of()
+    assert layout.blocks_per_request(2 * 16 * tokens) == 2 * layout.blocks_per_request(16 * tokens)
+    assert layout.blocks_held(tokens) <= layout.blocks_per_request(tokens)

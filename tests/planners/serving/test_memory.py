@@ -1,0 +1,110 @@
+"""Tests of the budget's terms."""
+
+from __future__ import annotations
+
+import pytest
+
+from planners.serving.engine import engine_profile
+from planners.serving.memory import (
+    activation_bytes,
+    captured_sizes,
+    cuda_graph_bytes,
+    non_torch_bytes,
+    requested_bytes,
+    stage_budget,
+)
+from planners.serving.settings import resolve_settings
+from planners.serving.weights import replica_stages
+from tests.planners.serving.factories import GIB, H100, model, question
+
+
+def budget_of(**changes):
+    asked = question(**changes)
+    settings = resolve_settings(asked)
+    (stage,) = replica_stages(asked.model, settings.weights, tensor_parallel=1, pipeline_parallel=1)
+    return stage_budget(
+        asked.model, settings, stage, total_bytes=H100.memory_bytes, tensor_parallel=1, pipeline_parallel=1
+    )
+
+
+def activations(*, has_head=True, pipeline_parallel=1, spec=None, **changes):
+    asked = question(spec, **changes)
+    return activation_bytes(
+        asked.model,
+        resolve_settings(asked),
+        has_head=has_head,
+        tensor_parallel=1,
+        pipeline_parallel=pipeline_parallel,
+    )
+
+
+def test_the_samplers_logits_set_the_peak():
+    # 1,024 x 128,256 logits x (12.51 + 2) B = 1.775 GiB; 1.25 x 8,192 x 4,096 x 2 B = 0.078; 0.033. Logged: 1.89.
+    assert activations() / GIB == pytest.approx(1.886, abs=0.001)
+
+
+def test_a_quarter_of_the_sequences_takes_a_quarter_of_the_logits():
+    # 256 sequences: 0.444 + 0.078 + 0.033 GiB; but a layer of 8,192 tokens takes 0.656 + 0.25 + 0.033.
+    assert activations(max_num_seqs=256) / GIB == pytest.approx(0.939, abs=0.001)
+    # At 2,048 tokens the layer takes a quarter, and the logits rule: 0.444 + 0.020 + 0.033.
+    small = activations(max_num_seqs=256, max_num_batched_tokens=2048) / GIB
+    assert small == pytest.approx(0.496, abs=0.001)
+
+
+def test_only_the_last_stage_samples():
+    # Logged for Llama-3.1-8B on two stages: 1.10 GiB on the first, 2.01 on the last.
+    assert activations(has_head=False, pipeline_parallel=2) / GIB == pytest.approx(1.10, abs=0.05)
+    assert activations(has_head=True, pipeline_parallel=2) / GIB == pytest.approx(2.01, abs=0.01)
+
+
+def test_the_context_does_not_change_the_profile():
+    assert activations(max_model_len=2048) == activations(max_model_len=131072)
+
+
+@pytest.mark.parametrize(("sequences", "sizes"), [(1, 2), (2, 3), (4, 4), (8, 5), (128, 35), (256, 51), (1024, 51)])
+def test_captured_sizes_reach_twice_the_sequences(sequences, sizes):
+    # 1, 2, 4, then 8, 16, ... 256 (32 sizes) and 272, ... 512 (16 sizes).
+    assert captured_sizes(sequences) == sizes
+
+
+def test_graphs_grow_with_the_layers_and_the_sizes():
+    # 0.311 + 32 x 0.01736 = 0.8665 GiB for 51 sizes.
+    assert cuda_graph_bytes(32, 1024) / GIB == pytest.approx(0.8665, abs=0.0001)
+    assert cuda_graph_bytes(32, 4) / GIB == pytest.approx(0.8665 * 4 / 51, abs=0.0001)
+
+
+def test_communicators_take_two_gib_with_tensor_parallelism():
+    profile = engine_profile("vllm", "0.19")
+    sizes = [
+        non_torch_bytes(profile, tensor_parallel=tensor, pipeline_parallel=pipeline) / GIB
+        for tensor, pipeline in ((1, 1), (1, 2), (2, 1), (2, 2))
+    ]
+    assert sizes == pytest.approx([0.25, 0.07, 2.10, 2.10])
+
+
+def test_the_engine_claims_a_share_of_the_whole_card():
+    assert requested_bytes(1000, 0.9) == 900
+
+
+def test_what_is_left_for_the_cache_is_the_claim_less_the_terms():
+    budget = budget_of(gpu_memory_utilization=0.95)
+    terms = budget.stage.total_bytes + budget.activations_bytes + budget.non_torch_bytes
+    assert budget.available_bytes == requested_bytes(H100.memory_bytes, 0.95) - terms
+
+
+def test_graphs_come_out_of_the_claim_from_0_21():
+    before = budget_of(engine_version="0.20")
+    after = budget_of(engine_version="0.21")
+    assert before.available_bytes - after.available_bytes == after.cuda_graphs_bytes
+
+
+def test_the_band_encloses_the_estimate_and_is_never_negative():
+    budget = budget_of()
+    assert budget.available_low_bytes < budget.available_bytes < budget.available_high_bytes
+    empty = budget_of(gpu_memory_utilization=0.01)
+    assert (empty.available_low_bytes, empty.available_bytes) == (0, 0)
+
+
+def test_a_model_in_fp32_gathers_wider_logits():
+    # Logged for Llama-3.1-8B in float32: 2.21 GiB.
+    assert activations(weights="fp32", spec=model()) / GIB == pytest.approx(2.21, abs=0.01)

@@ -1,0 +1,161 @@
+"""Tests of the search over degrees and replicas."""
+
+from __future__ import annotations
+
+import pytest
+
+from planners.errors import ImpossibleLayout, InvalidQuestion
+from planners.questions import ServiceLevel
+from planners.serving.search import search_layouts
+from planners.serving.settings import resolve_settings
+from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
+
+
+def found(*args, **changes):
+    asked = question(*args, **changes)
+    return search_layouts(asked, resolve_settings(asked))
+
+
+def degrees(candidate):
+    return candidate.replica.tensor_parallel, candidate.replica.pipeline_parallel, candidate.replicas
+
+
+def test_a_fixed_layout_is_the_only_candidate():
+    layout = {"tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 2}
+    result = found(gpus=8, layout=layout)
+    assert [degrees(candidate) for candidate in result.candidates] == [(2, 2, 2)]
+    assert (result.considered, result.excluded) == (1, 0)
+
+
+def test_every_candidate_uses_exactly_the_fixed_number_of_gpus():
+    result = found(gpus=8)
+    assert {candidate.gpus for candidate in result.candidates} == {8}
+    # Tensor 1, 2, 4, 8 with the pipelines whose product divides 8: 4 + 3 + 2 + 1.
+    assert result.considered == 10
+
+
+def test_free_gpus_find_the_fewest_that_fit():
+    # 141 GB of weights: two cards of 79 GiB hold them with 2.5 GiB of cache a card, one does not.
+    best = found(model(LLAMA_70B), gpus=None).candidates[0]
+    assert best.gpus == 2
+    assert best.replica.fits
+
+
+def test_free_gpus_grow_until_the_concurrency_is_held():
+    best = found(model(LLAMA_70B), gpus=None, concurrency=1000).candidates[0]
+    assert best.meets_concurrency
+    held = best.replica.places * best.replicas
+    assert held >= 1000
+    assert held - best.replica.places < 1000
+
+
+def test_the_fewest_gpus_of_a_range_are_taken_when_asked_for():
+    assert found(gpus=(1, 8), objective="fewest_gpus", concurrency=8).candidates[0].gpus == 1
+    assert found(gpus=(4, 8), objective="fewest_gpus", concurrency=8).candidates[0].gpus == 4
+
+
+def test_throughput_takes_the_whole_range():
+    assert found(gpus=(1, 8)).candidates[0].gpus == 8
+
+
+def test_latency_prefers_tensor_parallelism_to_replicas():
+    best = found(gpus=8, objective="latency", concurrency=8).candidates[0]
+    assert degrees(best) == (8, 1, 1)
+
+
+def test_without_a_concurrency_latency_is_judged_on_one_request():
+    assert found(gpus=8, objective="latency").candidates[0].concurrency == 1
+
+
+def test_cost_takes_no_more_gpus_than_pay():
+    cheap = found(gpus=(1, 8), objective="cost", concurrency=4).candidates[0]
+    fast = found(gpus=(1, 8), objective="throughput", concurrency=4).candidates[0]
+    assert cheap.gpus / cheap.output_tokens_per_second <= fast.gpus / fast.output_tokens_per_second
+    assert cheap.gpus <= fast.gpus
+
+
+def test_a_service_level_rules_out_faster_layouts_that_break_it():
+    slo = ServiceLevel(tpot_seconds=0.02)
+    best = found(gpus=8, concurrency=64, slo=slo).candidates[0]
+    assert best.meets_slo
+    assert best.state.tpot_seconds <= 0.02
+
+
+def test_without_a_concurrency_the_highest_that_keeps_the_service_level_is_planned():
+    best = found(slo=ServiceLevel(tpot_seconds=0.012), layout={"tensor_parallel": 1}).candidates[0]
+    assert best.meets_slo
+    assert best.deployment.at(best.concurrency + 1).tpot_seconds > 0.012
+
+
+def test_a_service_level_that_nothing_keeps_is_said():
+    best = found(slo=ServiceLevel(ttft_seconds=0.001)).candidates[0]
+    assert best.meets_slo is False
+    assert best.replica.fits
+
+
+def test_where_nothing_was_asked_nothing_is_judged():
+    best = found().candidates[0]
+    assert (best.meets_concurrency, best.meets_slo) == (None, None)
+
+
+def test_never_a_best_layout_whose_cache_is_too_small():
+    # On four cards of 8 the whole context fits one replica of four ranks and no replica of one.
+    result = found(model(LLAMA_70B), gpus=4, max_model_len=131072)
+    assert result.candidates[0].replica.fits
+    assert any(not candidate.replica.fits for candidate in result.candidates)
+
+
+def test_one_more_client_than_the_places_is_not_held():
+    places = found().candidates[0].deployment.most_running
+    assert found(concurrency=places).candidates[0].meets_concurrency is True
+    assert found(concurrency=places + 1).candidates[0].meets_concurrency is False
+
+
+def test_gpus_other_than_the_product_of_the_degrees_are_impossible():
+    layout = {"tensor_parallel": 2, "pipeline_parallel": 1, "data_parallel": 1}
+    for gpus in (1, 4):
+        with pytest.raises(ImpossibleLayout, match="is 2, and gpus is") as caught:
+            found(gpus=gpus, layout=layout)
+        assert caught.value.pointer == "/layout"
+    assert found(gpus=2, layout=layout).candidates
+
+
+def test_a_degree_that_does_not_divide_the_gpus_is_impossible():
+    with pytest.raises(ImpossibleLayout) as caught:
+        found(gpus=6, layout={"tensor_parallel": 4})
+    assert caught.value.rule == "gpus-product"
+
+
+def test_a_tensor_degree_that_the_heads_forbid_is_impossible():
+    with pytest.raises(ImpossibleLayout) as caught:
+        found(gpus=3, layout={"tensor_parallel": 3})
+    assert caught.value.pointer == "/layout/tensor_parallel"
+
+
+@pytest.mark.parametrize(("stages", "possible"), [(32, True), (33, False)])
+def test_a_pipeline_has_no_more_stages_than_layers(stages, possible):
+    if possible:
+        assert found(gpus=stages, layout={"pipeline_parallel": stages}).candidates
+        return
+    with pytest.raises(ImpossibleLayout) as caught:
+        found(gpus=stages, layout={"pipeline_parallel": stages})
+    assert caught.value.pointer == "/layout/pipeline_parallel"
+
+
+@pytest.mark.parametrize("field", ["tensor_parallel", "pipeline_parallel", "data_parallel"])
+def test_degrees_are_at_least_one(field):
+    with pytest.raises(InvalidQuestion) as caught:
+        found(layout={field: 0})
+    assert caught.value.pointer == f"/layout/{field}"
+
+
+@pytest.mark.parametrize("gpus", [0, (4, 2)])
+def test_gpus_are_at_least_one_and_a_range_runs_upwards(gpus):
+    with pytest.raises(InvalidQuestion) as caught:
+        found(gpus=gpus)
+    assert caught.value.pointer == "/hardware/gpus"
+
+
+def test_tensor_parallelism_is_searched_within_a_node_only():
+    result = found(hardware=hardware(8, gpus_per_node=4))
+    assert max(candidate.replica.tensor_parallel for candidate in result.candidates) == 4

@@ -1,0 +1,151 @@
+"""Tests of what each rank and stage holds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planners.errors import ImpossibleLayout, InvalidQuestion
+from planners.serving.weight_format import WEIGHT_FORMATS, weight_format
+from planners.serving.weights import (
+    check_tensor_parallel,
+    padded_vocabulary,
+    replica_stages,
+    rotary_table_bytes,
+    stage_layers,
+    tensor_parallel_obstacle,
+)
+from tests.planners.serving.factories import (
+    GPT2,
+    H100,
+    LLAMA_8B,
+    LLAMA_70B,
+    QWEN2_0_5B,
+    model,
+)
+
+BF16 = WEIGHT_FORMATS["bf16"]
+
+
+def stages_of(spec, fmt=BF16, tensor_parallel=1, pipeline_parallel=1):
+    return replica_stages(spec, fmt, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel)
+
+
+def test_a_70b_weighs_140_gb():
+    # Published as 70.55 billion parameters, 2 bytes each; "70B" rounds that to 140 GB.
+    spec = model(LLAMA_70B)
+    (stage,) = stages_of(spec)
+    assert stage.weight_bytes == 2 * spec.parameters
+    assert stage.weight_bytes == pytest.approx(140e9, rel=0.01)
+
+
+def test_every_stage_keeps_the_rotary_table_of_every_position():
+    # 131,072 positions x 128 x 2 bytes = 32 MiB.
+    assert rotary_table_bytes(model(), BF16) == 32 * 2**20
+    assert [stage.buffer_bytes for stage in stages_of(model(), pipeline_parallel=2)] == [32 * 2**20] * 2
+
+
+def test_a_model_with_learned_positions_has_no_rotary_table():
+    assert rotary_table_bytes(model(GPT2), BF16) == 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "shares"),
+    [
+        (32, 1, [32]),
+        (32, 4, [8, 8, 8, 8]),
+        (32, 3, [11, 11, 10]),
+        (32, 7, [4, 4, 5, 5, 5, 5, 4]),
+        (33, 2, [17, 16]),
+        (5, 5, [1, 1, 1, 1, 1]),
+    ],
+)
+def test_left_over_layers_go_to_the_stages_before_the_last(layers, stages, shares):
+    assert [len(part) for part in stage_layers(layers, stages)] == shares
+
+
+@given(layers=st.integers(1, 200), stages=st.integers(1, 64))
+def test_stages_cover_every_layer_once_and_in_order(layers, stages):
+    if stages <= layers:
+        assert [layer for part in stage_layers(layers, stages) for layer in part] == list(range(layers))
+
+
+def test_embedding_stands_first_and_head_last():
+    # One layer: 218,112,000 x 2 bytes; embedding 128,256 x 4,096 x 2 = 1,050,673,152; the last norm 8,192.
+    first, last = stages_of(model(), pipeline_parallel=2)
+    layers = 16 * 2 * 218_112_000
+    assert first.weight_bytes == layers + 1_050_673_152
+    assert last.weight_bytes == layers + 1_050_673_152 + 8_192
+    assert (first.has_head, last.has_head) == (False, True)
+
+
+def test_a_tied_head_on_another_stage_is_a_second_copy():
+    spec = model(QWEN2_0_5B)
+    (whole,) = stages_of(spec)
+    parts = stages_of(spec, pipeline_parallel=2)
+    assert sum(part.weight_bytes for part in parts) == whole.weight_bytes + 151_936 * 896 * 2
+
+
+def test_a_decode_step_reads_the_head_but_not_the_embeddings_rows():
+    (untied,) = stages_of(model())
+    assert untied.read_bytes == untied.weight_bytes - 128_256 * 4096 * 2
+    (tied,) = stages_of(model(QWEN2_0_5B))
+    assert tied.read_bytes == tied.weight_bytes
+
+
+@pytest.mark.parametrize(("size", "padded"), [(63, 64), (64, 64), (65, 128), (50257, 50304)])
+def test_vocabularies_are_padded_to_64_rows(size, padded):
+    assert padded_vocabulary(size) == padded
+
+
+def test_key_value_heads_fewer_than_the_ranks_are_replicated():
+    # k and v keep one head of 128 on each of 16 ranks, where an even share were half a head:
+    # 2 x 64 x 4,096 elements of 2 bytes more in each of 32 layers.
+    (sixteen,) = stages_of(model(), tensor_parallel=16)
+    norms = (32 * 2 + 1) * 4096 * 2
+    even = (2 * model().parameters - norms) // 16 + norms
+    assert sixteen.weight_bytes - even == 32 * 2 * 64 * 4096 * 2
+
+
+def test_fp8_halves_the_layers_matrices_and_leaves_the_rest():
+    # 32 layers of 218,103,808 matrix elements; 7 matrices a layer have one 4-byte scale each.
+    (half,), (whole,) = stages_of(model(), WEIGHT_FORMATS["fp8"]), stages_of(model())
+    assert whole.weight_bytes - half.weight_bytes == 32 * (218_103_808 - 7 * 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "degree", "reason"),
+    [
+        ({}, 3, "32 attention heads"),
+        ({"num_attention_heads": 24, "num_key_value_heads": 3, "head_dim": 128}, 4, "3 key-value heads"),
+        ({"intermediate_size": 14338}, 4, "dimension 14338"),
+    ],
+)
+def test_degrees_that_the_shapes_forbid_name_the_reason(changes, degree, reason):
+    with pytest.raises(ImpossibleLayout, match=reason) as caught:
+        check_tensor_parallel(model({**LLAMA_8B, **changes}), degree)
+    assert caught.value.pointer == "/layout/tensor_parallel"
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4, 8, 16, 32])
+def test_degrees_that_divide_the_heads_are_allowed(degree):
+    assert tensor_parallel_obstacle(model(), degree) is None
+
+
+def test_a_card_multiplies_in_the_best_format_it_has():
+    assert weight_format("fp8").peak_flops_per_second(H100) == 1978.9e12
+    assert weight_format("nvfp4").peak_flops_per_second(H100) == 989.4e12
+
+
+def test_a_card_without_a_rate_for_the_format_is_refused():
+    gpu = dataclasses.replace(H100, peak_flops_per_second={"fp32": 1e12})
+    with pytest.raises(InvalidQuestion, match="bf16 or fp16") as caught:
+        weight_format("bf16").peak_flops_per_second(gpu)
+    assert caught.value.pointer == "/serving/weights"
+
+
+def test_a_quantized_format_is_smaller_than_the_rest_of_the_model():
+    assert [name for name, fmt in WEIGHT_FORMATS.items() if not fmt.is_quantized] == ["fp32", "bf16", "fp16"]
