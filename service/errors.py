@@ -1,0 +1,92 @@
+"""What the service refuses, or cannot do just now.
+
+They continue `planners.errors`: each carries a stable `code`, and
+`api/errors.py` decides which HTTP status a code becomes.
+"""
+
+from __future__ import annotations
+
+from planners.errors import InvalidQuestion, PlimsollError
+
+
+class PlanNotFound(PlimsollError):
+    """No stored plan has this id."""
+
+    code = "plan-not-found"
+
+    def __init__(self, plan_id: str) -> None:
+        super().__init__(f"No plan has the id {plan_id[:100]!r}.")
+        self.plan_id = plan_id
+
+
+class JobNotFound(PlimsollError):
+    """No job has this id."""
+
+    code = "job-not-found"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"No job has the id {job_id[:100]!r}.")
+        self.job_id = job_id
+
+
+class IdempotencyConflict(PlimsollError):
+    """An idempotency key came back with a different request."""
+
+    code = "idempotency-conflict"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"The idempotency key {key[:100]!r} was used for a different request. "
+            "Send the first request again, or this one under a new key."
+        )
+        self.key = key
+
+
+class QueueFull(PlimsollError):
+    """As many jobs wait already as the service is set to take."""
+
+    code = "queue-full"
+
+    def __init__(self, *, waiting: int, limit: int, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"{waiting} jobs wait already and the limit is {limit}. Try again in {retry_after_seconds} seconds."
+        )
+        self.waiting = waiting
+        self.limit = limit
+        self.retry_after_seconds = retry_after_seconds
+
+
+class InvalidCursor(PlimsollError):
+    """A page's cursor is not one that this service gave out."""
+
+    code = "invalid-cursor"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The cursor is not one that this service gave out. Leave it away to begin at the newest.",
+            pointer="/cursor",
+        )
+
+
+class Unstorable(InvalidQuestion):
+    """A value that no database holds: a NUL character, half a surrogate pair, a number beyond its column."""
+
+    code = "unstorable"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The request holds a value that cannot be stored: a NUL character, half of a surrogate pair, "
+            "or a number out of range. Leave it away."
+        )
+
+
+class DatabaseUnavailable(PlimsollError):
+    """The database cannot be reached, or refuses to serve."""
+
+    code = "database-unavailable"
+
+
+class PathNotAllowed(PlimsollError):
+    """A path lies outside every folder that the service may touch."""
+
+    code = "path-not-allowed"

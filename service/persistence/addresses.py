@@ -1,0 +1,27 @@
+"""Where the database is, as each library wants it written."""
+
+from __future__ import annotations
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+_DIALECT = "postgresql+psycopg"
+
+
+def sqlalchemy_url(url: str) -> URL:
+    """Return a URL for SQLAlchemy from any usual spelling: `postgres://`, `postgresql://`, or its own.
+
+    Raises ValueError for what is no URL, or one of another database or driver.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ValueError("not a URL; write postgresql://user:password@host:port/name") from error
+    if parsed.drivername not in ("postgres", "postgresql", _DIALECT):
+        raise ValueError(f"{parsed.drivername!r} is not PostgreSQL through psycopg; write postgresql://…")
+    return parsed.set(drivername=_DIALECT)
+
+
+def libpq_url(url: str) -> str:
+    """Return the URL for psycopg and everything else that is built on libpq."""
+    return sqlalchemy_url(url).set(drivername="postgresql").render_as_string(hide_password=False)

@@ -1,0 +1,79 @@
+"""The database as the rest of the service sees it: a few stores, opened and closed together."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from service.persistence.addresses import libpq_url, sqlalchemy_url
+from service.persistence.calibrations import CalibrationStore
+from service.persistence.job_changes import JobChanges
+from service.persistence.jobs import JobStore
+from service.persistence.measurements import MeasurementStore
+from service.persistence.models_seen import ModelsSeenStore
+from service.persistence.plans import PlanStore
+from service.persistence.transactions import Transactions
+from service.settings import Settings
+
+_CONNECT_TIMEOUT_SECONDS = 5
+# How long a request waits for a free connection before it is told that there is none.
+_POOL_TIMEOUT_SECONDS = 10
+
+
+class Database:
+    """One pool of connections and the stores on it.
+
+    Making one connects to nothing; connections are opened as they are needed,
+    and one that the server closed is replaced when it is next taken.
+    """
+
+    def __init__(self, url: str, *, pool_size: int | None = None, queue_limit: int | None = None) -> None:
+        """Set up the pool; raises ValueError where `url` does not name a PostgreSQL.
+
+        `pool_size` and `queue_limit` default to those of the settings.
+        """
+        defaults = Settings.model_fields
+        self._engine = create_async_engine(
+            sqlalchemy_url(url),
+            pool_size=pool_size or defaults["database_pool_size"].default,
+            max_overflow=0,
+            pool_timeout=_POOL_TIMEOUT_SECONDS,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": _CONNECT_TIMEOUT_SECONDS},
+        )
+        limit = defaults["queue_limit"].default if queue_limit is None else queue_limit
+        self._transactions = Transactions(self._engine)
+        self.plans = PlanStore(self._transactions)
+        self.jobs = JobStore(self._transactions, queue_limit=limit)
+        self.job_changes = JobChanges(libpq_url(url))
+        self.measurements = MeasurementStore(self._transactions)
+        self.models_seen = ModelsSeenStore(self._transactions)
+        self.calibrations = CalibrationStore(self._transactions)
+
+    async def open(self) -> None:
+        """Check that the database answers; raises DatabaseUnavailable."""
+        await self.ping()
+
+    async def close(self) -> None:
+        """Store what is still on its way, and close every connection."""
+        await self.plans.close()
+        await self.models_seen.close()
+        await self.job_changes.close()
+        await self._engine.dispose()
+
+    async def ping(self) -> None:
+        """Make one round trip; raises DatabaseUnavailable."""
+        async with self._transactions.read() as connection:
+            await connection.execute(sa.select(sa.literal(1)))
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,100 @@
+"""What was predicted, beside what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+from psycopg import errors as postgres_errors
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
+
+from service.errors import PlanNotFound
+from service.persistence.paging import newest_first, page_size, write_cursor
+from service.persistence.records import AccuracyGroup, Measurement, NewMeasurement, Page
+from service.persistence.tables import measurements
+from service.persistence.transactions import Transactions
+
+
+class MeasurementStore:
+    """Every validation and every report from a real run."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def add(self, measurement: NewMeasurement) -> Measurement:
+        """Store a measurement and return it; that of a job is stored once, and the first one stays.
+
+        Raises PlanNotFound.
+        """
+        table = measurements
+        add = insert(table).values(**asdict(measurement)).on_conflict_do_nothing(index_elements=[table.c.job_id])
+        try:
+            async with self._transactions.write() as connection:
+                row = (await connection.execute(add.returning(*table.c))).one_or_none()
+                if row is None:
+                    first = sa.select(table).where(table.c.job_id == measurement.job_id)
+                    row = (await connection.execute(first)).one()
+        except IntegrityError as error:
+            if measurement.plan_id is not None and isinstance(error.orig, postgres_errors.ForeignKeyViolation):
+                raise PlanNotFound(measurement.plan_id) from error
+            raise
+        return Measurement(**row._mapping)
+
+    async def page(
+        self,
+        *,
+        level: str | None = None,
+        framework: str | None = None,
+        gpu: str | None = None,
+        model: str | None = None,
+        plan_id: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[Measurement]:
+        """Return measurements, newest first; raises InvalidCursor."""
+        table = measurements
+        query = sa.select(table)
+        filters = (
+            (table.c.level, level),
+            (table.c.framework, framework),
+            (table.c.gpu, gpu),
+            (table.c.model, model),
+            (table.c.plan_id, plan_id),
+        )
+        for column, wanted in filters:
+            if wanted is not None:
+                query = query.where(column == wanted)
+        query = newest_first(query, table.c.created_at, table.c.id, limit=limit, cursor=cursor)
+        async with self._transactions.read() as connection:
+            rows = (await connection.execute(query)).all()
+        items = tuple(Measurement(**row._mapping) for row in rows[: page_size(limit)])
+        more = len(rows) > len(items)
+        return Page(items=items, next_cursor=write_cursor(items[-1].created_at, items[-1].id) if more else None)
+
+    async def accuracy(self) -> tuple[AccuracyGroup, ...]:
+        """Return how far the predictions were off, for each level, framework and GPU on record."""
+        table = measurements
+        error = table.c.relative_error
+        keys = (table.c.level, table.c.framework, table.c.gpu)
+        query = (
+            sa.select(
+                *keys,
+                sa.func.count().label("count"),
+                sa.func.avg(error).label("mean_relative_error"),
+                _quantile(0.5, error).label("median_absolute_relative_error"),
+                _quantile(0.9, error).label("p90_absolute_relative_error"),
+                sa.func.max(sa.func.abs(error)).label("worst_absolute_relative_error"),
+            )
+            .where(error.is_not(None))
+            .group_by(*keys)
+            .order_by(*keys)
+        )
+        async with self._transactions.read() as connection:
+            rows = (await connection.execute(query)).all()
+        return tuple(AccuracyGroup(**row._mapping) for row in rows)
+
+
+def _quantile(fraction: float, error: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    return sa.func.percentile_cont(fraction).within_group(sa.func.abs(error))

@@ -1,0 +1,67 @@
+"""Models that were asked about by their `config.json`, kept by its hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from service.persistence.grouped_writes import GroupedWrites
+from service.persistence.paging import newest_first, page_size, write_cursor
+from service.persistence.records import Page, SeenModel
+from service.persistence.tables import models_seen
+from service.persistence.transactions import Transactions
+
+
+class ModelsSeenStore:
+    """Every model config that someone sent."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._writes: GroupedWrites[SeenModel] = GroupedWrites(self._insert)
+
+    async def remember(self, model: SeenModel) -> None:
+        """Store a model unless its hash is stored already; committed on return.
+
+        Raises DatabaseUnavailable and Unstorable.
+        """
+        await self._writes.put(model)
+
+    async def find(self, config_hash: str) -> SeenModel | None:
+        """Return the model with this config, or None."""
+        query = sa.select(models_seen).where(models_seen.c.config_hash == config_hash)
+        async with self._transactions.read() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else SeenModel(**row._mapping)
+
+    async def page(self, *, limit: int = 50, cursor: str | None = None) -> Page[SeenModel]:
+        """Return the models, the latest first; raises InvalidCursor."""
+        table = models_seen
+        query = newest_first(sa.select(table), table.c.first_seen_at, table.c.config_hash, limit=limit, cursor=cursor)
+        async with self._transactions.read() as connection:
+            rows = (await connection.execute(query)).all()
+        items = tuple(SeenModel(**row._mapping) for row in rows[: page_size(limit)])
+        if len(rows) == len(items):
+            return Page(items=items, next_cursor=None)
+        return Page(items=items, next_cursor=write_cursor(rows[len(items) - 1].first_seen_at, items[-1].config_hash))
+
+    async def close(self) -> None:
+        """Wait until everything that was remembered is stored."""
+        await self._writes.close()
+
+    async def _insert(self, group: Sequence[SeenModel]) -> None:
+        if not group:
+            return
+        # In one order everywhere: replicas that store the same models cannot wait for each other in a circle.
+        rows = [
+            {
+                "config_hash": model.config_hash,
+                "name": model.name,
+                "model_type": model.model_type,
+                "config": model.config,
+            }
+            for model in sorted(group, key=lambda model: model.config_hash)
+        ]
+        async with self._transactions.write() as connection:
+            await connection.execute(insert(models_seen).on_conflict_do_nothing(), rows)

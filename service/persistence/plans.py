@@ -1,0 +1,101 @@
+"""Stored plans.
+
+A plan's id says what was asked of which planner, so a plan never changes: storing
+one that is there already changes nothing, and two replicas may store the same
+one at the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSON, insert
+
+from service.errors import PlanNotFound, Unstorable
+from service.persistence.grouped_writes import GroupedWrites
+from service.persistence.paging import newest_first, page_size, write_cursor
+from service.persistence.records import Page, PlanKind, PlanSummary, StoredPlan
+from service.persistence.tables import plans
+from service.persistence.transactions import Transactions
+
+_SUMMARY_COLUMNS = [column for column in plans.c if column.name not in ("answer", "model_config")]
+
+# As text both ways: parsing the answer would lose its digits and cost milliseconds.
+_ANSWER_TEXT = sa.cast(plans.c.answer, sa.Text).label("answer")
+_INSERT = insert(plans).values(answer=sa.cast(sa.bindparam("answer", type_=sa.Text), JSON)).on_conflict_do_nothing()
+
+
+class PlanStore:
+    """Every plan that was answered."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._writes: GroupedWrites[StoredPlan] = GroupedWrites(self._insert)
+
+    async def put(self, plan: StoredPlan) -> None:
+        """Store a plan unless its id is stored already; committed on return.
+
+        Raises DatabaseUnavailable and Unstorable.
+        """
+        await self._writes.put(plan)
+
+    async def get(self, plan_id: str) -> StoredPlan:
+        """Return a plan; raises PlanNotFound."""
+        query = sa.select(*_SUMMARY_COLUMNS, plans.c.model_config, _ANSWER_TEXT).where(plans.c.plan_id == plan_id)
+        try:
+            async with self._transactions.read() as connection:
+                row = (await connection.execute(query)).one_or_none()
+        except Unstorable as error:
+            raise PlanNotFound(plan_id) from error
+        if row is None:
+            raise PlanNotFound(plan_id)
+        return StoredPlan(**row._mapping)
+
+    async def page(
+        self,
+        *,
+        kind: PlanKind | None = None,
+        model: str | None = None,
+        gpu: str | None = None,
+        fits: bool | None = None,
+        verdict: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[PlanSummary]:
+        """Return plans, newest first, of those that match each filter given; raises InvalidCursor."""
+        query = sa.select(*_SUMMARY_COLUMNS)
+        filters = (
+            (plans.c.kind, kind),
+            (plans.c.model, model),
+            (plans.c.gpu, gpu),
+            (plans.c.fits, fits),
+            (plans.c.verdict, verdict),
+        )
+        for column, wanted in filters:
+            if wanted is not None:
+                query = query.where(column == wanted)
+        query = newest_first(query, plans.c.created_at, plans.c.plan_id, limit=limit, cursor=cursor)
+        async with self._transactions.read() as connection:
+            rows = (await connection.execute(query)).all()
+        items = tuple(PlanSummary(**row._mapping) for row in rows[: page_size(limit)])
+        if len(rows) == len(items):
+            return Page(items=items, next_cursor=None)
+        return Page(items=items, next_cursor=write_cursor(rows[len(items) - 1].created_at, items[-1].plan_id))
+
+    async def close(self) -> None:
+        """Wait until everything that was put is stored."""
+        await self._writes.close()
+
+    async def _insert(self, group: Sequence[StoredPlan]) -> None:
+        if not group:
+            return
+        # In one order everywhere: replicas that store the same plans cannot wait for each other in a circle.
+        rows = [_row(plan) for plan in sorted(group, key=lambda plan: plan.plan_id)]
+        async with self._transactions.write() as connection:
+            await connection.execute(_INSERT, rows)
+
+
+def _row(plan: StoredPlan) -> dict[str, object]:
+    columns = (column.name for column in plans.c if column.name != "created_at")
+    return {name: getattr(plan, name) for name in columns}

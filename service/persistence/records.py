@@ -1,0 +1,216 @@
+"""What the stores take and give: plain frozen values, no rows, no sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar, get_args
+from uuid import UUID
+
+PlanKind = Literal["train", "infer"]
+JobKind = Literal["validate", "quantize"]
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+FinalState = Literal["succeeded", "failed", "cancelled"]
+EventKind = Literal["state", "progress", "result"]
+Json = Mapping[str, Any]
+
+PLAN_KINDS: tuple[PlanKind, ...] = get_args(PlanKind)
+JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
+JOB_STATES: tuple[JobState, ...] = get_args(JobState)
+FINAL_STATES: tuple[FinalState, ...] = get_args(FinalState)
+EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[Item]):
+    """Some items, newest first, and where the next page begins."""
+
+    items: tuple[Item, ...]
+    next_cursor: str | None
+    """Opaque; None on the last page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSummary:
+    """A stored plan without its answer, as lists show it."""
+
+    plan_id: str
+    kind: PlanKind
+    request: Json
+    fits: bool
+    verdict: str
+    summary: str
+    model: str
+    gpu: str
+    gpus: int
+    framework: str
+    planner_version: str
+    catalogue_revision: str
+    calibration_revision: str
+    created_at: datetime | None = None
+    """When it was first stored; None until then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPlan(PlanSummary):
+    """A plan as it is stored: what was asked, and the answer as it was sent."""
+
+    model_config: Json | None
+    """The `config.json` that was planned for, where there was one."""
+    answer: str
+    """The whole response body as JSON text; given back character for character."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to be queued."""
+
+    kind: JobKind
+    queue: str
+    priority: int = 0
+    """The higher, the sooner."""
+    plan_id: str | None = None
+    request: Json
+    estimate: Json | None = None
+    max_attempts: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a job has come."""
+
+    done: int
+    total: int
+    unit: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as it stands."""
+
+    job_id: str
+    kind: JobKind
+    state: JobState
+    queue: str
+    priority: int
+    plan_id: str | None
+    request: Json
+    estimate: Json | None
+    progress: Progress | None
+    """None until the first report."""
+    attempts: int
+    """How often it was begun."""
+    max_attempts: int
+    cancel_requested: bool
+    worker: str | None
+    """Who runs it, or ran it last."""
+    created_at: datetime
+    started_at: datetime | None
+    """When the latest attempt began."""
+    finished_at: datetime | None
+    result: Json | None
+    error: Json | None
+    """`{"code", "detail"}`, and whatever else explains it."""
+    queue_job_id: int | None
+    """The queue's own number for it."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether nothing will change any more."""
+        return self.state in FINAL_STATES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """Something that happened to a job; `id` grows in the order of happening."""
+
+    id: int
+    job_id: str
+    kind: EventKind
+    data: Json
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The right to work on a job, until someone else is given it."""
+
+    job: Job
+    token: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReply:
+    """What a worker must know after it reported."""
+
+    still_owner: bool
+    """False: another attempt has the job, or it is over. Stop and write nothing."""
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMeasurement:
+    """A prediction beside what was measured."""
+
+    plan_id: str | None
+    job_id: str | None = None
+    level: str
+    """`count`, `trace` or `device` for validations, `run` for reports from real runs."""
+    framework: str
+    gpu: str
+    model: str
+    predicted: Json
+    measured: Json
+    relative_error: float | None
+    """predicted / measured - 1."""
+    source: str
+    """Who measured: a worker's or a reporter's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement(NewMeasurement):
+    """A measurement on record."""
+
+    id: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyGroup:
+    """How far the predictions of one kind were off."""
+
+    level: str
+    framework: str
+    gpu: str
+    count: int
+    mean_relative_error: float
+    median_absolute_relative_error: float
+    p90_absolute_relative_error: float
+    worst_absolute_relative_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenModel:
+    """A model that someone asked about and no catalogue lists."""
+
+    config_hash: str
+    name: str
+    model_type: str
+    config: Json
+    first_seen_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A site's own efficiencies for one GPU."""
+
+    gpu: str
+    revision: str
+    efficiencies: Json
+    report: Json
+    """How they were fitted, and how well."""
+    created_at: datetime | None = None

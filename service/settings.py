@@ -1,0 +1,145 @@
+"""Everything that can be set, each with its default and what it does.
+
+A setting is read from the environment, as `PLIMSOLL_` and its name in capitals,
+and checked when the service starts: a value that makes no sense stops it there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from service.persistence.addresses import sqlalchemy_url
+
+PREFIX = "PLIMSOLL_"
+
+
+def _split(separator: str) -> BeforeValidator:
+    """Return a validator that takes a JSON list, or items between separators."""
+
+    def items(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            return json.loads(value)
+        return [item.strip() for item in value.split(separator) if item.strip()]
+
+    return BeforeValidator(items)
+
+
+def _checked_url(url: str) -> str:
+    sqlalchemy_url(url)
+    return url
+
+
+Paths = Annotated[tuple[Path, ...], NoDecode, _split(os.pathsep)]
+Names = Annotated[tuple[str, ...], NoDecode, _split(",")]
+
+
+class Settings(BaseSettings):
+    """The settings of one process."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, protected_namespaces=()
+    )
+
+    database_url: Annotated[str, AfterValidator(_checked_url)] | None = Field(
+        default=None,
+        description="The PostgreSQL to use, as `postgresql://user:password@host:port/name`. "
+        "Unset: an embedded one, kept in the data folder.",
+    )
+    database_pool_size: int = Field(
+        default=10, ge=1, le=1000, description="How many connections a process keeps to the database at most."
+    )
+    postgres_bin: Path | None = Field(
+        default=None,
+        description="The folder with `postgres` and `initdb` for the embedded database. "
+        "Unset: those of an installed wheel, else the system's.",
+    )
+    data_dir: Path = Field(
+        default=Path(".plimsoll"), description="The folder for all that is kept: the embedded database, caches, logs."
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="The address that the API listens on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="The port that the API listens on; 0 takes a free one.")
+    model_roots: Paths = Field(
+        default=(),
+        description=f"The folders that models may be read from, as a JSON list or between `{os.pathsep}`. None: no "
+        "request may name a path.",
+    )
+    output_roots: Paths = Field(
+        default=(),
+        description=f"The folders that quantized checkpoints may be written to, as a JSON list or between "
+        f"`{os.pathsep}`. None: nothing is written.",
+    )
+    hub_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="The model hub mirror that `config.json` may be fetched from. Unset: none is fetched.",
+    )
+    max_body_bytes: int = Field(default=2 * 2**20, ge=1024, description="The largest request body that is read.")
+    request_timeout_seconds: float = Field(
+        default=30.0, gt=0, description="How long a request may take before it is answered with an error."
+    )
+    job_timeout_seconds: float = Field(
+        default=3600.0, gt=0, description="How long one attempt of a job may run before it is stopped."
+    )
+    job_memory_bytes: int = Field(
+        default=8 * 2**30, ge=2**28, description="How much memory the process that runs a job may take."
+    )
+    job_max_attempts: int = Field(
+        default=3, ge=1, le=100, description="How often a job is begun before it counts as failed."
+    )
+    heartbeat_seconds: float = Field(
+        default=2.0, gt=0, description="How often a worker says that it is alive. Less than half of what follows."
+    )
+    stalled_after_seconds: float = Field(
+        default=6.0, gt=0, description="How long a worker may be silent before its jobs go to others."
+    )
+    queue_limit: int = Field(
+        default=1000, ge=0, description="How many jobs may wait; further ones are refused until there is room."
+    )
+    worker_queues: Names = Field(
+        default=("cpu",),
+        min_length=1,
+        description="The queues that a worker takes jobs from, by what it can do: `cpu`, `gpu`, `gpu:h100`. "
+        "A JSON list or between commas.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least important messages that are logged."
+    )
+
+    @model_validator(mode="after")
+    def _check_heartbeat(self) -> Self:
+        """Refuse a worker that would count as dead between two signs of life."""
+        if 2 * self.heartbeat_seconds > self.stalled_after_seconds:
+            raise ValueError(
+                f"A worker that is heard every {self.heartbeat_seconds:g} s would seem dead after "
+                f"{self.stalled_after_seconds:g} s. Set {PREFIX}STALLED_AFTER_SECONDS to at least "
+                f"{2 * self.heartbeat_seconds:g}."
+            )
+        return self
+
+
+def settings_reference() -> str:
+    """Return a table of all settings in Markdown."""
+    lines = ["| variable | default | what it does |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        description = (field.description or "").replace("|", "\\|")
+        lines.append(f"| `{PREFIX}{name.upper()}` | {_shown_default(field)} | {description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown_default(field: FieldInfo) -> str:
+    value = field.default
+    if value is None or value == ():
+        return "unset"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"`{','.join(str(item) for item in value)}`"
+    return f"`{value}`"

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from service.errors import DatabaseUnavailable, Unstorable
+from service.persistence.addresses import libpq_url
+from service.persistence.database import Database
+from tests.service.persistence.factories import a_plan
+
+
+async def test_a_database_that_answers_opens(database_url):
+    async with Database(database_url) as database:
+        await database.ping()
+
+
+async def test_a_database_that_is_away_is_said_to_be(tmp_path):
+    database = Database(f"postgresql://nobody@/nothing?host={tmp_path}")
+    with pytest.raises(DatabaseUnavailable, match="does not answer"):
+        await database.open()
+    await database.close()
+
+
+async def test_a_database_without_tables_says_what_to_do(empty_database_url):
+    async with Database(empty_database_url) as database:
+        with pytest.raises(DatabaseUnavailable, match="db upgrade"):
+            await database.plans.page()
+
+
+async def test_connections_that_the_server_closed_are_replaced(database, database_url):
+    await database.plans.put(a_plan())
+    with psycopg.connect(libpq_url(database_url), autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    assert (await database.plans.get("plan-1")).plan_id == "plan-1"
+
+
+async def test_more_requests_than_connections_take_turns(database_url):
+    async with Database(database_url, pool_size=1) as database:
+        await asyncio.gather(*(database.ping() for _ in range(20)))
+
+
+@pytest.mark.parametrize("changes", [{"gpus": 2**31}, {"model": "\x00"}, {"model": "\ud800"}, {"answer": "NaN"}])
+async def test_what_no_column_holds_is_refused(database, changes):
+    with pytest.raises(Unstorable):
+        await database.plans.put(a_plan(**changes))
+
+
+async def test_the_largest_number_that_a_column_holds_is_stored(database):
+    await database.plans.put(a_plan(gpus=2**31 - 1))
+    assert (await database.plans.get("plan-1")).gpus == 2**31 - 1
+
+
+def test_another_kind_of_database_is_refused():
+    with pytest.raises(ValueError, match="PostgreSQL"):
+        Database("sqlite://")

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import Settings, settings_reference
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"PLIMSOLL_{name.upper()}", raising=False)
+
+
+def test_nothing_need_be_set():
+    settings = Settings()
+    assert (settings.database_url, settings.host, settings.port) == (None, "127.0.0.1", 8000)
+    assert (settings.data_dir, settings.worker_queues) == (Path(".plimsoll"), ("cpu",))
+
+
+def test_a_setting_is_read_from_the_environment(monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_PORT", "9000")
+    assert Settings().port == 9000
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_DATABASE_URL", "")
+    assert Settings().database_url is None
+
+
+@pytest.mark.parametrize("written", ["/a:/b", '["/a", "/b"]', " /a : /b :"])
+def test_folders_are_a_list_or_stand_between_colons(monkeypatch, written):
+    monkeypatch.setenv("PLIMSOLL_MODEL_ROOTS", written)
+    assert Settings().model_roots == (Path("/a"), Path("/b"))
+
+
+def test_queues_stand_between_commas(monkeypatch):
+    monkeypatch.setenv("PLIMSOLL_WORKER_QUEUES", "cpu, gpu:h100")
+    assert Settings().worker_queues == ("cpu", "gpu:h100")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", "65536"),
+        ("port", "-1"),
+        ("max_body_bytes", "1023"),
+        ("job_max_attempts", "0"),
+        ("queue_limit", "-1"),
+        ("log_level", "loud"),
+        ("hub_url", "ftp://hub"),
+        ("database_url", "mysql://host/name"),
+        ("database_url", "no url"),
+        ("worker_queues", ","),
+        ("model_roots", '["unclosed"'),
+        ("request_timeout_seconds", "0"),
+    ],
+)
+def test_a_value_that_makes_no_sense_stops_the_start(monkeypatch, name, value):
+    monkeypatch.setenv(f"PLIMSOLL_{name.upper()}", value)
+    with pytest.raises(ValidationError, match=name):
+        Settings()
+
+
+@pytest.mark.parametrize(("name", "value"), [("port", "65535"), ("port", "0"), ("max_body_bytes", "1024")])
+def test_a_value_at_the_edge_is_taken(monkeypatch, name, value):
+    monkeypatch.setenv(f"PLIMSOLL_{name.upper()}", value)
+    assert getattr(Settings(), name) == int(value)
+
+
+def test_a_worker_must_be_heard_twice_before_it_counts_as_dead():
+    assert Settings(heartbeat_seconds=3, stalled_after_seconds=6).heartbeat_seconds == 3
+    with pytest.raises(ValidationError, match=r"at least 6\.2"):
+        Settings(heartbeat_seconds=3.1, stalled_after_seconds=6)
+
+
+def test_every_setting_is_described_in_the_reference():
+    reference = settings_reference()
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert f"| `PLIMSOLL_{name.upper()}` |" in reference
+        assert field.description.replace("|", "\\|") in reference
+
+
+def test_the_reference_shows_defaults():
+    reference = settings_reference()
+    assert "| `PLIMSOLL_PORT` | `8000` |" in reference
+    assert "| `PLIMSOLL_WORKER_QUEUES` | `cpu` |" in reference
+    assert "| `PLIMSOLL_MODEL_ROOTS` | unset |" in reference
