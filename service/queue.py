@@ -1,0 +1,227 @@
+"""The queue: Procrastinate on our own Postgres, and what it leaves to its users.
+
+A worker's procrastinate job is the permit to begin an attempt; our own row holds
+the job. Three things are added to the engine. Every change of a queue row is
+fenced by the worker and the attempt that fetched it, so that a worker that was
+paused and replaced cannot end or requeue the job of its successor. A database
+that goes away is waited for: the engine would lose its heartbeat for good and
+never say so. And jobs of dead workers are handed back, which the engine can do
+but does not do by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import procrastinate
+import structlog
+from procrastinate import exceptions as queue_errors
+from procrastinate.jobs import DeleteJobCondition, Status
+from procrastinate.jobs import Job as QueueJob
+from procrastinate.manager import JobManager
+from procrastinate.retry import BaseRetryStrategy, RetryDecision
+from psycopg import errors as postgres_errors
+
+from service.persistence.addresses import libpq_url
+from service.persistence.job_submission import TASK_NAME
+
+RunJob = Callable[[str], Awaitable[None]]
+
+POLL_SECONDS = 1.0
+"""How soon an idle worker sees a job that was handed back: the engine notifies of new ones only."""
+RECONNECT_SECONDS = 1.0
+POOL_TIMEOUT_SECONDS = 5.0
+CRASH_RETRY_SECONDS = 1
+"""Between attempts of a job whose child crashed; grows with the attempts."""
+
+log = structlog.get_logger(__name__)
+
+
+class HandedBack(Exception):
+    """The worker is told to stop; the job is for another one, at once."""
+
+
+class AttemptCrashed(Exception):
+    """The attempt came to nothing and the job may be begun once more, a little later."""
+
+
+class WorkerForgotten(Exception):
+    """The queue counted this worker as dead; it has to register anew."""
+
+
+class _Retry(BaseRetryStrategy):
+    """Whatever the job's function raises, the job is not done: hand it back."""
+
+    def get_retry_decision(self, *, exception: BaseException, job: QueueJob) -> RetryDecision:
+        if isinstance(exception, (HandedBack, asyncio.CancelledError)):
+            return RetryDecision()
+        return RetryDecision(retry_in={"seconds": CRASH_RETRY_SECONDS * (job.attempts + 1)})
+
+
+class FencedJobManager(JobManager):
+    """The engine's own statements, on the rows that are still the caller's, and patient with the database."""
+
+    def __init__(self, connector: procrastinate.PsycopgConnector) -> None:
+        super().__init__(connector)
+        self.stopping = asyncio.Event()
+        """Set: wait for the database no longer."""
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> QueueJob | None:
+        """Return the next job, or None when there is none or the database is away."""
+        try:
+            return await super().fetch_job(queues, worker_id)
+        except queue_errors.ConnectorException as error:
+            if isinstance(error.__cause__, postgres_errors.ForeignKeyViolation):
+                raise WorkerForgotten(f"The queue no longer knows worker {worker_id}.") from error
+            log.warning("database unavailable", doing="fetching a job", error=_cause(error))
+            return None
+
+    async def finish_job(self, job: QueueJob, status: Status, delete_job: bool) -> None:
+        """End a job in the queue; nothing happens to one that was given to another worker."""
+        await self._patiently(job, _FENCED_FINISH, status=status.value, delete_job=delete_job)
+
+    async def retry_job(
+        self,
+        job: QueueJob,
+        retry_at: datetime | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        lock: str | None = None,
+    ) -> None:
+        """Put a job back, for at once where no time is given; nothing happens to one given to another worker."""
+        await self._patiently(
+            job, _FENCED_RETRY, retry_at=retry_at, new_priority=priority, new_queue_name=queue, new_lock=lock
+        )
+
+    async def take_back(self, job: QueueJob) -> bool:
+        """Put back a job whose worker is silent; return False where someone else was faster."""
+        nothing = {"retry_at": None, "new_priority": None, "new_queue_name": None, "new_lock": None}
+        return bool(await self._fenced(job, _FENCED_RETRY, **nothing))
+
+    async def update_heartbeat(self, worker_id: int) -> None:
+        """Say that the worker is alive, or try again at the next beat."""
+        try:
+            await super().update_heartbeat(worker_id)
+        except queue_errors.ConnectorException as error:
+            log.warning("database unavailable", doing="sending the heartbeat", error=_cause(error))
+
+    async def _patiently(self, job: QueueJob, query: str, **arguments: Any) -> None:
+        while True:
+            try:
+                if not await self._fenced(job, query, **arguments):
+                    log.warning("queue row left alone", queue_job_id=job.id, reason="another worker has the job")
+                return
+            except queue_errors.ConnectorException as error:
+                if self.stopping.is_set():
+                    raise  # The row stays with a worker that is gone, and is recovered from it.
+                log.warning("database unavailable", doing="ending a job in the queue", error=_cause(error))
+                await pause(self.stopping, RECONNECT_SECONDS)
+
+    async def _fenced(self, job: QueueJob, query: str, **arguments: Any) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await self.connector.execute_query_all_async(
+            query, job_id=job.id, worker_id=job.worker_id, attempts=job.attempts, **arguments
+        )
+        return rows
+
+
+# The row is locked before the engine's function looks at it, and only if it is still in the
+# hands that `job` describes. MATERIALIZED keeps the two steps in this order.
+_HELD = """
+WITH held AS MATERIALIZED (
+    SELECT id FROM procrastinate_jobs
+     WHERE id = %(job_id)s AND status = 'doing' AND attempts = %(attempts)s
+       AND worker_id IS NOT DISTINCT FROM %(worker_id)s
+       FOR UPDATE
+)
+"""
+_FENCED_FINISH = f"{_HELD} SELECT id, procrastinate_finish_job_v1(id, %(status)s, %(delete_job)s) FROM held"  # noqa: S608
+_FENCED_RETRY = f"""{_HELD}
+SELECT id, procrastinate_retry_job_v2(id, %(retry_at)s, %(new_priority)s, %(new_queue_name)s, %(new_lock)s) FROM held
+"""  # noqa: S608
+
+
+class QueueConnector(procrastinate.PsycopgConnector):
+    """The engine's connector, which listens again after the database was away."""
+
+    async def listen_notify(self, on_notification: Any, channels: Iterable[str]) -> None:
+        """Listen for ever."""
+        while True:
+            try:
+                await super().listen_notify(on_notification, channels)
+            except queue_errors.ConnectorException as error:
+                log.warning("database unavailable", doing="listening for jobs", error=_cause(error))
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+
+def build_queue(database_url: str, run_job: RunJob, *, concurrency: int) -> tuple[procrastinate.App, FencedJobManager]:
+    """Return the engine, and what manages its rows, on the database at `database_url`.
+
+    Each job is run by `run_job(job_id)`, `concurrency` of them at once. Nothing is opened.
+    """
+    connector = QueueConnector(
+        conninfo=libpq_url(database_url),
+        min_size=1,
+        # Heartbeat, sweep and fetch beside the jobs that end at the same moment.
+        max_size=concurrency + 3,
+        timeout=POOL_TIMEOUT_SECONDS,
+        # A pool that gives up soon begins anew at the next question; one that does not waits ever longer.
+        reconnect_timeout=POOL_TIMEOUT_SECONDS,
+    )
+    queue = procrastinate.App(connector=connector)
+    manager = FencedJobManager(connector)
+    queue.job_manager = manager  # The engine makes its own, and has no argument for another.
+
+    @queue.task(name=TASK_NAME, retry=_Retry())
+    async def run(job_id: str) -> None:
+        await run_job(job_id)
+
+    return queue, manager
+
+
+async def run_queue_worker(
+    queue: procrastinate.App,
+    *,
+    name: str,
+    queues: Iterable[str],
+    concurrency: int,
+    heartbeat_seconds: float,
+    stalled_after_seconds: float,
+) -> None:
+    """Fetch and run jobs until cancelled, which hands the running ones back first."""
+    await queue.run_worker_async(
+        name=name,
+        queues=list(queues),
+        concurrency=concurrency,
+        install_signal_handlers=False,
+        fetch_job_polling_interval=POLL_SECONDS,
+        shutdown_graceful_timeout=0,
+        update_heartbeat_interval=heartbeat_seconds,
+        stalled_worker_timeout=stalled_after_seconds,
+        # The history of a job is in our own tables.
+        delete_jobs=DeleteJobCondition.ALWAYS.value,
+    )
+
+
+async def hand_back_stalled_jobs(manager: FencedJobManager, *, stalled_after_seconds: float) -> list[str]:
+    """Hand back the jobs of workers that missed their heartbeat, and return their ids.
+
+    Every worker may do this at once: a job is handed back by one of them. A
+    job that was begun as often as it may be fails when it is next fetched.
+    """
+    stalled = await manager.get_stalled_jobs(task_name=TASK_NAME, seconds_since_heartbeat=stalled_after_seconds)
+    return [str(job.task_kwargs["job_id"]) for job in stalled if await manager.take_back(job)]
+
+
+def _cause(error: BaseException) -> str:
+    return str(error.__cause__ or error).strip().partition("\n")[0]
+
+
+async def pause(stopping: asyncio.Event, seconds: float) -> None:
+    """Wait, but no longer than until `stopping`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()

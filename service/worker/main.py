@@ -1,0 +1,200 @@
+"""The worker's process: what it can do, and how it lives.
+
+It loads no torch: jobs run in child processes, and what accelerators there are
+is asked of one. It ends when it is told to and for no other reason; a database
+that is away is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+import structlog
+from procrastinate.exceptions import ConnectorException
+
+from service.errors import DatabaseUnavailable, JobNotFound
+from service.logging import configure_logging
+from service.persistence.database import Database
+from service.persistence.jobs import JobStore
+from service.queue import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
+from service.settings import PREFIX, Settings
+from service.worker.attempt import AttemptRunner
+from service.worker.child import ChildLimits, run_child
+from service.worker.proofs import ProofRecord
+from service.worker.tasks import LIST_ACCELERATORS, TASKS
+
+DETECTION_TIMEOUT_SECONDS = 120.0
+"""Loading torch takes seconds, and a minute or more from a slow disk."""
+FIRST_RESTART_SECONDS = 0.5
+LONGEST_RESTART_SECONDS = 15.0
+
+log = structlog.get_logger(__name__)
+
+
+def run_worker(
+    settings: Settings,
+    queues: Sequence[str] | None = None,
+    concurrency: int = 1,
+    *,
+    tasks: Mapping[str, str] = TASKS,
+) -> None:
+    """Work on jobs until SIGTERM or SIGINT, and hand the running ones back then.
+
+    Without `queues` they are those of the settings, and without these what this
+    machine can do: `cpu`, and with an accelerator `gpu` and `gpu:<kind>`.
+    Raises DatabaseUnavailable where the settings name no database.
+    """
+    if settings.database_url is None:
+        raise DatabaseUnavailable(f"A worker needs a database. Set {PREFIX}DATABASE_URL, or run `plimsoll serve`.")
+    configure_logging(settings.log_level)
+    asyncio.run(serve_jobs(settings, settings.database_url, queues, concurrency, tasks))
+
+
+async def serve_jobs(
+    settings: Settings, database_url: str, queues: Sequence[str] | None, concurrency: int, tasks: Mapping[str, str]
+) -> None:
+    """Do what `run_worker` says, in the running event loop of the main thread."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    name = f"{socket.gethostname()}-{os.getpid()}"
+    served = tuple(queues or await _served_queues(settings, stopping))
+    # Each running job reports and ends on a connection of its own at worst; one more for the sweep.
+    database = Database(database_url, pool_size=concurrency + 1)
+    worker = _Worker(
+        name=name,
+        queues=served,
+        concurrency=concurrency,
+        settings=settings,
+        database_url=database_url,
+        jobs=database.jobs,
+        runner=AttemptRunner(
+            jobs=database.jobs,
+            worker=name,
+            tasks=tasks,
+            memory_bytes=settings.job_memory_bytes,
+            timeout_seconds=settings.job_timeout_seconds,
+            on_result=ProofRecord(database, source=name).add,
+        ),
+    )
+    log.info("worker started", worker=name, queues=served, concurrency=concurrency)
+    try:
+        await worker.run(stopping)
+    finally:
+        await database.close()
+        log.info("worker stopped", worker=name)
+
+
+async def detected_queues(memory_bytes: int, stop: asyncio.Event | None = None) -> tuple[str, ...]:
+    """Return the queues that this machine can serve, by what torch sees in a child process."""
+    limits = ChildLimits(memory_bytes=memory_bytes, seconds=DETECTION_TIMEOUT_SECONDS, limit_address_space=False)
+    outcome = await run_child(LIST_ACCELERATORS, {}, limits=limits, stop=stop)
+    if outcome.result is None:
+        log.warning("accelerators unknown", outcome=outcome.kind, error=outcome.error and outcome.error.detail)
+        return ("cpu",)
+    log.info("accelerators", **outcome.result)
+    kinds = sorted({accelerator["kind"] for accelerator in outcome.result["accelerators"]})
+    return ("cpu", "gpu", *(f"gpu:{kind}" for kind in kinds)) if kinds else ("cpu",)
+
+
+async def _served_queues(settings: Settings, stop: asyncio.Event) -> tuple[str, ...]:
+    if "worker_queues" in settings.model_fields_set:
+        return settings.worker_queues
+    return await detected_queues(settings.job_memory_bytes, stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worker:
+    """Keeps the queue's worker running, and sweeps up after other ones."""
+
+    name: str
+    queues: tuple[str, ...]
+    concurrency: int
+    settings: Settings
+    database_url: str
+    jobs: JobStore
+    runner: AttemptRunner
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until `stopping`, beginning anew whenever the queue's worker ends by itself."""
+        wait_seconds = FIRST_RESTART_SECONDS
+        while not stopping.is_set():
+            began_at = asyncio.get_running_loop().time()
+            try:
+                await self._serve(stopping)
+            except Exception as error:
+                # A worker that ends helps nobody: whatever it was, it is logged, and tried again.
+                log.warning("queue worker ended", worker=self.name, error=_reason(error), exc_info=not _is_away(error))
+            if asyncio.get_running_loop().time() - began_at > LONGEST_RESTART_SECONDS:
+                wait_seconds = FIRST_RESTART_SECONDS
+            await pause(stopping, wait_seconds)
+            wait_seconds = min(2 * wait_seconds, LONGEST_RESTART_SECONDS)
+
+    async def _serve(self, stopping: asyncio.Event) -> None:
+        queue, manager = build_queue(self.database_url, self.runner.run, concurrency=self.concurrency)
+        try:
+            await queue.open_async()
+            work = asyncio.ensure_future(
+                run_queue_worker(
+                    queue,
+                    name=self.name,
+                    queues=self.queues,
+                    concurrency=self.concurrency,
+                    heartbeat_seconds=self.settings.heartbeat_seconds,
+                    stalled_after_seconds=self.settings.stalled_after_seconds,
+                )
+            )
+            sweeping = asyncio.ensure_future(self._sweep_for_ever(manager))
+            told_to_stop = asyncio.ensure_future(stopping.wait())
+            try:
+                await asyncio.wait((work, told_to_stop), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                manager.stopping.set()
+                for task in (work, sweeping, told_to_stop):
+                    task.cancel()
+                ends = await asyncio.gather(work, sweeping, told_to_stop, return_exceptions=True)
+            if isinstance(ends[0], Exception):
+                raise ends[0]
+        finally:
+            await queue.close_async()
+
+    async def _sweep_for_ever(self, manager: FencedJobManager) -> None:
+        stalled_after_seconds = self.settings.stalled_after_seconds
+        while True:
+            wait_seconds = self.settings.heartbeat_seconds
+            try:
+                for job_id in await hand_back_stalled_jobs(manager, stalled_after_seconds=stalled_after_seconds):
+                    await self._log_recovery(job_id)
+            except (ConnectorException, DatabaseUnavailable) as error:
+                log.warning("database unavailable", doing="looking for stalled jobs", error=_reason(error))
+                # Nobody could send a heartbeat meanwhile: give the living the time to.
+                wait_seconds = stalled_after_seconds + self.settings.heartbeat_seconds
+            await asyncio.sleep(wait_seconds)
+
+    async def _log_recovery(self, job_id: str) -> None:
+        try:
+            lost_by = (await self.jobs.get(job_id)).worker
+        except JobNotFound:
+            lost_by = None
+        log.warning(
+            f"job {job_id} recovered: worker {lost_by} missed its heartbeat",
+            job_id=job_id,
+            lost_by=lost_by,
+            recovered_by=self.name,
+            stalled_after_seconds=self.settings.stalled_after_seconds,
+        )
+
+
+def _is_away(error: Exception) -> bool:
+    """Return whether an error says no more than that the database cannot be reached."""
+    return isinstance(error, (ConnectorException, DatabaseUnavailable, psycopg.OperationalError, OSError))
+
+
+def _reason(error: Exception) -> str:
+    return str(error.__cause__ or error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import aclosing
+
+import psycopg
+import pytest
+
+from service import jobs as jobs_module
+from service.errors import IdempotencyConflict, JobNotFound
+from service.jobs import JobService
+from service.persistence.addresses import libpq_url
+from service.persistence.database import Database
+from service.persistence.records import Progress
+from service.settings import Settings
+
+
+@pytest.fixture
+def service(database):
+    return JobService(database, Settings(job_max_attempts=2))
+
+
+async def queued(service, **overrides):
+    return await service.submit("quantize", {"scheme": "nf4"}, route="/quantize", **overrides)
+
+
+async def followed(service, job_id, after_id=0):
+    return [event async for event in service.events(job_id, after_id)]
+
+
+def states(events):
+    return [event.data["state"] for event in events if event.kind == "state"]
+
+
+async def test_a_submitted_job_waits_with_what_was_asked(service):
+    job = await queued(service, queue="gpu", priority=5, estimate={"quantized_bytes": 1})
+    assert await service.get(job.job_id) == job
+    assert (job.state, job.queue, job.priority, job.request) == ("queued", "gpu", 5, {"scheme": "nf4"})
+    assert (job.estimate, job.max_attempts) == ({"quantized_bytes": 1}, 2)
+    assert [listed.job_id for listed in (await service.page(kind="quantize")).items] == [job.job_id]
+
+
+async def test_the_same_key_gives_the_first_job_and_refuses_another_request(service):
+    first = await queued(service, idempotency_key="k")
+    assert await queued(service, idempotency_key="k") == first
+    with pytest.raises(IdempotencyConflict):
+        await service.submit("quantize", {"scheme": "int8"}, idempotency_key="k", route="/quantize")
+
+
+async def test_what_happened_and_what_happens_is_told_until_the_end(service, database):
+    job = await queued(service)
+    attempt = await database.jobs.begin_attempt(job.job_id, "worker")
+    following = asyncio.create_task(followed(service, job.job_id))
+    await asyncio.sleep(0.2)
+    await database.jobs.report_progress(job.job_id, attempt.token, Progress(done=1, total=2, unit="layers"))
+    await database.jobs.finish(job.job_id, attempt.token, "succeeded", {"total": 3})
+    events = await asyncio.wait_for(following, 5)
+    assert [event.kind for event in events] == ["state", "state", "progress", "result", "state"]
+    assert states(events) == ["queued", "running", "succeeded"]
+    assert [event.id for event in events] == sorted({event.id for event in events})
+
+
+async def test_a_finished_job_tells_its_story_and_ends(service):
+    job = await queued(service)
+    await service.cancel(job.job_id)
+    assert states(await asyncio.wait_for(followed(service, job.job_id), 5)) == ["queued", "cancelled"]
+
+
+async def test_what_was_seen_before_is_not_told_again(service):
+    job = await queued(service)
+    await service.cancel(job.job_id)
+    first, last = await followed(service, job.job_id)
+    assert await followed(service, job.job_id, first.id) == [last]
+    assert await asyncio.wait_for(followed(service, job.job_id, last.id), 5) == []
+
+
+async def test_nobody_can_follow_a_job_that_is_not_there(service):
+    with pytest.raises(JobNotFound):
+        await followed(service, "no-such-job")
+
+
+async def test_a_follower_who_comes_later_misses_nothing(service, database):
+    job = await queued(service)
+    early = asyncio.create_task(followed(service, job.job_id))
+    await asyncio.sleep(0.2)
+    attempt = await database.jobs.begin_attempt(job.job_id, "worker")
+    await asyncio.sleep(0.2)
+    late = asyncio.create_task(followed(service, job.job_id))
+    await asyncio.sleep(0.1)
+    await database.jobs.finish(job.job_id, attempt.token, "succeeded", {})
+    assert await asyncio.wait_for(early, 5) == await asyncio.wait_for(late, 5)
+
+
+async def test_a_follower_who_is_far_behind_reads_what_is_no_longer_kept(service, database, monkeypatch):
+    monkeypatch.setattr(jobs_module, "EVENTS_KEPT", 3)
+    job = await queued(service)
+    attempt = await database.jobs.begin_attempt(job.job_id, "worker")
+    async with aclosing(service.events(job.job_id)) as slow:
+        assert (await anext(slow)).data == {"state": "queued"}
+        for done in range(20):
+            await database.jobs.report_progress(job.job_id, attempt.token, Progress(done=done, total=20, unit=""))
+        await database.jobs.finish(job.job_id, attempt.token, "succeeded", {})
+        await asyncio.sleep(0.3)
+        rest = [event async for event in slow]
+    assert [event.data["done"] for event in rest if event.kind == "progress"] == list(range(20))
+    assert rest[-1].data == {"state": "succeeded"}
+
+
+async def test_hundreds_follow_with_two_connections_between_them(database_url):
+    # One to read, one to listen; the pool is larger and the rest of it stays free.
+    async with Database(database_url, pool_size=10) as database:
+        service = JobService(database, Settings())
+        jobs = [await queued(service) for _ in range(20)]
+        followers = [asyncio.create_task(followed(service, jobs[number % 20].job_id)) for number in range(300)]
+        await asyncio.sleep(1)
+        with psycopg.connect(libpq_url(database_url)) as connection:
+            query = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            connections = connection.execute(query).fetchone()[0]
+        for job in jobs:
+            await service.cancel(job.job_id)
+        told = await asyncio.wait_for(asyncio.gather(*followers), 10)
+    assert {tuple(states(events)) for events in told} == {("queued", "cancelled")}
+    # Each follower first looks its job up, through the pool like any request.
+    assert connections <= 11
+
+
+async def test_an_event_that_nobody_announced_is_seen_by_looking(service, database, monkeypatch):
+    job = await queued(service)
+
+    async def hear_nothing(self):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(type(database.job_changes), "_listen", hear_nothing)
+    following = asyncio.create_task(followed(service, job.job_id))
+    await asyncio.sleep(0.3)
+    await service.cancel(job.job_id)
+    assert states(await asyncio.wait_for(following, 3)) == ["queued", "cancelled"]
+
+
+async def test_nothing_is_read_for_a_job_that_nobody_follows_any_more(service):
+    job = await queued(service)
+    following = asyncio.create_task(followed(service, job.job_id))
+    await asyncio.sleep(0.2)
+    assert list(service._feeds) == [job.job_id]
+    following.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
+    assert service._feeds == {}

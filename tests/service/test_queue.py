@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+from procrastinate.jobs import Status
+
+from service.persistence.addresses import libpq_url
+from service.persistence.records import NewJob
+from service.queue import HandedBack, WorkerForgotten, _Retry, build_queue, hand_back_stalled_jobs, run_queue_worker
+from service.worker.child import PROJECT_ROOT
+
+STALLED_AFTER_SECONDS = 10.0
+
+
+async def run_nothing(job_id: str) -> None:
+    raise AssertionError(f"{job_id} is fetched by the tests themselves")
+
+
+@asynccontextmanager
+async def opened(url, run_job=run_nothing):
+    queue, manager = build_queue(url, run_job, concurrency=1)
+    async with queue.open_async():
+        yield queue, manager
+
+
+@pytest.fixture
+async def manager(database_url):
+    async with opened(database_url) as (_, manager):
+        yield manager
+
+
+@pytest.fixture
+async def job(database):
+    new = NewJob(kind="quantize", queue="cpu", request={})
+    return await database.jobs.submit(new, idempotency_key=None, route="/quantize")
+
+
+def ask(url, query, *values):
+    with psycopg.connect(libpq_url(url), autocommit=True) as connection:
+        cursor = connection.execute(query, values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def queue_rows(url):
+    return ask(url, "SELECT status::text, worker_id, attempts FROM procrastinate_jobs")
+
+
+def fall_silent(url, worker_id):
+    ask(url, "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '11 s' WHERE id = %s", worker_id)
+
+
+async def fetched_by_a_new_worker(manager):
+    worker_id = await manager.register_worker()
+    return worker_id, await manager.fetch_job(["cpu"], worker_id)
+
+
+async def test_a_fetched_job_carries_the_id_of_ours(manager, job):
+    _, fetched = await fetched_by_a_new_worker(manager)
+    assert (fetched.task_name, fetched.task_kwargs) == ("run_job", {"job_id": job.job_id})
+
+
+async def test_a_worker_takes_no_job_of_a_queue_that_it_does_not_serve(manager, job):
+    worker_id = await manager.register_worker()
+    assert await manager.fetch_job(["gpu"], worker_id) is None
+
+
+async def test_jobs_of_a_silent_worker_are_handed_back(manager, job, database_url):
+    worker_id, _ = await fetched_by_a_new_worker(manager)
+    fall_silent(database_url, worker_id)
+    swept = await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    assert swept == [job.job_id]
+    assert queue_rows(database_url) == [("todo", worker_id, 1)]
+
+
+async def test_jobs_of_a_worker_that_was_heard_just_in_time_stay(manager, job, database_url):
+    worker_id, _ = await fetched_by_a_new_worker(manager)
+    fall_silent(database_url, worker_id)
+    assert await hand_back_stalled_jobs(manager, stalled_after_seconds=15) == []
+    await manager.update_heartbeat(worker_id)
+    assert await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS) == []
+
+
+async def test_jobs_of_a_worker_that_left_without_them_are_handed_back(manager, job):
+    worker_id, _ = await fetched_by_a_new_worker(manager)
+    await manager.unregister_worker(worker_id)
+    assert await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS) == [job.job_id]
+
+
+async def test_of_many_sweeps_at_once_one_hands_a_job_back(manager, job, database_url):
+    worker_id, _ = await fetched_by_a_new_worker(manager)
+    fall_silent(database_url, worker_id)
+    sweeps = [hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS) for _ in range(4)]
+    swept = await asyncio.gather(*sweeps)
+    assert sorted(swept) == [[], [], [], [job.job_id]]
+    assert queue_rows(database_url)[0][2] == 1
+
+
+async def lost_to_a_second_worker(manager, url):
+    """Return a fetched job, now in the hands of another worker, and that one's id."""
+    first_id, fetched = await fetched_by_a_new_worker(manager)
+    fall_silent(url, first_id)
+    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    second_id, _ = await fetched_by_a_new_worker(manager)
+    return fetched, second_id
+
+
+async def test_a_worker_that_lost_a_job_cannot_end_it(manager, job, database_url):
+    fetched, second_id = await lost_to_a_second_worker(manager, database_url)
+    await manager.finish_job(fetched, Status.SUCCEEDED, delete_job=True)
+    assert queue_rows(database_url) == [("doing", second_id, 1)]
+
+
+async def test_a_worker_that_lost_a_job_cannot_put_it_back(manager, job, database_url):
+    fetched, second_id = await lost_to_a_second_worker(manager, database_url)
+    await manager.retry_job(fetched)
+    assert queue_rows(database_url) == [("doing", second_id, 1)]
+
+
+async def test_a_worker_cannot_end_a_job_that_it_lost_and_fetched_again(manager, job, database_url):
+    worker_id, fetched = await fetched_by_a_new_worker(manager)
+    fall_silent(database_url, worker_id)
+    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    await manager.fetch_job(["cpu"], worker_id)
+    await manager.retry_job(fetched)
+    assert queue_rows(database_url) == [("doing", worker_id, 1)]
+
+
+async def test_a_worker_that_the_queue_forgot_learns_it(manager, job):
+    with pytest.raises(WorkerForgotten):
+        await manager.fetch_job(["cpu"], 12345)
+
+
+async def test_a_missing_schema_is_waited_for(empty_database_url):
+    async with opened(empty_database_url) as (_, manager):
+        assert await manager.fetch_job(["cpu"], 1) is None
+        await manager.update_heartbeat(1)
+
+
+async def test_the_row_of_a_job_that_is_done_is_deleted(database, job, database_url):
+    done = asyncio.Event()
+
+    async def run_job(job_id: str) -> None:
+        assert job_id == job.job_id
+        done.set()
+
+    async with opened(database_url, run_job) as (queue, _):
+        work = asyncio.create_task(worker_of(queue))
+        await asyncio.wait_for(done.wait(), 10)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    assert queue_rows(database_url) == []
+
+
+async def test_a_worker_that_is_told_to_stop_puts_its_job_back_for_at_once(database, job, database_url):
+    begun = asyncio.Event()
+
+    async def run_job(job_id: str) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise HandedBack from None
+
+    async with opened(database_url, run_job) as (queue, manager):
+        work = asyncio.create_task(worker_of(queue))
+        await asyncio.wait_for(begun.wait(), 10)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        assert queue_rows(database_url) == [("todo", None, 1)]
+        _, fetched = await fetched_by_a_new_worker(manager)
+        assert fetched.task_kwargs == {"job_id": job.job_id}
+
+
+def worker_of(queue):
+    return run_queue_worker(
+        queue, name="test", queues=["cpu"], concurrency=1, heartbeat_seconds=1, stalled_after_seconds=10
+    )
+
+
+@pytest.mark.parametrize("error", [HandedBack(), asyncio.CancelledError()])
+def test_a_job_that_was_handed_back_waits_for_nothing(error):
+    assert _Retry().get_retry_decision(exception=error, job=None).retry_at is None
+
+
+def test_the_worker_itself_loads_no_torch():
+    program = "import sys, service.worker.main; print('torch' in sys.modules)"
+    shown = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == "False"
