@@ -1,0 +1,130 @@
+"""Many layouts at once: a struct of arrays, one entry a layout.
+
+Legend: dp data, tp tensor, pp pipeline, vp virtual pipeline, cp context parallel
+degree. Memory and time formulas are written once over these arrays, whether
+there is one layout or a million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planners.plans import Layout
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+RECOMPUTE_MODES = ("none", "selective", "full")
+NONE, SELECTIVE, FULL = range(3)
+OFFLOAD_TARGETS = ("none", "optimizer", "optimizer+parameters")
+ALL_LAYERS = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Layouts as parallel arrays.
+
+    `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOAD_TARGETS`;
+    `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
+    for all of them.
+    """
+
+    data_parallel: IntArray
+    tensor_parallel: IntArray
+    pipeline_parallel: IntArray
+    virtual_pipeline: IntArray
+    context_parallel: IntArray
+    expert_parallel: IntArray
+    sequence_parallel: BoolArray
+    zero_stage: IntArray
+    shard_group: IntArray
+    offload: IntArray
+    micro_batch_size: IntArray
+    recompute: IntArray
+    full_layers: IntArray
+    fused_cross_entropy: BoolArray
+
+    def __len__(self) -> int:
+        return int(self.data_parallel.size)
+
+    @property
+    def gpus(self) -> IntArray:
+        """Return data x tensor x pipeline x context."""
+        return self.data_parallel * self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+    def micro_batches(self, global_batch_size: int) -> IntArray:
+        """Return the micro-batches of a step, which are the accumulation steps."""
+        return global_batch_size // (self.data_parallel * self.micro_batch_size)
+
+    def local_tokens(self, sequence_length: int) -> FloatArray:
+        """Return the tokens of one micro-batch on one rank."""
+        return self.micro_batch_size * sequence_length / self.context_parallel
+
+    def take(self, index: Any) -> Candidates:
+        """Return the layouts at `index`, an index array or a mask."""
+        return Candidates(**{entry.name: getattr(self, entry.name)[index] for entry in fields(self)})
+
+    def layout(self, index: int, *, framework: str, global_batch_size: int, offload_target: str) -> Layout:
+        """Return one layout as clients receive it."""
+        full_layers = int(self.full_layers[index])
+        return Layout(
+            framework=framework,
+            gpus=int(self.gpus[index]),
+            data_parallel=int(self.data_parallel[index]),
+            tensor_parallel=int(self.tensor_parallel[index]),
+            pipeline_parallel=int(self.pipeline_parallel[index]),
+            virtual_pipeline=int(self.virtual_pipeline[index]),
+            context_parallel=int(self.context_parallel[index]),
+            expert_parallel=int(self.expert_parallel[index]),
+            sequence_parallel=bool(self.sequence_parallel[index]),
+            zero_stage=int(self.zero_stage[index]),
+            shard_group=int(self.shard_group[index]),
+            offload=OFFLOAD_TARGETS[int(self.offload[index])],
+            offload_target=offload_target,
+            micro_batch_size=int(self.micro_batch_size[index]),
+            gradient_accumulation_steps=int(self.micro_batches(global_batch_size)[index]),
+            recompute=RECOMPUTE_MODES[int(self.recompute[index])],
+            recompute_layers=full_layers if full_layers != ALL_LAYERS else None,
+            activation_offload=False,
+            fused_cross_entropy=bool(self.fused_cross_entropy[index]),
+        )
+
+
+def concatenate(parts: list[Candidates]) -> Candidates:
+    """Return the layouts of all parts, in order."""
+    return Candidates(
+        **{entry.name: np.concatenate([getattr(part, entry.name) for part in parts]) for entry in fields(Candidates)}
+    )
+
+
+def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
+    """Return candidates from one mapping a layout; absent fields mean no parallelism at all."""
+    plain: dict[str, int | bool] = {
+        "data_parallel": 1,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "virtual_pipeline": 1,
+        "context_parallel": 1,
+        "expert_parallel": 1,
+        "sequence_parallel": False,
+        "zero_stage": 0,
+        "offload": 0,
+        "micro_batch_size": 1,
+        "recompute": NONE,
+        "full_layers": ALL_LAYERS,
+        "fused_cross_entropy": False,
+    }
+    merged = [{**plain, "shard_group": row.get("data_parallel", 1), **row} for row in rows]
+    return Candidates(
+        **{
+            entry.name: np.array(
+                [row[entry.name] for row in merged], dtype=bool if "BoolArray" in str(entry.type) else np.int64
+            )
+            for entry in fields(Candidates)
+        }
+    )

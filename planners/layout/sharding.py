@@ -1,0 +1,60 @@
+"""Who holds what: the mesh, the stages and every weight's part, for people and launch files."""
+
+from __future__ import annotations
+
+from planners.architecture import Weight
+from planners.layout.candidates import Candidates
+from planners.memory.job import Job
+from planners.memory.stages import all_stages
+from planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
+
+MESH_ORDER = ("pipeline", "data", "context", "tensor")
+
+
+def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
+    """Return mesh, stages and weights of one layout; the last mesh axis is innermost in a node."""
+    one = layouts.take([index])
+    rows = all_stages(one, job.model, job.global_batch_size)
+    return Sharding(
+        mesh=Mesh(
+            order=MESH_ORDER,
+            shape=(
+                int(one.pipeline_parallel[0]),
+                int(one.data_parallel[0]),
+                int(one.context_parallel[0]),
+                int(one.tensor_parallel[0]),
+            ),
+        ),
+        stages=tuple(
+            ShardedStage(
+                stage=int(rows.stage[row]),
+                layers=(int(rows.first_layer[row]), int(rows.first_layer[row] + rows.layers[row]) - 1),
+                embedding=bool(rows.has_embedding[row]),
+                head=bool(rows.has_head[row]),
+            )
+            for row in range(rows.owner.size)
+        ),
+        weights=_weights(job, int(one.tensor_parallel[0])),
+    )
+
+
+def _weights(job: Job, tensor_parallel: int) -> tuple[ShardedWeight, ...]:
+    """Return every kind of weight once, with how many there are; names have `*` for layer and expert."""
+    copies: dict[tuple[str, tuple[int, ...]], int] = {}
+    first: dict[tuple[str, tuple[int, ...]], Weight] = {}
+    for part in job.parts:
+        for weight in (*part.frozen, *part.trainable):
+            key = (weight.name.format(layer="*", expert="*"), weight.shape)
+            first.setdefault(key, weight)
+            copies[key] = copies.get(key, 0) + part.block.repeats * weight.experts
+    return tuple(
+        ShardedWeight(
+            name=name,
+            shape=shape,
+            split=str(first[name, shape].split),
+            axis=first[name, shape].dim,
+            local_shape=first[name, shape].local_shape(tensor_parallel),
+            copies=count,
+        )
+        for (name, shape), count in copies.items()
+    )

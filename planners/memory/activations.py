@@ -1,0 +1,159 @@
+"""What a layer keeps for its backward pass, derived from its operations.
+
+Autograd keeps what each operation's gradient needs: a matrix product its input,
+a norm its input, an activation its input, attention its operands, output and
+statistics. A tensor has a name and is counted once, however many operations
+keep it. With fused kernels and dropout this gives Korthikanti et al. 2022
+(arXiv:2205.05198): s·b·h·(34 + 5·a·s/h) bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planners.architecture import Block, Operation, OperationKind, Region
+from planners.memory.profile import Kernels
+
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBytes:
+    """Bytes kept of one layer for each token of a micro-batch.
+
+    `sequence_bytes` are divided by sequence parallelism only, `tensor_bytes` by
+    the tensor-parallel degree, `gathered_bytes` by neither. `score_bytes` are for
+    each token and each position of the sequence (eager attention), also divided
+    by tensor parallelism.
+    """
+
+    gathered_bytes: float
+    sequence_bytes: float
+    tensor_bytes: float
+    score_bytes: float
+
+
+def kept_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> KeptBytes:
+    """Return what one layer keeps when nothing is recomputed."""
+    kept = _kept_elements(block, kernels, element_bytes)
+    regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
+    gathered_names = _gathered_inputs(block, kernels)
+    gathered = sequence = tensor_total = 0.0
+    for name, size in kept.items():
+        width, region = regions[name]
+        if name in gathered_names:
+            gathered += width * size
+        elif region is Region.SEQUENCE:
+            sequence += width * size
+        else:
+            tensor_total += width * size
+    sequence += kernels.norm_statistic_bytes * sum(op.kind is OperationKind.NORM for op in block.operations)
+    sequence += _dropout_bytes(block, kernels, regions)
+    heads = sum(op.heads for op in block.operations if op.kind is OperationKind.ATTENTION)
+    if attention == "flash":
+        statistics = heads * kernels.flash_statistic_bytes
+        return KeptBytes(
+            gathered_bytes=gathered, sequence_bytes=sequence, tensor_bytes=tensor_total + statistics, score_bytes=0.0
+        )
+    score = kernels.eager_score_bytes + (kernels.eager_score_dropout_bytes if has_dropout(block) else 0)
+    return KeptBytes(
+        gathered_bytes=gathered,
+        sequence_bytes=sequence,
+        tensor_bytes=tensor_total,
+        score_bytes=heads * score * element_bytes / 2,
+    )
+
+
+def selectively_kept_bytes(
+    block: Block, kernels: Kernels, *, policy: str, attention: str, element_bytes: int
+) -> KeptBytes:
+    """Return what one layer keeps under selective recompute.
+
+    `attention_scores` throws the score matrices away and nothing else, as
+    Korthikanti et al. do. `alternate_matmuls` keeps the layer's input, every
+    second matrix product and the attention's output, as torchtitan does; every
+    policy but these keeps all.
+    """
+    everything = kept_bytes(block, kernels, attention=attention, element_bytes=element_bytes)
+    if policy == "attention_scores":
+        return replace(everything, score_bytes=0.0)
+    if policy != "alternate_matmuls":
+        return everything
+    regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
+    matmuls = [op for op in block.operations if op.kind is OperationKind.MATMUL]
+    attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
+    sequence, tensor_total = float(checkpoint_width(block) * element_bytes), 0.0
+    for operation in [*matmuls[::2], *attentions]:
+        width, region = regions[operation.output]
+        if region is Region.SEQUENCE:
+            sequence += width * element_bytes
+        else:
+            tensor_total += width * element_bytes
+    tensor_total += kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
+    return KeptBytes(gathered_bytes=0.0, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=0.0)
+
+
+def checkpoint_width(block: Block) -> int:
+    """Return the features of a layer's input, all that full recompute keeps of it."""
+    return next(tensor.width for tensor in block.tensors if tensor.name == "residual")
+
+
+def widest_tensor(block: Block) -> int:
+    """Return the features of the layer's widest divided tensor, whose gradients meet in the backward pass."""
+    return max((tensor.width for tensor in block.tensors if tensor.region is Region.TENSOR), default=0)
+
+
+def has_dropout(block: Block) -> bool:
+    """Return whether the layer is of the kind that is trained with dropout: an ungated one."""
+    return any(op.kind is OperationKind.ACTIVATION for op in block.operations)
+
+
+def _kept_elements(block: Block, kernels: Kernels, element_bytes: int) -> dict[str, float]:
+    """Return bytes for each element of every tensor that some operation keeps."""
+    kept: dict[str, float] = {}
+    for operation in block.operations:
+        for name in _kept_names(operation):
+            kept[name] = max(kept.get(name, 0.0), float(element_bytes))
+        if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32:
+            # The norm's input upcast to fp32, and its normalised copy beside the output.
+            kept[operation.inputs[0]] = float(FP32_BYTES + element_bytes)
+    if kernels.gated_keeps_gate_output:
+        for operation in block.operations:
+            if operation.kind is OperationKind.GATED_ACTIVATION:
+                kept[operation.inputs[0]] = 2.0 * element_bytes
+    return kept
+
+
+def _kept_names(operation: Operation) -> tuple[str, ...]:
+    match operation.kind:
+        case OperationKind.MATMUL | OperationKind.NORM | OperationKind.ACTIVATION | OperationKind.GATED_ACTIVATION:
+            return operation.inputs
+        case OperationKind.ATTENTION:
+            return (*operation.inputs, operation.output)
+        case _:
+            return ()
+
+
+def _gathered_inputs(block: Block, kernels: Kernels) -> frozenset[str]:
+    """Return the inputs of column-parallel matrices that a stack keeps as gathered, not as its own part."""
+    if not kernels.keeps_gathered_inputs:
+        return frozenset()
+    return frozenset(
+        name
+        for operation in block.operations
+        if operation.kind is OperationKind.MATMUL and not operation.is_row_parallel
+        for name in operation.inputs
+    )
+
+
+def _dropout_bytes(block: Block, kernels: Kernels, regions: dict[str, tuple[int, Region]]) -> float:
+    """Return the masks of the dropouts before each residual addition."""
+    if not has_dropout(block):
+        return 0.0
+    return float(
+        sum(
+            kernels.dropout_mask_bytes * regions[op.inputs[1]][0]
+            for op in block.operations
+            if op.kind is OperationKind.ADD
+        )
+    )

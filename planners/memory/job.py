@@ -1,0 +1,120 @@
+"""A training job without a layout: what of the question decides memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planners.architecture import Block, ModelSpec, Weight
+from planners.errors import InvalidQuestion
+from planners.memory.adapters import adapter_weights
+from planners.memory.optimizers import OptimizerKind, optimizer_kind
+from planners.memory.profile import Profile, StateBytes
+from planners.precision import Precision, dtype_bytes, training_precision
+from planners.questions import Lora, TrainingQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockWeights:
+    """The weights of a block, apart into those that learn and those that only stand by."""
+
+    block: Block
+    trainable: tuple[Weight, ...]
+    frozen: tuple[Weight, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything but the layout, seen through one framework's profile."""
+
+    model: ModelSpec
+    profile: Profile
+    precision: Precision
+    states: StateBytes
+    optimizer: OptimizerKind
+    method: str
+    lora: Lora
+    attention: str
+    sequence_length: int
+    global_batch_size: int
+    embedding: BlockWeights
+    layers: tuple[BlockWeights, ...]
+    head: BlockWeights
+
+    @property
+    def parts(self) -> tuple[BlockWeights, ...]:
+        """Return embedding, layers and head in order."""
+        return (self.embedding, *self.layers, self.head)
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Return the number of parameters that the optimizer changes."""
+        return sum(weight.elements * part.block.repeats for part in self.parts for weight in part.trainable)
+
+
+def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQuestion | None:
+    """Return why this framework cannot run the job in any layout, or None."""
+    name = profile.name
+    if question.precision not in profile.states:
+        known = ", ".join(profile.states)
+        return InvalidQuestion(
+            f"{name} has no precision {question.precision!r}; it has {known}.", pointer="/training/precision"
+        )
+    if question.method not in profile.can.methods:
+        known = ", ".join(profile.can.methods)
+        return InvalidQuestion(
+            f"{name} is planned for {known} only, not {question.method!r}.", pointer="/training/method"
+        )
+    if question.optimizer not in profile.can.optimizers:
+        known = ", ".join(profile.can.optimizers)
+        return InvalidQuestion(
+            f"{name} is planned for {known}, not {question.optimizer!r}.", pointer="/training/optimizer"
+        )
+    return None
+
+
+def training_job(question: TrainingQuestion, profile: Profile) -> Job:
+    """Return the job as `profile` would run it; raise what `why_unsupported` says."""
+    precision = training_precision(question.precision)
+    optimizer = optimizer_kind(question.optimizer)
+    problem = why_unsupported(question, profile)
+    if problem is not None:
+        raise problem
+    model = question.model
+    return Job(
+        model=model,
+        profile=profile,
+        precision=precision,
+        states=_states(question, profile),
+        optimizer=optimizer,
+        method=question.method,
+        lora=question.lora,
+        attention=question.attention,
+        sequence_length=question.sequence_length,
+        global_batch_size=question.global_batch_size,
+        embedding=_apart(model.embedding, question),
+        layers=tuple(_apart(block, question) for block in model.layers),
+        head=_apart(model.head, question),
+    )
+
+
+def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
+    """Return the profile's bytes with the question's own dtypes in their place.
+
+    A gradient dtype names the gradients that are accumulated: the wider copy
+    where the stack has one.
+    """
+    states = profile.states[question.precision]
+    if question.gradient_dtype is not None:
+        size = dtype_bytes(question.gradient_dtype, pointer="/training/gradient_dtype")
+        states = replace(states, accumulator=size) if states.accumulator else replace(states, gradient=size)
+    if question.optimizer_state_dtype is not None:
+        size = dtype_bytes(question.optimizer_state_dtype, pointer="/training/optimizer_state_dtype")
+        states = replace(states, moment=size)
+    return states
+
+
+def _apart(block: Block, question: TrainingQuestion) -> BlockWeights:
+    if question.method == "full":
+        return BlockWeights(block=block, trainable=block.weights, frozen=())
+    adapters = adapter_weights(block, question.lora) if block.layers else ()
+    return BlockWeights(block=block, trainable=adapters, frozen=block.weights)

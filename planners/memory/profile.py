@@ -1,0 +1,230 @@
+"""Framework profiles: what a training stack keeps in memory, read from data files.
+
+The constant "bytes a parameter" is a property of (stack, precision, optimizer)
+and not of the model; 8, 10, 16, 18 and 20 are all right somewhere. A profile is
+a TOML file under `profiles/`, each with its sources.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from typing import Any, TypeVar
+
+from planners.errors import NotYetAvailable, UnknownName
+
+# Frameworks of the wire contract that have no profile file yet.
+NOT_YET_PROFILED = ("atorch", "composer", "litgpt", "megatron-deepspeed", "nanotron", "torchtune")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Bytes a trainable parameter costs at rest in one precision.
+
+    `accumulator` is a second, wider gradient; `master` the optimizer's fp32 copy;
+    `moment` one moment of the optimizer.
+    """
+
+    parameter: int
+    gradient: int
+    accumulator: int
+    master: int
+    moment: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingRules:
+    """From which ZeRO stage each state is divided, and how.
+
+    `flat` cuts all elements into equal parts; otherwise every tensor's first
+    dimension is cut, and parameters and gradients are padded to the largest part.
+    `gradient_zero_stages` are the stages in which whole gradients exist at all.
+    """
+
+    flat: bool
+    parameters_from: int
+    gradients_from: int
+    accumulators_from: int
+    optimizer_from: int
+    gradient_zero_stages: tuple[int, ...]
+    over_context: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What each kind of operation keeps for the backward pass.
+
+    `norm_keeps_fp32` marks a norm written in separate operations that upcasts;
+    `gated_keeps_gate_output` a SwiGLU in two operations. Attention bytes are for
+    each head and pair of positions (`eager`) or each head and token (`flash`).
+    `keeps_gathered_inputs` marks stacks that, under sequence parallelism, keep the
+    gathered input of a column-parallel matrix instead of gathering it again.
+    Dropout masks belong to ungated layers: families with gated ones train without.
+    """
+
+    norm_keeps_fp32: bool
+    norm_statistic_bytes: int
+    gated_keeps_gate_output: bool
+    keeps_gathered_inputs: bool
+    eager_score_bytes: int
+    eager_score_dropout_bytes: int
+    flash_statistic_bytes: int
+    dropout_mask_bytes: int
+    backward_transients: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPath:
+    """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment."""
+
+    logits_bytes: int
+    inside_model: bool
+    vocabulary_parallel: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightTraffic:
+    """What the weights need beside their shards while the step runs.
+
+    `policy` by ZeRO stage: `resident` (used as they lie), `autocast_copies`
+    (compute copies live from forward to backward), `gathered_by_layer` (FSDP's
+    full sharding, with one layer prefetched) or `gathered_once` (gathered in the
+    forward pass and kept until the backward). `gather_budget_elements` and
+    `bucket_elements` are fixed buffers, and `reduce_bytes` the width in which
+    gradients of one layer are reduced (0: reduced where they lie).
+    """
+
+    policy: Mapping[str, str]
+    gather_budget_elements: int
+    bucket_elements: int
+    bucket_zero_stages: tuple[int, ...]
+    bucket_copy_of_gradients: bool
+    reduce_bytes: int
+    gradients_always_resident: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the framework can do; the search stays inside it.
+
+    `searches_offload` lets the search offload unasked, once nothing fits without.
+    """
+
+    methods: tuple[str, ...]
+    zero_stages: tuple[int, ...]
+    tensor_parallel: bool
+    pipeline_parallel: bool
+    virtual_pipeline: bool
+    context_parallel: bool
+    sequence_parallel: tuple[bool, ...]
+    even_stages: bool
+    shard_group: bool
+    offload: tuple[str, ...]
+    searches_offload: bool
+    recompute: tuple[str, ...]
+    selective_policy: str
+    fused_cross_entropy: bool
+    optimizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBand:
+    """How far the true peak may lie from the estimate, as multiples, and why."""
+
+    low: float
+    high: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeBytes:
+    """What a process holds outside the allocator, and the allocator's own surplus."""
+
+    context_bytes: int
+    nccl_pair_bytes: int
+    nccl_group_bytes: int
+    workspace_bytes: int
+    reserved_over_allocated: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One framework's memory behaviour and abilities, with its sources."""
+
+    name: str
+    title: str
+    measured: bool
+    sources: tuple[str, ...]
+    states: Mapping[str, StateBytes]
+    sharding: ShardingRules
+    kernels: Kernels
+    loss: LossPath
+    weights: WeightTraffic
+    can: Capabilities
+    band: ErrorBand
+    runtime: RuntimeBytes
+    optimizer_transient_bytes: int
+    exact_quantization: bool
+
+
+def profile_names() -> tuple[str, ...]:
+    """Return the names of the profiles that exist, sorted."""
+    folder = resources.files("planners.memory") / "profiles"
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+@functools.cache
+def load_profile(name: str) -> Profile:
+    """Return a framework's profile.
+
+    Raises `NotYetAvailable` for a framework without a profile and `UnknownName`
+    for one that nobody knows.
+    """
+    if name in NOT_YET_PROFILED:
+        raise NotYetAvailable(
+            f"framework {name!r} has no memory profile yet; planned today: any, {', '.join(profile_names())}.",
+            pointer="/framework",
+        )
+    if name not in profile_names():
+        raise UnknownName(name, ("any", *profile_names(), *NOT_YET_PROFILED), pointer="/framework")
+    text = (resources.files("planners.memory") / "profiles" / f"{name}.toml").read_text(encoding="utf-8")
+    return _profile(tomllib.loads(text))
+
+
+def profiles_to_search(framework: str) -> tuple[Profile, ...]:
+    """Return the named profile, or for `any` every one that has been measured."""
+    if framework != "any":
+        return (load_profile(framework),)
+    return tuple(profile for profile in map(load_profile, profile_names()) if profile.measured)
+
+
+def _profile(table: Mapping[str, Any]) -> Profile:
+    return Profile(
+        name=table["name"],
+        title=table["title"],
+        measured=table["measured"],
+        sources=tuple(table["sources"]),
+        states={precision: _read(StateBytes, entry) for precision, entry in table["states"].items()},
+        sharding=_read(ShardingRules, table["sharding"]),
+        kernels=_read(Kernels, table["kernels"]),
+        loss=_read(LossPath, table["loss"]),
+        weights=_read(WeightTraffic, table["weights"]),
+        can=_read(Capabilities, table["can"]),
+        band=_read(ErrorBand, table["band"]),
+        runtime=_read(RuntimeBytes, table["runtime"]),
+        optimizer_transient_bytes=table["optimizer_transient_bytes"],
+        exact_quantization=table["exact_quantization"],
+    )
+
+
+def _read(kind: type[T], table: Mapping[str, Any]) -> T:
+    """Return a value of `kind`; a missing or unknown key raises where the file is wrong."""
+    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
+    if known != set(table):
+        raise ValueError(f"{kind.__name__}: keys {sorted(known ^ set(table))} are missing or unknown.")
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})

@@ -1,0 +1,101 @@
+"""Pipeline stages: which layers a stage has and how many micro-batches it keeps.
+
+1F1B keeps min(p − i, m) micro-batches on stage i (Narayanan et al. 2021,
+arXiv:2104.04473); the interleaved schedule with v chunks a stage keeps
+2·(p − i − 1) + (v − 1)·p + 1 chunks, which on the first stage is
+1 + (p − 1)/(p·v) times as much (Korthikanti et al. 2022, arXiv:2205.05198).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planners.architecture import ModelSpec
+from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRows:
+    """One row for each (layout, stage) whose memory is asked for; `owner` is the layout's index."""
+
+    owner: IntArray
+    stage: IntArray
+    first_layer: IntArray
+    layers: IntArray
+    layers_of_kind: tuple[IntArray, ...]
+    has_embedding: BoolArray
+    has_head: BoolArray
+    in_flight: FloatArray
+
+
+def stage_layers(pipeline_parallel: IntArray, stage: IntArray, num_layers: int) -> tuple[IntArray, IntArray]:
+    """Return the first layer and the number of layers of each stage.
+
+    What does not divide goes one each to the stages after the first, which has
+    the embedding and the most micro-batches to keep already.
+    """
+    base, extra = np.divmod(num_layers, pipeline_parallel)
+    first = stage * base + np.minimum(np.maximum(stage - 1, 0), extra)
+    count = base + ((stage >= 1) & (stage <= extra))
+    return first, count
+
+
+def micro_batches_in_flight(
+    pipeline_parallel: IntArray, virtual_pipeline: IntArray, stage: IntArray, micro_batches: IntArray
+) -> FloatArray:
+    """Return how many micro-batches' worth of a stage's activations are alive at once."""
+    plain = np.minimum(pipeline_parallel - stage, micro_batches)
+    chunks = 2 * (pipeline_parallel - stage - 1) + (virtual_pipeline - 1) * pipeline_parallel + 1
+    interleaved = np.minimum(chunks, micro_batches * virtual_pipeline) / virtual_pipeline
+    in_flight: FloatArray = np.where(virtual_pipeline > 1, interleaved, plain).astype(np.float64)
+    return in_flight
+
+
+def deciding_stages(layouts: Candidates, model: ModelSpec, global_batch_size: int) -> StageRows:
+    """Return the stages that can be the worst: first, second where it has more layers, and last."""
+    pipeline = layouts.pipeline_parallel
+    everyone = np.arange(len(layouts))
+    second = np.flatnonzero((pipeline > 2) & (model.num_layers % pipeline > 0))
+    last = np.flatnonzero(pipeline > 1)
+    owner = np.concatenate([everyone, second, last])
+    stage = np.concatenate([np.zeros_like(everyone), np.ones_like(second), pipeline[last] - 1])
+    return _rows(layouts, owner, stage, model, global_batch_size)
+
+
+def all_stages(layouts: Candidates, model: ModelSpec, global_batch_size: int) -> StageRows:
+    """Return every stage of every layout, in order."""
+    pipeline = layouts.pipeline_parallel
+    owner = np.repeat(np.arange(len(layouts)), pipeline)
+    starts = np.cumsum(pipeline) - pipeline
+    stage = np.arange(owner.size) - starts[owner]
+    return _rows(layouts, owner, stage, model, global_batch_size)
+
+
+def _rows(layouts: Candidates, owner: IntArray, stage: IntArray, model: ModelSpec, global_batch_size: int) -> StageRows:
+    pipeline = layouts.pipeline_parallel[owner]
+    first, count = stage_layers(pipeline, stage, model.num_layers)
+    in_flight = micro_batches_in_flight(
+        pipeline, layouts.virtual_pipeline[owner], stage, layouts.micro_batches(global_batch_size)[owner]
+    )
+    return StageRows(
+        owner=owner,
+        stage=stage,
+        first_layer=first,
+        layers=count,
+        layers_of_kind=tuple(before[first + count] - before[first] for before in _layers_before(model)),
+        has_embedding=stage == 0,
+        has_head=stage == pipeline - 1,
+        in_flight=in_flight,
+    )
+
+
+def _layers_before(model: ModelSpec) -> list[IntArray]:
+    """Return for each kind of layer how many stand before layer i, for i up to the number of layers."""
+    counts = []
+    for block in model.layers:
+        is_kind = np.zeros(model.num_layers + 1, dtype=np.int64)
+        is_kind[np.array(block.layers, dtype=np.int64) + 1] = 1
+        counts.append(np.cumsum(is_kind))
+    return counts

@@ -1,0 +1,67 @@
+"""Ring collectives over groups of ranks, within a node and between nodes.
+
+Source: Patarasuk & Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002; the
+hops' latencies as NCCL's own tuning model adds them (graph/tuning.cc).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planners.hardware import Hardware
+from planners.layout.candidates import FloatArray, IntArray
+from planners.timing.efficiency import Efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGroup:
+    """Groups of `ranks` ranks each, one entry a layout, and the rate and latency of one hop round them."""
+
+    ranks: IntArray
+    bytes_per_second: FloatArray
+    ring_seconds: FloatArray
+    launch_seconds: float
+
+
+def rank_group(ranks: IntArray, stride: IntArray, hardware: Hardware, efficiency: Efficiency) -> RankGroup:
+    """Return groups whose members stand `stride` ranks apart.
+
+    A ring that leaves the node is as fast as the network cards of all its
+    members in the node together, and never faster than the link inside.
+    """
+    in_node = np.clip(hardware.gpus_per_node // np.maximum(stride, 1), 1, np.maximum(ranks, 1))
+    leaves_node = ranks > in_node
+    link = hardware.gpu.link_bytes_per_second
+    network = np.minimum(link, in_node * hardware.gpu.nic_bytes_per_second)
+    nodes = np.ceil(ranks / in_node)
+    inner_hops = np.maximum(ranks - nodes, 0)
+    ring = inner_hops * efficiency.link_hop_seconds + (nodes - 1) * efficiency.network_hop_seconds
+    return RankGroup(
+        ranks=ranks,
+        bytes_per_second=np.where(leaves_node, network, link) * efficiency.collective_bandwidth_fraction,
+        ring_seconds=ring,
+        launch_seconds=efficiency.launch_seconds,
+    )
+
+
+def all_gather_seconds(gathered_bytes: FloatArray, group: RankGroup) -> FloatArray:
+    """Return one ring all-gather, or reduce-scatter: each rank sends all chunks but one."""
+    ranks = np.maximum(group.ranks, 1)
+    sent = gathered_bytes * (ranks - 1) / ranks
+    seconds = group.launch_seconds + group.ring_seconds + sent / group.bytes_per_second
+    result: FloatArray = np.where(ranks > 1, seconds, 0.0)
+    return result
+
+
+def all_reduce_seconds(message_bytes: FloatArray, group: RankGroup) -> FloatArray:
+    """Return one ring all-reduce: a reduce-scatter and an all-gather of the same message."""
+    return 2.0 * all_gather_seconds(message_bytes, group)
+
+
+def send_seconds(message_bytes: FloatArray, group: RankGroup) -> FloatArray:
+    """Return one send to the next rank of the group."""
+    seconds = group.launch_seconds + message_bytes / group.bytes_per_second
+    result: FloatArray = np.where(group.ranks > 1, seconds, 0.0)
+    return result

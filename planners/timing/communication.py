@@ -1,0 +1,99 @@
+"""The communication table: each kind of collective, its message a layer, its calls and seconds a step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planners.hardware import Hardware
+from planners.layout.candidates import Candidates
+from planners.memory.holdings import shard_ranks
+from planners.memory.job import Job
+from planners.plans import Communication
+from planners.timing.collectives import RankGroup, all_gather_seconds, all_reduce_seconds, send_seconds
+from planners.timing.efficiency import Efficiency
+from planners.timing.traffic import (
+    ALL_REDUCES_PER_LAYER,
+    context_message_bytes,
+    rank_groups,
+    tensor_parallel_message_bytes,
+)
+
+
+def communication_of(
+    layouts: Candidates, index: int, job: Job, hardware: Hardware, efficiency: Efficiency
+) -> tuple[Communication, ...]:
+    """Return the collectives of one layout; bytes are messages in one layer and micro-batch, before the ring's factor.
+
+    Tensor parallelism: four all-reduces of b·s·h elements, 8·b·s·h bytes in 16
+    bits. Pipeline: 2·b·s·h bytes a boundary. Data parallelism: the gradients of
+    the layer's parameters, 24·h² bytes in 16 bits for a plain layer of 12·h².
+    """
+    one = layouts.take([index])
+    groups = rank_groups(one, job, hardware, efficiency)
+    layers = -(-job.model.num_layers // int(one.pipeline_parallel[0]))
+    micro_batches = int(one.micro_batches(job.global_batch_size)[0])
+    message = float(tensor_parallel_message_bytes(one, job)[0])
+    rows: list[Communication] = []
+    if one.tensor_parallel[0] > 1:
+        kind = "all_gather_and_reduce_scatter" if one.sequence_parallel[0] else "all_reduce"
+        calls = ALL_REDUCES_PER_LAYER * layers * micro_batches
+        seconds = calls * _seconds(all_reduce_seconds, message, groups.tensor)
+        rows.append(_row("tensor", kind, ALL_REDUCES_PER_LAYER * message, calls, seconds))
+    if one.context_parallel[0] > 1:
+        hops = 3 * (int(one.context_parallel[0]) - 1)
+        ring = float(context_message_bytes(one, job)[0])
+        calls = hops * layers * micro_batches
+        rows.append(_row("context", "send", hops * ring, calls, calls * _seconds(send_seconds, ring, groups.context)))
+    if one.pipeline_parallel[0] > 1:
+        division = int(one.tensor_parallel[0]) if one.sequence_parallel[0] else 1
+        calls = 2 * micro_batches * int(one.virtual_pipeline[0])
+        seconds = calls * _seconds(send_seconds, message / division, groups.pipeline)
+        rows.append(_row("pipeline", "send", message / division, calls, seconds))
+    rows.extend(_data_rows(one, job, layers, micro_batches, groups.data, groups.shard, groups.replica))
+    return tuple(rows)
+
+
+def _data_rows(
+    one: Candidates,
+    job: Job,
+    layers: int,
+    micro_batches: int,
+    data: RankGroup,
+    shard: RankGroup,
+    replica: RankGroup,
+) -> list[Communication]:
+    """Return gradient reduction and weight gathering, as the ZeRO stage orders them."""
+    tensor, stage = int(one.tensor_parallel[0]), int(one.zero_stage[0])
+    part = job.layers[0]
+    learning = sum(weight.local_elements(tensor) for weight in part.trainable)
+    everything = learning + sum(weight.local_elements(tensor) for weight in part.frozen)
+    gradient = float(learning * (job.profile.weights.reduce_bytes or job.states.gradient))
+    weights = float(everything * job.precision.compute_bytes)
+    rows: list[Communication] = []
+
+    def add(group: str, operation: str, message: float, calls: int, ranks: RankGroup) -> None:
+        work = all_reduce_seconds if operation == "all_reduce" else all_gather_seconds
+        rows.append(_row(group, operation, message, calls, calls * _seconds(work, message, ranks)))
+
+    if stage == 0 and int(data.ranks[0]) > 1:
+        add("data", "all_reduce", gradient, layers, data)
+    if stage == 1 and int(data.ranks[0]) > 1:
+        add("data", "reduce_scatter", gradient, layers, data)
+        add("data", "all_gather", weights, layers, shard)
+    if stage >= 2 and int(shard.ranks[0]) > 1:
+        gathers = 2 * layers * micro_batches if stage == 3 else layers
+        add("data", "all_gather", weights, gathers, shard)
+        add("data", "reduce_scatter", gradient, layers * micro_batches, shard)
+    if stage >= 2 and int(replica.ranks[0]) > 1:
+        add("replica", "all_reduce", gradient / int(shard_ranks(one, job)[0]), layers, replica)
+    return rows
+
+
+def _seconds(work: object, message: float, group: RankGroup) -> float:
+    return float(work(np.array([message]), group)[0])  # type: ignore[operator]
+
+
+def _row(group: str, operation: str, message: float, calls: int, seconds: float) -> Communication:
+    return Communication(
+        group=group, operation=operation, bytes_per_layer=int(message), calls_per_step=calls, seconds=seconds
+    )

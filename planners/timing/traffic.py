@@ -1,0 +1,145 @@
+"""Communication of a step: who sends what, how often, and how long it takes.
+
+Tensor parallelism all-reduces b·s·h elements twice forward and twice backward
+in a layer (Shoeybi et al. 2019, arXiv:1909.08053); with sequence parallelism the
+same bytes go as all-gathers and reduce-scatters. Data parallelism reduces each
+gradient once; ZeRO-3 gathers the weights forward and backward as well, half as
+much again (Rajbhandari et al. 2020, section 7, arXiv:1910.02054).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planners.hardware import Hardware
+from planners.layout.candidates import FULL, Candidates, FloatArray, IntArray
+from planners.memory.holdings import shard_ranks
+from planners.memory.job import Job
+from planners.timing.collectives import (
+    RankGroup,
+    all_gather_seconds,
+    all_reduce_seconds,
+    rank_group,
+    send_seconds,
+)
+from planners.timing.efficiency import Efficiency
+
+ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """The rank groups of a mesh whose innermost axis is tensor, then context, data and pipeline."""
+
+    tensor: RankGroup
+    context: RankGroup
+    shard: RankGroup
+    replica: RankGroup
+    data: RankGroup
+    pipeline: RankGroup
+
+
+def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> Groups:
+    """Return every axis's groups with their place in the machine."""
+    one = np.ones_like(layouts.tensor_parallel)
+    tensor, context, data = layouts.tensor_parallel, layouts.context_parallel, layouts.data_parallel
+    over_context = job.profile.sharding.over_context
+    shard_stride = tensor if over_context else tensor * context
+
+    def group(ranks: IntArray, stride: IntArray) -> RankGroup:
+        return rank_group(ranks, stride, hardware, efficiency)
+
+    ranks = shard_ranks(layouts, job)
+    return Groups(
+        tensor=group(tensor, one),
+        context=group(context, tensor),
+        shard=group(ranks, shard_stride),
+        replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group),
+        data=group(data * context, tensor),
+        pipeline=group(layouts.pipeline_parallel, tensor * context * data),
+    )
+
+
+def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the trainable parameters of one rank's share of the model, stages taken as equal."""
+    return job.trainable_parameters / (layouts.tensor_parallel * layouts.pipeline_parallel)
+
+
+def tensor_parallel_message_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return one all-reduce of a layer: b·s·h elements of the compute precision."""
+    result: FloatArray = layouts.local_tokens(job.sequence_length) * job.model.hidden_size * job.precision.compute_bytes
+    return result
+
+
+def tensor_parallel_seconds_per_layer(layouts: Candidates, job: Job, groups: Groups) -> FloatArray:
+    """Return a layer's all-reduces of one micro-batch, those of a full recompute included."""
+    one = all_reduce_seconds(tensor_parallel_message_bytes(layouts, job), groups.tensor)
+    again = np.where(layouts.recompute == FULL, ALL_REDUCES_PER_LAYER / 2, 0.0)
+    result: FloatArray = one * (ALL_REDUCES_PER_LAYER + again)
+    return result
+
+
+def context_message_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return one rank's keys and values of a layer, which a ring passes on."""
+    heads = np.maximum(job.model.key_value_heads / layouts.tensor_parallel, 1.0)
+    head_dim = max(op.key_dim for part in job.layers for op in part.block.operations)
+    tokens = layouts.local_tokens(job.sequence_length)
+    result: FloatArray = 2.0 * heads * head_dim * tokens * job.precision.compute_bytes
+    return result
+
+
+def context_seconds_per_layer(
+    layouts: Candidates, job: Job, groups: Groups, attention_seconds: FloatArray
+) -> FloatArray:
+    """Return what ring attention cannot hide behind the attention itself.
+
+    The ring passes keys and values on once forward and, with their gradients,
+    twice backward (Liu et al. 2023, arXiv:2310.01889).
+    """
+    hops = np.maximum(layouts.context_parallel - 1, 0)
+    ring = hops * send_seconds(context_message_bytes(layouts, job), groups.context)
+    result: FloatArray = np.maximum(3.0 * ring - attention_seconds, 0.0)
+    return result
+
+
+def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups) -> FloatArray:
+    """Return all gradient and weight traffic of a step, hidden or not.
+
+    Stage 0 and 1 reduce once a step. From stage 2 on a rank keeps only its part
+    of the gradients and so reduces after every micro-batch; stage 3 gathers the
+    weights twice in every micro-batch.
+    """
+    local = stage_parameters(layouts, job)
+    micro_batches = layouts.micro_batches(job.global_batch_size)
+    gradient_bytes = local * (job.profile.weights.reduce_bytes or job.states.gradient)
+    weight_bytes = _gathered_bytes(layouts, job)
+    layers = job.model.num_layers / layouts.pipeline_parallel
+    calls = np.maximum(layers, 1.0)
+
+    def by_layer(total: FloatArray, group: RankGroup) -> FloatArray:
+        return calls * all_gather_seconds(total / calls, group)
+
+    gather, reduce = by_layer(weight_bytes, groups.shard), by_layer(gradient_bytes, groups.shard)
+    stage = layouts.zero_stage
+    plain = all_reduce_seconds(gradient_bytes, groups.data)
+    sharded = np.select(
+        [stage == 1, stage == 2, stage == 3],
+        [
+            by_layer(gradient_bytes, groups.data) + gather,
+            micro_batches * reduce + gather,
+            micro_batches * (2.0 * gather + reduce),
+        ],
+        default=plain,
+    )
+    replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
+    result: FloatArray = np.where(stage >= 2, sharded + replicas, sharded)
+    return result
+
+
+def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
+    everything = job.model.parameters / (layouts.tensor_parallel * layouts.pipeline_parallel)
+    result: FloatArray = everything * float(job.precision.compute_bytes)
+    return result

@@ -1,0 +1,205 @@
+"""Front door of the training planner."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from planners.advice import advice_for
+from planners.architecture import OperationKind
+from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.layout.fixed import check_fixed, check_framework
+from planners.layout.search import Found, Pool, search
+from planners.layout.sharding import sharding_of
+from planners.memory.adapters import check_targets
+from planners.memory.job import Job, training_job, why_unsupported
+from planners.memory.optimizers import optimizer_kind
+from planners.memory.peak import VERDICT_NAMES, memory_of
+from planners.memory.profile import profiles_to_search
+from planners.plans import Alternative, SearchCounts, TrainingAnswer, TrainingPlan
+from planners.precision import training_precision
+from planners.questions import TrainingQuestion
+from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
+from planners.run import run_of
+from planners.timing.communication import communication_of
+from planners.timing.efficiency import Efficiency, load_efficiency
+from planners.timing.step import step_of
+
+METHODS = ("full", "lora", "qlora")
+OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
+ATTENTION_KINDS = ("flash", "eager")
+# Kinds of work whose activations are not derived yet: experts' routing and recurrent layers.
+NOT_YET_PLANNED = (OperationKind.ROUTING, OperationKind.CONVOLUTION, OperationKind.SCAN)
+GIB = 2**30
+
+
+def plan_training(question: TrainingQuestion) -> TrainingAnswer:
+    """Return the best layout for a training job, or the closest where none fits.
+
+    Raises `InvalidQuestion` for values that make no sense, `ImpossibleLayout` for
+    fixed degrees that cannot exist, and `NotYetAvailable` for what this version
+    does not plan.
+    """
+    answer = _plan(question)
+    if answer.verdict == "fits":
+        return answer
+    return dataclasses.replace(answer, advice=advice_for(question, _plan))
+
+
+def _plan(question: TrainingQuestion) -> TrainingAnswer:
+    """Return the answer without advice."""
+    check_question(question)
+    check_fixed(question)
+    efficiency = load_efficiency()
+    found = search(question, _jobs(question), efficiency)
+    pool, index = found.pools[found.chosen[0]], found.chosen[1]
+    plan = _full_plan(question, pool, index, efficiency)
+    verdict = VERDICT_NAMES[int(pool.verdicts[index])]
+    return TrainingAnswer(
+        fits=found.fits,
+        verdict=verdict,
+        summary=_summary(question, plan, verdict),
+        plan=plan,
+        alternatives=tuple(_alternative(question, found, *place) for place in found.alternatives),
+        search=SearchCounts(
+            layouts_considered=found.considered, layouts_excluded=found.excluded, layouts_fitting=found.fitting
+        ),
+        advice=(),
+        assumptions=_assumptions(question, pool.job, efficiency),
+    )
+
+
+def check_question(question: TrainingQuestion) -> None:
+    """Raise where a value of the question is out of range or not planned yet."""
+    training_precision(question.precision)
+    optimizer_kind(question.optimizer)
+    for value, known, pointer in (
+        (question.method, METHODS, "/training/method"),
+        (question.objective, OBJECTIVES, "/objective"),
+        (question.attention, ATTENTION_KINDS, "/training/attention"),
+    ):
+        if value not in known:
+            raise InvalidQuestion(f"{value[:40]!r} is not one of {', '.join(known)}.", pointer=pointer)
+    for number, pointer in (
+        (question.sequence_length, "/training/sequence_length"),
+        (question.global_batch_size, "/training/global_batch_size"),
+    ):
+        if number < 1:
+            raise InvalidQuestion(f"must be at least 1, not {number}.", pointer=pointer)
+    if question.tokens is not None and question.tokens <= 0:
+        raise InvalidQuestion("tokens must be above 0.", pointer="/training/tokens")
+    if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
+        raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer="/deadline_seconds")
+    if question.method != "full":
+        check_targets(question.model.layers, question.lora)
+    _check_model(question)
+    _check_gpu(question)
+
+
+def _check_model(question: TrainingQuestion) -> None:
+    blocks = question.model.layers
+    kinds = {op.kind for block in blocks for op in block.operations}
+    if kinds & set(NOT_YET_PLANNED) or any(weight.experts > 1 for block in blocks for weight in block.weights):
+        raise NotYetAvailable(
+            f"training of {question.model.model_type} models is not planned yet: "
+            "experts and recurrent layers are missing.",
+            pointer="/model",
+        )
+
+
+def _check_gpu(question: TrainingQuestion) -> None:
+    gpu, wanted = question.hardware.gpu, training_precision(question.precision).compute_format
+    if wanted not in gpu.peak_flops_per_second:
+        known = ", ".join(gpu.peak_flops_per_second)
+        raise InvalidQuestion(
+            f"{gpu.name} does not compute in {wanted}; it has {known}.", pointer="/training/precision"
+        )
+    if question.hardware.limit_bytes <= 0:
+        raise InvalidQuestion(
+            "reserve_bytes and used_bytes leave nothing of the card.", pointer="/hardware/reserve_bytes"
+        )
+
+
+def _jobs(question: TrainingQuestion) -> list[Job]:
+    """Return the job through every framework that may run it; raise where none can."""
+    profiles = profiles_to_search(question.framework)
+    able = [profile for profile in profiles if why_unsupported(question, profile) is None]
+    if not able:
+        problem = why_unsupported(question, profiles[0])
+        raise problem or InvalidQuestion("no framework can run this job.", pointer="/framework")
+    fitting = [profile for profile in able if check_framework(question, profile) is None]
+    if not fitting:
+        pointer = check_framework(question, able[0]) or "/layout"
+        raise InvalidQuestion(f"{able[0].name} cannot do what is fixed at {pointer}.", pointer=pointer)
+    return [training_job(question, profile) for profile in fitting]
+
+
+def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency) -> TrainingPlan:
+    hardware, job = question.hardware, pool.job
+    step = step_of(pool.layouts, index, job, hardware, efficiency)
+    return TrainingPlan(
+        layout=pool.layouts.layout(
+            index,
+            framework=job.profile.name,
+            global_batch_size=question.global_batch_size,
+            offload_target=question.layout.offload_target or "cpu",
+        ),
+        memory=memory_of(pool.layouts, index, job, hardware),
+        step=step,
+        run=run_of(question, job, pool.layouts, index, step),
+        communication=communication_of(pool.layouts, index, job, hardware, efficiency),
+        sharding=sharding_of(pool.layouts, index, job),
+    )
+
+
+def _alternative(question: TrainingQuestion, found: Found, number: int, index: int) -> Alternative:
+    pool = found.pools[number]
+    peak = int(pool.peaks[index])
+    return Alternative(
+        layout=pool.layouts.layout(
+            index,
+            framework=pool.job.profile.name,
+            global_batch_size=question.global_batch_size,
+            offload_target=question.layout.offload_target or "cpu",
+        ),
+        peak_bytes=peak,
+        margin_bytes=question.hardware.limit_bytes - peak,
+        step_seconds=float(pool.seconds[index]),
+        verdict=VERDICT_NAMES[int(pool.verdicts[index])],
+    )
+
+
+def _summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str:
+    layout, memory = plan.layout, plan.memory
+    needs = f"{memory.peak_bytes / GIB:.1f} GiB of {memory.limit_bytes / GIB:.1f} GiB a GPU"
+    degrees = f"data {layout.data_parallel} x tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel}"
+    if layout.context_parallel > 1:
+        degrees += f" x context {layout.context_parallel}"
+    where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}, {degrees}"
+    how = f"ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, recompute {layout.recompute}"
+    if verdict == "no":
+        return f"Does not fit: {where}, {how} needs {needs} in {memory.phase}, the least of all layouts tried."
+    word = "Fits" if verdict == "fits" else "Fits tightly"
+    speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
+    return f"{word}: {where}, {how} needs {needs} in {memory.phase} and takes {speed}."
+
+
+def _assumptions(question: TrainingQuestion, job: Job, efficiency: Efficiency) -> tuple[str, ...]:
+    profile = job.profile
+    basis = "measured runs of it are on record" if profile.measured else "no measured run of it is on record"
+    memory_band = f"{profile.band.low:.2f} to {profile.band.high:.2f} times the estimate: {profile.band.reason}"
+    time_band = f"{efficiency.low:.2f} to {efficiency.high:.2f} times the estimate"
+    notes = [
+        f"Memory follows the profile {profile.name!r} ({profile.title}); {basis}. The peak may lie from {memory_band}.",
+        f"Step time rests on {efficiency.provenance}; it may lie from {time_band}.",
+        "Model operations count a causal mask and no recompute.",
+        f"Up to {efficiency.overlap_fraction:.0%} of data-parallel traffic hides behind computation, no other does.",
+        f"Attention is {question.attention}; host_bytes are for each GPU.",
+    ]
+    if job.optimizer.paged_to_host:
+        notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
+    if question.resilience.checkpoint_bytes_per_second is None:
+        rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
+        notes.append(f"Checkpoints are written at {rate:.0f} MB/s a GPU, Llama 3's published storage rate.")
+    if question.resilience.restart_seconds is None:
+        notes.append(f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published detection and diagnosis time.")
+    return (*notes, *question.model.assumptions, *question.hardware.gpu.assumptions)

@@ -1,0 +1,66 @@
+from dataclasses import fields
+
+import numpy as np
+
+from planners.layout.axes import candidate_layouts, gpu_counts
+from planners.questions import Recompute
+from tests.planners.factories import question
+from tests.planners.training_cases import job
+
+
+def layouts(framework: str = "fsdp2", **changes):
+    asked = question(framework=framework, **changes)
+    return candidate_layouts(asked, job(framework, **changes), np.array([8]))
+
+
+def test_degrees_always_multiply_to_the_gpus():
+    assert set(layouts().gpus.tolist()) == {8}
+
+
+def test_fixed_values_are_kept():
+    found = layouts(
+        micro_batch_size=2, recompute=Recompute(mode="full"), layout={"tensor_parallel": 2, "zero_stage": 3}
+    )
+    assert set(found.micro_batch_size.tolist()) == {2}
+    assert set(found.recompute.tolist()) == {2}
+    assert set(found.tensor_parallel.tolist()) == {2}
+    assert set(found.zero_stage.tolist()) == {3}
+
+
+def test_no_layout_stands_twice():
+    found = layouts("reference")
+    columns = np.stack([getattr(found, entry.name) for entry in fields(found)])
+    assert np.unique(columns, axis=1).shape[1] == len(found)
+
+
+def test_offload_is_not_tried_unasked():
+    assert set(layouts("deepspeed").offload.tolist()) == {0}
+    asked = question(framework="deepspeed")
+    later = candidate_layouts(asked, job("deepspeed"), np.array([8]), with_offload=True)
+    assert set(later.offload.tolist()) == {1, 2}
+
+
+def test_selective_recompute_is_left_out_where_it_gains_nothing():
+    assert 1 not in layouts("megatron").recompute.tolist()
+    assert 1 in layouts("megatron", attention="eager").recompute.tolist()
+
+
+def test_a_fixed_number_of_gpus_is_one_batch():
+    assert [batch.tolist() for batch in gpu_counts(question(gpus=8))] == [[8]]
+
+
+def test_a_range_has_every_count_in_a_node_and_whole_nodes_above():
+    assert [batch.tolist() for batch in gpu_counts(question(gpus=(6, 32)))] == [[6, 7, 8, 16, 24, 32]]
+
+
+def test_a_long_range_is_thinned_to_powers_of_two_and_its_ends():
+    (batch,) = gpu_counts(question(gpus=(8, 1000)))
+    assert batch.tolist() == [8, 16, 32, 64, 128, 256, 512, 1000]
+
+
+def test_the_fewest_gpus_are_looked_for_in_growing_batches():
+    batches = gpu_counts(question(gpus=None))
+    assert batches[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [batch.tolist() for batch in batches[1:3]] == [[16, 24], [32, 40, 48, 56]]
+    # From 16 nodes on eight counts an octave: 16, 18, 20 ... nodes.
+    assert batches[4].tolist()[:3] == [128, 144, 160]

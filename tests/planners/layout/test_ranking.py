@@ -1,0 +1,87 @@
+import math
+
+import numpy as np
+
+from planners.layout.candidates import candidates_from_rows
+from planners.layout.ranking import Ranked, best_index, closest_index, complexity, pareto_front, run_steps
+from tests.planners.factories import question
+
+G = 1e9
+
+
+def ranked(rows, peaks, verdicts, seconds):
+    return Ranked(
+        layouts=candidates_from_rows(rows),
+        peaks=np.array(peaks) * G,
+        verdicts=np.array(verdicts, dtype=float),
+        seconds=np.array(seconds, dtype=float),
+    )
+
+
+EIGHT = {"data_parallel": 8}
+
+
+def test_the_fastest_that_fits_wins():
+    assert best_index(ranked([EIGHT] * 3, [1, 1, 99], [2, 2, 0], [2.0, 1.0, math.inf]), question()) == 1
+
+
+def test_a_layout_with_room_goes_before_a_faster_tight_one():
+    assert best_index(ranked([EIGHT] * 2, [60, 78], [2, 1], [2.0, 1.0]), question()) == 0
+
+
+def test_of_near_equals_the_simpler_wins():
+    rows = [{"data_parallel": 4, "tensor_parallel": 2}, EIGHT]
+    assert best_index(ranked(rows, [60, 60], [2, 2], [1.0, 1.005]), question()) == 1
+    assert best_index(ranked(rows, [60, 60], [2, 2], [1.0, 1.02]), question()) == 0
+
+
+def test_fewest_gpus_takes_fewer_before_faster():
+    rows = [{"data_parallel": 16}, EIGHT]
+    assert best_index(ranked(rows, [60, 60], [2, 1], [1.0, 2.0]), question(objective="fewest_gpus")) == 1
+
+
+def test_cost_is_gpus_times_seconds():
+    rows = [{"data_parallel": 16}, EIGHT]
+    assert best_index(ranked(rows, [60, 60], [2, 2], [1.1, 2.0]), question(objective="cost")) == 1
+    assert best_index(ranked(rows, [60, 60], [2, 2], [0.9, 2.0]), question(objective="cost")) == 0
+
+
+def test_a_deadline_takes_the_fewest_gpus_that_keep_it():
+    # 100 steps of 64 x 8,192 tokens: 1.5 s a step take 150 s, 2.5 s take 250 s.
+    rows = [{"data_parallel": 32}, {"data_parallel": 16}, EIGHT]
+    pool = ranked(rows, [60, 60, 60], [2, 2, 2], [1.0, 1.5, 2.5])
+    budget = {"objective": "deadline", "tokens": 100 * 64 * 8192}
+    assert best_index(pool, question(**budget, deadline_seconds=200.0)) == 1
+    assert best_index(pool, question(**budget, deadline_seconds=250.0)) == 2
+    # None keeps it: the fastest.
+    assert best_index(pool, question(**budget, deadline_seconds=50.0)) == 0
+
+
+def test_the_closest_needs_the_least_memory():
+    assert closest_index(ranked([EIGHT] * 3, [95, 90, 99], [0, 0, 0], [math.inf] * 3)) == 1
+
+
+def test_complexity_counts_moving_parts():
+    layouts = candidates_from_rows([EIGHT, {"tensor_parallel": 8, "sequence_parallel": True}, {"pipeline_parallel": 8}])
+    assert complexity(layouts).tolist() == [0, 2, 1]
+
+
+def test_the_front_holds_what_nothing_beats():
+    # Faster with more memory and slower with less stay; slower with more goes; more GPUs stay only where faster.
+    rows = [EIGHT, EIGHT, EIGHT, {"data_parallel": 16}, {"data_parallel": 16}]
+    front = pareto_front(ranked(rows, [70, 60, 75, 65, 75], [2] * 5, [1.0, 2.0, 3.0, 0.5, 1.5]))
+    assert front == [3, 0, 1]
+
+
+def test_a_long_front_is_thinned_to_twelve_with_its_ends():
+    count = 40
+    pool = ranked([EIGHT] * count, list(range(80, 80 - count, -1)), [2] * count, list(range(1, count + 1)))
+    front = pareto_front(pool)
+    assert len(front) == 12
+    assert (front[0], front[-1]) == (0, count - 1)
+
+
+def test_steps_are_rounded_up():
+    assert run_steps(question(tokens=64 * 8192 * 10 + 1)) == 11
+    assert run_steps(question(tokens=64 * 8192 * 10)) == 10
+    assert run_steps(question()) is None

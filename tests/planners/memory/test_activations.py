@@ -1,0 +1,68 @@
+import pytest
+
+from planners.memory.activations import checkpoint_width, kept_bytes, selectively_kept_bytes, widest_tensor
+from planners.memory.profile import load_profile
+from tests.planners.factories import gpt, llama
+
+REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
+H, F = 4096, 14336
+
+
+def test_korthikanti_s_plain_layer_keeps_34_bytes_a_feature():
+    kept = kept_bytes(gpt().layers[0], REFERENCE, attention="flash", element_bytes=2)
+    # Tensor parallelism leaves 10 whole (norms' inputs and outputs, two masks) and divides 24.
+    assert (kept.sequence_bytes, kept.tensor_bytes) == (10 * H, 24 * H)
+
+
+def test_scores_cost_five_bytes_a_head_and_position():
+    assert kept_bytes(gpt().layers[0], REFERENCE, attention="eager", element_bytes=2).score_bytes == 5 * 32
+
+
+def test_gated_layers_keep_no_dropout():
+    kept = kept_bytes(llama().layers[0], REFERENCE, attention="eager", element_bytes=2)
+    assert kept.score_bytes == 2 * 32
+    assert kept.sequence_bytes == 8 * H
+
+
+def test_separate_kernels_keep_what_a_trace_of_transformers_shows():
+    # Traced: S(16h + 4 nq + 4 kv + 8f) + 4 heads S, and two fp32 statistics of the norms.
+    kernels = load_profile("accelerate").kernels
+    kept = kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
+    assert kept.sequence_bytes == 16 * H + 2 * 4
+    assert kept.tensor_bytes == 4 * H + 4 * 1024 + 8 * F + 4 * 32
+
+
+def test_stacks_that_keep_gathered_inputs_do_not_divide_them():
+    kept = kept_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2)
+    assert kept.gathered_bytes == 2 * 2 * H
+
+
+def test_selective_recompute_throws_the_scores_away():
+    layer = gpt().layers[0]
+    kept = selectively_kept_bytes(layer, REFERENCE, policy="attention_scores", attention="eager", element_bytes=2)
+    assert kept.score_bytes == 0
+    assert kept.sequence_bytes + kept.tensor_bytes == 34 * H
+
+
+def test_alternate_products_keep_query_value_gate_and_down():
+    # Input and down 2h each; query, context nq, value kv, gate f in 2 bytes, and the attention's statistic.
+    layer = llama().layers[0]
+    kept = selectively_kept_bytes(layer, FSDP2, policy="alternate_matmuls", attention="flash", element_bytes=2)
+    assert kept.sequence_bytes == 4 * H
+    assert kept.tensor_bytes == 2 * (H + H + 1024 + F) + 4 * 32
+
+
+def test_no_policy_keeps_everything():
+    layer = llama().layers[0]
+    everything = kept_bytes(layer, FSDP2, attention="flash", element_bytes=2)
+    same = selectively_kept_bytes(layer, FSDP2, policy="none", attention="flash", element_bytes=2)
+    assert same == everything
+
+
+@pytest.mark.parametrize("model", [llama(), gpt()])
+def test_full_recompute_keeps_the_layer_s_input(model):
+    assert checkpoint_width(model.layers[0]) == H
+
+
+def test_the_widest_tensor_is_the_feed_forward_s():
+    assert widest_tensor(llama().layers[0]) == F

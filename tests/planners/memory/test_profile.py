@@ -1,0 +1,67 @@
+import tomllib
+from importlib import resources
+
+import pytest
+
+from planners.errors import NotYetAvailable, UnknownName
+from planners.memory.profile import NOT_YET_PROFILED, load_profile, profile_names, profiles_to_search
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_names_its_sources_and_an_honest_band(name: str):
+    profile = load_profile(name)
+    assert profile.name == name
+    assert profile.sources
+    assert profile.band.low < 1.0 < profile.band.high
+    assert profile.band.reason
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_profiles_without_measurements_answer_with_a_wider_band(name: str):
+    profile = load_profile(name)
+    widest_measured = max(each.band.high for each in map(load_profile, profile_names()) if each.measured)
+    assert profile.measured or profile.band.high > widest_measured
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "bytes_a_parameter"),
+    # p + g + wider g + copy + two moments: 2+2+0+4+8, 2+2+0+0+4, 2+4+0+4+8, 4+4+0+0+8, 2+2+4+4+8, 2+2+0+0+4.
+    [
+        ("reference", "bf16-mixed", 16),
+        ("reference", "bf16", 8),
+        ("megatron", "bf16-mixed", 18),
+        ("fsdp2", "bf16-mixed", 16),
+        ("deepspeed", "bf16-mixed", 20),
+        ("accelerate", "bf16", 8),
+    ],
+)
+def test_bytes_a_parameter_are_the_stack_s_own(name: str, precision: str, bytes_a_parameter: int):
+    states = load_profile(name).states[precision]
+    total = states.parameter + states.gradient + states.accumulator + states.master + 2 * states.moment
+    assert total == bytes_a_parameter
+
+
+@pytest.mark.parametrize("name", NOT_YET_PROFILED)
+def test_frameworks_without_a_profile_are_not_yet_available(name: str):
+    with pytest.raises(NotYetAvailable, match=name) as caught:
+        load_profile(name)
+    assert caught.value.pointer == "/framework"
+
+
+def test_an_unknown_framework_lists_the_near_ones():
+    with pytest.raises(UnknownName, match="megatron"):
+        load_profile("megatorn")
+
+
+def test_any_searches_measured_profiles_only():
+    assert {profile.name for profile in profiles_to_search("any")} == {"accelerate", "fsdp2", "megatron"}
+
+
+def test_a_named_framework_is_searched_alone():
+    assert [profile.name for profile in profiles_to_search("ddp")] == ["ddp"]
+
+
+def test_profile_files_hold_no_key_twice_and_no_unknown_one():
+    folder = resources.files("planners.memory") / "profiles"
+    keys = {entry.name: set(tomllib.loads(entry.read_text())) for entry in folder.iterdir()}
+    assert len({frozenset(names) for names in keys.values()}) == 1

@@ -1,0 +1,11 @@
+from planners.layout.candidates import candidates_from_rows
+from planners.memory.profile import load_profile
+from planners.memory.runtime import runtime_bytes
+
+
+def test_every_axis_with_ranks_has_a_communicator():
+    runtime = load_profile("fsdp2").runtime
+    layouts = candidates_from_rows([{}, {"data_parallel": 2}, {"data_parallel": 8, "tensor_parallel": 2}])
+    # Context 450 MB and workspace 32 MiB; a pair 544 MB, a larger group 688 MB.
+    alone = 450_000_000 + 33_554_432
+    assert runtime_bytes(layouts, runtime).tolist() == [alone, alone + 544e6, alone + 688e6 + 544e6]

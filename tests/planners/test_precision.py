@@ -1,0 +1,31 @@
+import pytest
+
+from planners.errors import InvalidQuestion, NotYetAvailable, UnknownName
+from planners.precision import dtype_bytes, training_precision
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("fp32", 4), ("tf32", 4), ("bf16", 2), ("bf16-mixed", 2), ("fp16-mixed", 2)]
+)
+def test_activations_are_as_wide_as_the_compute_format(name: str, size: int):
+    assert training_precision(name).compute_bytes == size
+
+
+def test_fp8_is_not_planned_yet():
+    with pytest.raises(NotYetAvailable):
+        training_precision("fp8-mixed")
+
+
+def test_unknown_precisions_list_the_near_ones():
+    with pytest.raises(UnknownName, match="bf16"):
+        training_precision("bf16mixed")
+
+
+def test_tf32_occupies_four_bytes():
+    assert dtype_bytes("tf32", pointer="/x") == 4
+
+
+def test_an_unknown_dtype_points_at_its_field():
+    with pytest.raises(InvalidQuestion) as caught:
+        dtype_bytes("int3", pointer="/training/gradient_dtype")
+    assert caught.value.pointer == "/training/gradient_dtype"

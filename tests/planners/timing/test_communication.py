@@ -1,0 +1,48 @@
+from planners.timing.communication import communication_of
+from planners.timing.efficiency import load_efficiency
+from tests.planners.factories import hardware, llama
+from tests.planners.training_cases import job, one_layout
+
+
+def table(framework: str, **degrees: int | bool):
+    asked = job(framework, global_batch_size=16)
+    rows = communication_of(one_layout(**degrees), 0, asked, hardware(8), load_efficiency())
+    return {(row.group, row.operation): row for row in rows}
+
+
+LAYER = llama().layers[0].elements
+
+
+def test_a_single_gpu_sends_nothing():
+    assert table("reference") == {}
+
+
+def test_full_sharding_gathers_twice_a_micro_batch_and_reduces_in_fp32():
+    rows = table("fsdp2", data_parallel=8, zero_stage=3)
+    gather, reduce = rows["data", "all_gather"], rows["data", "reduce_scatter"]
+    # Two micro-batches of 32 layers.
+    assert (gather.bytes_per_layer, gather.calls_per_step) == (2 * LAYER, 2 * 32 * 2)
+    assert (reduce.bytes_per_layer, reduce.calls_per_step) == (4 * LAYER, 32 * 2)
+
+
+def test_hybrid_sharding_reduces_shards_between_groups():
+    row = table("fsdp2", data_parallel=16, shard_group=8, zero_stage=3)["replica", "all_reduce"]
+    assert row.bytes_per_layer == 4 * LAYER // 8
+
+
+def test_megatron_s_distributed_optimizer_reduces_once_a_step():
+    rows = table("megatron", data_parallel=8, zero_stage=1)
+    assert rows["data", "reduce_scatter"].calls_per_step == 32
+    assert rows["data", "all_gather"].bytes_per_layer == 2 * LAYER
+
+
+def test_sequence_parallelism_sends_the_same_bytes_in_other_calls():
+    plain = table("megatron", tensor_parallel=8)["tensor", "all_reduce"]
+    divided = table("megatron", tensor_parallel=8, sequence_parallel=True)["tensor", "all_gather_and_reduce_scatter"]
+    assert plain.bytes_per_layer == divided.bytes_per_layer == 8 * 8192 * 4096
+
+
+def test_context_ranks_pass_keys_and_values_round():
+    # Keys and values of 1,024 features in 2 bytes for 4,096 tokens, 3 rings of one hop.
+    row = table("fsdp2", context_parallel=2, zero_stage=3)["context", "send"]
+    assert row.bytes_per_layer == 3 * 2 * 1024 * 2 * 4096

@@ -1,0 +1,39 @@
+"""Shortcuts for tests of single layouts: one layout's memory and step, without the search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planners.layout.candidates import Candidates, candidates_from_rows
+from planners.memory.job import Job, training_job
+from planners.memory.peak import memory_of
+from planners.memory.profile import load_profile
+from planners.plans import Memory, Step
+from planners.timing.efficiency import load_efficiency
+from planners.timing.step import step_of
+from tests.planners.factories import question
+
+
+def job(framework: str = "reference", **changes: Any) -> Job:
+    """Return a job through one profile."""
+    return training_job(question(framework=framework, **changes), load_profile(framework))
+
+
+def one_layout(**degrees: int | bool) -> Candidates:
+    """Return one layout; absent degrees are 1 and nothing is sharded or recomputed."""
+    return candidates_from_rows([degrees])
+
+
+def memory(framework: str = "reference", *, layout: dict[str, Any] | None = None, **changes: Any) -> Memory:
+    """Return the memory of one layout; the global batch is one micro-batch a replica unless told otherwise."""
+    degrees = layout or {}
+    batch = degrees.get("data_parallel", 1) * degrees.get("micro_batch_size", 1)
+    asked = question(framework=framework, **{"global_batch_size": batch, **changes})
+    return memory_of(one_layout(**degrees), 0, training_job(asked, load_profile(framework)), asked.hardware)
+
+
+def step(framework: str = "reference", *, layout: dict[str, Any] | None = None, **changes: Any) -> Step:
+    """Return the step of one layout."""
+    asked = question(framework=framework, **changes)
+    through = training_job(asked, load_profile(framework))
+    return step_of(one_layout(**(layout or {})), 0, through, asked.hardware, load_efficiency())
