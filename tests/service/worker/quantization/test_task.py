@@ -1,0 +1,123 @@
+"""The quantization job on small models."""
+
+import json
+
+import pytest
+import torch
+
+from planners.errors import InvalidModelConfig, NotYetAvailable, UnknownName
+from planners.huggingface import describe_config
+from planners.quantization import quantization_estimate, scheme_settings
+from service.worker.quantization.chunk_workers import ChunkWorkers
+from service.worker.quantization.quantized import NonFiniteWeights
+from service.worker.quantization.schemes import quantizer
+from service.worker.quantization.task import quantized_tensor_report, run
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 192, "intermediate_size": 520, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": False,
+}  # fmt: skip
+GPT2 = {"model_type": "gpt2", "n_embd": 96, "n_head": 4, "n_layer": 2, "vocab_size": 500, "n_positions": 64}
+SCHEMES = ("int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "int4", "mxfp4")
+
+
+def request(config=LLAMA, **changes):
+    return {"model": {"name": "small", "config": config}, "scheme": "nf4", "weights": "random", "seed": 0, **changes}
+
+
+def ignore(done, total, unit, message):
+    pass
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("double_quantization", [False, True])
+def test_measured_bytes_equal_the_estimate(config, scheme, double_quantization):
+    result = run(request(config, scheme=scheme, double_quantization=double_quantization), ignore)
+    estimate = quantization_estimate(
+        describe_config(config, name="small"), scheme, double_quantization=double_quantization
+    )
+    assert result["quantized_bytes"] == estimate.quantized_bytes
+    assert result["original_bytes"] == estimate.original_bytes
+    assert result["bits_per_parameter"] == estimate.bits_per_parameter
+
+
+def test_the_result_is_json_without_nan_and_names_its_circumstances():
+    result = json.loads(json.dumps(run(request(), ignore), allow_nan=False))
+    assert result["torch_version"] == torch.__version__
+    assert result["peak_host_bytes"] > 0
+    assert result["seconds"] > 0
+    assert result["bytes_per_second"] > 0
+    assert any("0.02" in note for note in result["assumptions"])
+
+
+def test_errors_of_the_whole_lie_among_those_of_its_tensors():
+    result = run(request(), ignore)
+    errors = [tensor["relative_error"] for tensor in result["tensors"]]
+    assert len(errors) == 2 * 7
+    assert min(errors) <= result["relative_error"] <= max(errors)
+    assert result["max_abs_error"] == max(tensor["max_abs_error"] for tensor in result["tensors"])
+    # 0.092 on normal numbers (Dettmers et al. 2023's NF4 in blocks of 64).
+    assert result["relative_error"] == pytest.approx(0.092, abs=0.002)
+
+
+def test_the_ten_worst_tensors_come_worst_first():
+    result = run(request(), ignore)
+    worst = [tensor["relative_error"] for tensor in result["worst_tensors"]]
+    assert worst == sorted((tensor["relative_error"] for tensor in result["tensors"]), reverse=True)[:10]
+
+
+def test_the_same_seed_gives_the_same_errors():
+    first, second, other = (run(request(seed=seed), ignore) for seed in (3, 3, 4))
+    assert first["relative_error"] == second["relative_error"] != other["relative_error"]
+
+
+def test_progress_counts_bytes_up_to_the_total():
+    calls = []
+    run(request(), lambda *call: calls.append(call))
+    done = [call[0] for call in calls]
+    assert done[0] == 0
+    assert done == sorted(done)
+    assert calls[-1][0] == calls[-1][1]
+    assert {call[2] for call in calls} == {"bytes"}
+
+
+def test_a_cancel_raised_by_the_report_ends_the_job():
+    def cancel(done, total, unit, message):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(request(), cancel)
+
+
+def test_the_configs_own_initializer_range_is_used():
+    wide = run(request({**LLAMA, "initializer_range": 0.2}), ignore)
+    assert wide["max_abs_error"] > 5 * run(request(), ignore)["max_abs_error"]
+
+
+@pytest.mark.parametrize("value", [0, -0.02, float("nan"), float("inf"), "0.02", True])
+def test_an_initializer_range_that_is_no_positive_number_is_refused(value):
+    with pytest.raises(InvalidModelConfig, match="positive"):
+        run(request({**LLAMA, "initializer_range": value}), ignore)
+
+
+def test_what_is_not_there_yet_says_so():
+    with pytest.raises(NotYetAvailable, match="checkpoint") as caught:
+        run(request(weights={"path": "/models/x"}), ignore)
+    assert caught.value.pointer == "/weights"
+    with pytest.raises(NotYetAvailable, match="Writing") as caught:
+        run(request(output="/models/y"), ignore)
+    assert caught.value.pointer == "/output"
+
+
+def test_an_unknown_scheme_is_refused():
+    with pytest.raises(UnknownName, match="nf4"):
+        run(request(scheme="nf5"), ignore)
+
+
+def test_a_tensor_that_is_not_finite_is_named():
+    weight = torch.ones(4, 64)
+    weight[1, 3] = torch.nan
+    with ChunkWorkers(threads=1) as workers, pytest.raises(NonFiniteWeights, match=r"layers\.0\.q_proj"):
+        quantized_tensor_report("layers.0.q_proj", weight, quantizer(scheme_settings("nf4")), workers)
