@@ -113,10 +113,9 @@ def _step(
     step: int, job: TraceJob, stack: Stack, rank: Rank, tracker: StorageTracker, batch: dict[str, torch.Tensor]
 ) -> None:
     """Run one optimizer step: forward and backward of each micro-batch, then the update."""
-    parallel_loss = contextlib.nullcontext() if rank.gathers_logits else loss_parallel()
     for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
         tracker.begin_phase(step, FORWARD)
-        with parallel_loss:
+        with contextlib.nullcontext() if rank.gathers_logits else loss_parallel():
             with computing(job, stack):
                 loss = _loss(job, stack, rank, batch)
             tracker.begin_phase(step, BACKWARD)

@@ -136,6 +136,13 @@ def _kept_by_forward(ledger):
     return sum(piece.requested_bytes for piece in ledger._live_after(end - 1) if piece.kind == Kind.FORWARD_ACTIVATION)
 
 
+def test_accumulation_under_tensor_parallelism_opens_the_parallel_loss_for_each_micro_batch():
+    # Step 0 without optimizer states, step 1 with: the second micro-batch of each finds whole gradients.
+    layout = {"framework": "fsdp2", "data_parallel": 2, "tensor_parallel": 2, "sequence_parallel": True}
+    once, twice = traced(**layout), traced(**layout, accumulation_steps=2)
+    assert requested_bytes(twice, Kind.GRADIENT) == requested_bytes(once, Kind.GRADIENT)
+
+
 def test_accumulation_meets_the_second_micro_batch_with_gradients_in_hand():
     ledger = traced(accumulation_steps=5)
     forwards = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == "forward"]
