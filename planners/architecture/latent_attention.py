@@ -19,6 +19,8 @@ class LatentAttention:
     the key) and `value_dim` of value. Where attention is sparse, a token attends to
     `chosen_tokens` positions at most.
 
+    Without `has_rotary` the shared features carry no position either (Kimi Linear).
+
     Source: DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
     """
 
