@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from service import main_job
+
 Examples: TypeAlias = dict[str, Any]
 
 TINY_CONFIG = {
@@ -18,20 +20,7 @@ TINY_CONFIG = {
 }
 
 PLAN_TRAIN: Examples = {
-    "llama-3.1-8b on eight H100s": {
-        "value": {
-            "model": "meta-llama/Llama-3.1-8B",
-            "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8, "gpus_per_node": 8},
-            "training": {
-                "method": "full",
-                "precision": "bf16-mixed",
-                "optimizer": "adamw",
-                "sequence_length": 8192,
-                "global_batch_size": 64,
-                "tokens": 1.5e12,
-            },
-        }
-    },
+    "llama-3.1-8b on eight H100s": {"value": main_job.PLAN_TRAINING},
     "a config of your own, tensor parallelism fixed": {
         "value": {
             "model": {"config": TINY_CONFIG},
@@ -43,22 +32,7 @@ PLAN_TRAIN: Examples = {
 }
 
 PLAN_INFER: Examples = {
-    "qwen2.5-72b on four H100s": {
-        "value": {
-            "model": "Qwen/Qwen2.5-72B-Instruct",
-            "hardware": {"gpu": "h100-sxm-80gb", "gpus": 4},
-            "serving": {
-                "weights": "bf16",
-                "kv_cache": "bf16",
-                "max_model_len": 32768,
-                "input_tokens": 2048,
-                "output_tokens": 512,
-                "concurrency": 64,
-                "slo": {"ttft_seconds": 1.0, "tpot_seconds": 0.05},
-            },
-            "layout": {"tensor_parallel": 4},
-        }
-    },
+    "qwen2.5-72b on four H100s": {"value": main_job.SIZE_SERVING},
     "llama-3.1-8b on one card": {
         "value": {
             "model": "llama-3.1-8b",
@@ -68,18 +42,7 @@ PLAN_INFER: Examples = {
     },
 }
 
-QUANTIZE: Examples = {
-    "llama-3.2-1b to NF4, random weights": {
-        "value": {
-            "model": "meta-llama/Llama-3.2-1B",
-            "scheme": "nf4",
-            "double_quantization": True,
-            "block_size": 64,
-            "weights": "random",
-            "seed": 0,
-        }
-    },
-}
+QUANTIZE: Examples = {"llama-3.2-1b to NF4, random weights": {"value": main_job.QUANTIZE}}
 
 VALIDATE: Examples = {"count": {"value": {"level": "count"}}, "trace": {"value": {"level": "trace"}}}
 

@@ -8,37 +8,11 @@ from typing import Any
 
 import httpx
 
+from service import main_job
+
 POLL_SECONDS = 0.5
 JOB_TIMEOUT_SECONDS = 900.0
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
-
-TRAIN = {
-    "model": "meta-llama/Llama-3.1-8B",
-    "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8, "gpus_per_node": 8},
-    "training": {
-        "method": "full",
-        "precision": "bf16-mixed",
-        "optimizer": "adamw",
-        "sequence_length": 8192,
-        "global_batch_size": 64,
-        "tokens": 1.5e12,
-    },
-    "framework": "fsdp2",
-}
-INFER = {
-    "model": "Qwen/Qwen2.5-72B-Instruct",
-    "hardware": {"gpu": "h100-sxm-80gb", "gpus": 4},
-    "serving": {
-        "weights": "bf16",
-        "kv_cache": "bf16",
-        "max_model_len": 32768,
-        "input_tokens": 2048,
-        "output_tokens": 512,
-        "concurrency": 64,
-    },
-    "layout": {"tensor_parallel": 4},
-}
-QUANTIZE = {"model": "meta-llama/Llama-3.2-1B", "scheme": "nf4", "double_quantization": True, "weights": "random"}
 
 
 class DemoFailed(Exception):
@@ -51,9 +25,9 @@ def run_demo(url: str) -> int:
         try:
             _train_and_validate(client)
             _heading("3. Size Qwen2.5-72B serving on 4 H100s")
-            _print_text(client, f"/plans/{_post(client, '/plan/infer', INFER)['plan_id']}")
+            _print_text(client, f"/plans/{_post(client, '/plan/infer', main_job.SIZE_SERVING)['plan_id']}")
             _heading("4. Quantize Llama-3.2-1B (random weights) to NF4")
-            _follow(client, _post(client, "/quantize", QUANTIZE)["job"]["job_id"])
+            _follow(client, _post(client, "/quantize", main_job.QUANTIZE)["job"]["job_id"])
         except httpx.TransportError as error:
             sys.stderr.write(f"No service answers on {url} ({error}). Start one with `make serve`.\n")
             return 2
@@ -65,7 +39,7 @@ def run_demo(url: str) -> int:
 
 def _train_and_validate(client: httpx.Client) -> None:
     _heading("1. Plan Llama-3.1-8B training on 8 H100s")
-    plan_id = _post(client, "/plan/train", TRAIN)["plan_id"]
+    plan_id = _post(client, "/plan/train", main_job.PLAN_TRAINING)["plan_id"]
     _print_text(client, f"/plans/{plan_id}")
     _heading("2. Validate that plan by tracing one rank's step")
     _follow(client, _post(client, f"/plans/{plan_id}/validate", {"level": "trace"})["job_id"])

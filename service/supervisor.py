@@ -7,6 +7,7 @@ to the next. A child that dies alone is started again.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from types import FrameType
 import httpx
 
 from planners import PLANNER_VERSION
+from service import main_job
 from service.embedded_postgres import EmbeddedPostgres
 from service.persistence.upgrade import upgrade
 from service.processes import die_with_parent
@@ -199,27 +201,21 @@ class Supervisor:
 
 def banner(base_url: str, worker_count: int) -> str:
     """Return what a person sees once the service is up: where it listens, and three things to try."""
-    json_header = "-H 'content-type: application/json'"
-    train = (
-        '{"model": "llama-3.1-8b", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8},'
-        ' "training": {"sequence_length": 8192, "global_batch_size": 64}}'
+    suggestions = (
+        ("/plan/train?format=text", main_job.PLAN_TRAINING),
+        ("/plan/infer?format=text", main_job.SIZE_SERVING),
+        ("/quantize", main_job.QUANTIZE),
     )
-    infer = (
-        '{"model": "Qwen/Qwen2.5-72B-Instruct", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 4},'
-        ' "serving": {"max_model_len": 32768, "concurrency": 64}}'
+    commands = (
+        f"  curl -s '{base_url}{path}' -H 'content-type: application/json' \\\n    -d '{json.dumps(body)}'\n"
+        for path, body in suggestions
     )
-    quantize = '{"model": "llama-3.2-1b", "scheme": "nf4", "weights": "random"}'
     return "\n".join(
         (
             "",
             f"Plimsoll {PLANNER_VERSION} listens on {base_url} with {worker_count} worker(s). Ctrl-C stops everything.",
             f"The API is described at {base_url}/docs. Three things to try:",
             "",
-            f"  curl -s '{base_url}/plan/train?format=text' {json_header} -d '{train}'",
-            "",
-            f"  curl -s '{base_url}/plan/infer?format=text' {json_header} -d '{infer}'",
-            "",
-            f"  curl -s {base_url}/quantize {json_header} -d '{quantize}'",
-            "",
+            *commands,
         )
     )

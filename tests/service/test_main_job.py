@@ -1,0 +1,27 @@
+"""The main job's requests are ones that the service takes, and the start-up shows them ready to paste."""
+
+import json
+import shlex
+
+import pytest
+
+from service import main_job
+from service.requests.jobs import QuantizeRequest
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+from service.supervisor import banner
+
+REQUESTS = {
+    "/plan/train?format=text": (TrainRequest, main_job.PLAN_TRAINING),
+    "/plan/infer?format=text": (InferRequest, main_job.SIZE_SERVING),
+    "/quantize": (QuantizeRequest, main_job.QUANTIZE),
+}
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+def test_the_start_up_suggests_a_command_that_sends_the_request(path):
+    shape, body = REQUESTS[path]
+    commands = banner("http://127.0.0.1:8000", 1).replace("\\\n", " ").split("\n")
+    words = next(shlex.split(line) for line in commands if f"127.0.0.1:8000{path}'" in line)
+    assert json.loads(words[-1]) == body
+    shape.model_validate(body)
