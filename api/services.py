@@ -79,7 +79,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         jobs=jobs,
         validation=ValidationService(database, jobs),
         quantization=QuantizationService(planning.models, jobs),
-        measuring=MeasuringService(database),
+        measuring=MeasuringService(database, known),
         metrics=metrics,
     )
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from planners.errors import InvalidQuestion
+from planners.catalogue import Catalogue
+from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from service.persistence.database import Database
 from service.persistence.records import NewMeasurement, StoredPlan
 from service.requests.measurements import MeasurementRequest
@@ -42,11 +44,13 @@ class MeasurementReport:
 class MeasuringService:
     """Takes reports."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database = database
+        self._catalogue = catalogue
 
     async def report(self, request: MeasurementRequest) -> MeasurementReport:
         """Store a report; raises PlanNotFound, and InvalidQuestion where it cannot be of that plan."""
+        request = self._by_id(request)
         plan = None if request.plan_id is None else await self._database.plans.get(request.plan_id)
         _refuse_another_run(request, plan)
         predicted = {} if plan is None else predictions(plan)
@@ -59,6 +63,17 @@ class MeasuringService:
         return MeasurementReport(
             measurement_ids=tuple(record.id for record in records), plan_id=request.plan_id, comparisons=comparisons
         )
+
+    def _by_id(self, request: MeasurementRequest) -> MeasurementRequest:
+        """Return the report with the catalogue's ids for aliases, so that one GPU's runs stand together."""
+        named: dict[str, str] = {}
+        if request.gpu is not None:
+            with suppress(UnknownGpu):  # One given by hand goes by its own name, as in plans.
+                named["gpu"] = self._catalogue.gpu(request.gpu).id
+        if request.model is not None:
+            with suppress(UnknownModel):
+                named["model"] = self._catalogue.model(request.model).id
+        return request.model_copy(update=named)
 
 
 def predictions(plan: StoredPlan) -> dict[str, float | None]:

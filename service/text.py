@@ -153,7 +153,8 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("experts over", layout["expert_parallel"] if layout["expert_parallel"] > 1 else None),
             ("sharding", f"ZeRO stage {layout['zero_stage']} over {layout['shard_group']}"),
             ("batch of a rank", batch),
-            ("recompute", layout["recompute"]),
+            ("recompute", _recompute(layout)),
+            ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
             ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
         )
     )
@@ -191,10 +192,19 @@ def _training_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
     layout = other["layout"]
     name = (
         f"{_gpus(layout)}: {layout['framework']} d{layout['data_parallel']} t{layout['tensor_parallel']} "
-        f"p{layout['pipeline_parallel']} c{layout['context_parallel']} zero{layout['zero_stage']} "
-        f"b{layout['micro_batch_size']} {layout['recompute']}"
+        f"p{layout['pipeline_parallel']}{_virtual(layout)} c{layout['context_parallel']} zero{layout['zero_stage']} "
+        f"b{layout['micro_batch_size']} {_recompute(layout)}"
     )
     return name, gib(other["peak_bytes"]), seconds_text(other["step_seconds"]), other["verdict"]
+
+
+def _virtual(layout: Mapping[str, Any]) -> str:
+    return f"v{layout['virtual_pipeline']}" if layout["virtual_pipeline"] > 1 else ""
+
+
+def _recompute(layout: Mapping[str, Any]) -> str:
+    layers = layout["recompute_layers"]
+    return str(layout["recompute"]) if layers is None else f"{layout['recompute']} {layers}"
 
 
 def _serving_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:

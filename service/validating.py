@@ -11,6 +11,8 @@ from service.persistence.database import Database
 from service.persistence.records import Job, StoredPlan
 from service.requests.training import ValidationLevel
 from service.worker.dry_run.job import read_job
+from service.worker.dry_run.stacks import find_stack
+from service.worker.dry_run.traceable import refuse_untraced_sharding
 
 AVAILABLE_LEVELS: tuple[ValidationLevel, ...] = ("count", "trace")
 
@@ -63,7 +65,8 @@ def _refuse_what_no_worker_traces(plan: StoredPlan, request: dict[str, Any]) -> 
     if plan.kind == "infer":
         raise NotYetAvailable("Tracing a serving plan is not there yet; training plans can be traced.")
     try:
-        read_job(request)
+        job = read_job(request)
+        refuse_untraced_sharding(job, find_stack(job.framework))
     except PlimsollError as error:
         # Its pointer leads into the plan's own request, not into the one that asks for the proof.
         error.pointer = ""

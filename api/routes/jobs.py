@@ -38,7 +38,7 @@ MOST_EVENTS = 2**63 - 1
     status_code=HTTPStatus.ACCEPTED,
     summary="Estimate a quantization at once, and queue it on a worker",
     response_model=QuantizeBody,
-    responses=problem_responses(400, 403, 413, 415, 422, 500, 501, 503),
+    responses=problem_responses(400, 403, 413, 415, 422, 500, 501, 502, 503, 504),
 )
 async def quantize(
     services: Running,

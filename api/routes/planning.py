@@ -16,6 +16,7 @@ from api.negotiation import WantsText
 from api.problems import problem_responses
 from api.services import Running, Services
 from api.strict_json import StrictRoute
+from planners.errors import NotYetAvailable
 from service.persistence.records import Job
 from service.plan_answers import InferPlanBody, TrainPlanBody
 from service.planning import PlannedAnswer
@@ -28,7 +29,7 @@ router = APIRouter(tags=["plan"], route_class=StrictRoute)
 
 Strict = Annotated[bool, Query(description="Answer 409 with the same body where nothing fits.")]
 TEXT = {"text/plain": {"schema": {"type": "string"}}}
-_PROBLEMS = problem_responses(400, 403, 413, 415, 422, 500, 501, 503, 504)
+_PROBLEMS = problem_responses(400, 403, 413, 415, 422, 500, 501, 502, 503, 504)
 
 
 @router.post(
@@ -50,16 +51,21 @@ async def plan_train(
 ) -> Response:
     """Find the best layout for the objective among all that fit, and say what it needs and how long it takes.
 
-    With `validate`, a proof of the plan is queued at once and its job stands under `validation`.
+    With `validate`, a proof of the plan is queued at once and its job stands under `validation`. Where no worker can
+    prove this plan yet, the plan is answered all the same, `validation` is null and `validation_refusal` says why.
     """
     level = request.validation
     refuse_level(level, pointer="/validate")
     answer = await services.planning.plan_train(request)
-    job = None
+    job: Job | NotYetAvailable | None = None
     if level != "none":
-        job = await services.validation.queue(
-            answer.plan_id, level, route="POST /plan/train", idempotency_key=idempotency_key
-        )
+        try:
+            job = await services.validation.queue(
+                answer.plan_id, level, route="POST /plan/train", idempotency_key=idempotency_key
+            )
+        except NotYetAvailable as refusal:
+            # It was the search that chose what cannot be proved, and the plan is worth having without a proof.
+            job = refusal
     return planned_response(services, answer, text=text, strict=strict, validation=job)
 
 
@@ -90,17 +96,27 @@ def planned_response(
     *,
     text: bool,
     strict: bool = False,
-    validation: Job | None = None,
+    validation: Job | NotYetAvailable | None = None,
 ) -> Response:
     """Return a stored plan's body, byte for byte, or its table."""
     services.metrics.count_plan(answer.kind, fits=answer.fits)
     status = HTTPStatus.CONFLICT if strict and not answer.fits else HTTPStatus.OK
     if text:
         table = plan_text(json.loads(answer.body))
-        note = "" if validation is None else f"\nValidation queued: job {validation.job_id}\n"
-        return PlainTextResponse(table + note, status_code=status)
+        return PlainTextResponse(table + _validation_note(validation), status_code=status)
     if validation is None:
         return Response(answer.body, status_code=status, media_type="application/json")
     body: dict[str, Any] = json.loads(answer.body)
-    body["validation"] = JOB.dump_python(job_body(validation), mode="json")
+    if isinstance(validation, NotYetAvailable):
+        body |= {"validation": None, "validation_refusal": validation.detail}
+    else:
+        body["validation"] = JOB.dump_python(job_body(validation), mode="json")
     return JSONResponse(body, status_code=status)
+
+
+def _validation_note(validation: Job | NotYetAvailable | None) -> str:
+    if validation is None:
+        return ""
+    if isinstance(validation, NotYetAvailable):
+        return f"\nNot validated: {validation.detail}\n"
+    return f"\nValidation queued: job {validation.job_id}\n"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from planners.architecture import ModelSpec
+from planners.errors import InvalidQuestion
 from planners.hardware import Hardware
 from planners.questions import LayoutRequest, Lora, Recompute, Resilience, TrainingQuestion
 from service.requests.hardware import HardwareRequest
@@ -125,9 +126,23 @@ class TrainRequest(Wire):
     # The wire calls it `validate`, which is a method of every Pydantic model.
     validation: Annotated[Literal["none", "count", "trace", "device"], Field(alias="validate")] = "none"
 
+    def refuse_what_nothing_reads(self) -> None:
+        """Raise InvalidQuestion for a part that the method or the objective leaves unread, so that none is ignored."""
+        if self.training.lora is not None and self.training.method == "full":
+            raise InvalidQuestion(
+                "method 'full' has no adapters. Say method 'lora' or 'qlora', or leave lora away.",
+                pointer="/training/lora",
+            )
+        if self.deadline_seconds is not None and self.objective != "deadline":
+            raise InvalidQuestion(
+                f"objective {self.objective!r} keeps no deadline. Say objective 'deadline', or leave it away.",
+                pointer="/deadline_seconds",
+            )
+
     def to_question(self, model: ModelSpec, hardware: Hardware) -> TrainingQuestion:
-        """Return the planner's question."""
+        """Return the planner's question; raises InvalidQuestion for what nothing asked for would read."""
         training = self.training
+        self.refuse_what_nothing_reads()
         return TrainingQuestion(
             model=model,
             hardware=hardware,

@@ -52,14 +52,22 @@ def main(arguments: Sequence[str]) -> int:
         line = _result_line(result)
     except Exception as error:  # noqa: BLE001
         # Whatever a task raises is the job's error, and is reported as such.
-        import traceback
-
-        traceback.print_exc()
+        _log_unforeseen(error)
         _write(channel, {"error": described_error(error), "peak_host_bytes": peak_host_bytes()})
         return 1
     channel.write(line)
     channel.flush()
     return 0
+
+
+def _log_unforeseen(error: Exception) -> None:
+    """Print the trace of an error, unless it is a refusal, of which the detail says everything."""
+    from planners.errors import PlimsollError
+
+    if not isinstance(error, PlimsollError):
+        import traceback
+
+        traceback.print_exc()
 
 
 def _limit_memory(memory_bytes: int, *, address_space: bool) -> None:

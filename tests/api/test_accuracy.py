@@ -46,3 +46,11 @@ async def test_a_report_of_another_run_or_of_nothing_planned_is_refused(client: 
         assert response.status_code == 422
         assert response.json()["errors"][0]["pointer"] == pointer
     assert (await client.post("/measurements", json={"plan_id": "none", "peak_bytes": 1})).status_code == 404
+
+
+async def test_a_report_may_name_the_gpu_and_the_model_by_alias(client: httpx.AsyncClient):
+    plan = (await client.post("/plan/train", json=train(model="llama-3.2-1b"))).json()
+    body = {"plan_id": plan["plan_id"], "gpu": "H100", "model": "Llama-3.2-1B", "step_seconds": 1.0}
+    assert (await client.post("/measurements", json=body)).status_code == 201
+    groups = (await client.get("/accuracy")).json()["items"]
+    assert [group["gpu"] for group in groups if group["level"] == "run-speed"] == ["h100-sxm-80gb"]

@@ -99,6 +99,17 @@ async def test_validate_queues_a_proof_with_the_plan(client: httpx.AsyncClient):
     assert (await client.get(f"/jobs/{job['job_id']}")).json()["plan_id"] == body["plan_id"]
 
 
+async def test_a_plan_that_cannot_be_proved_yet_is_answered_with_the_reason(client: httpx.AsyncClient):
+    question = train(framework="deepspeed", validate="trace")
+    response = await client.post("/plan/train", json=question)
+    assert response.status_code == 200
+    body = response.json()
+    assert body["validation"] is None
+    assert "deepspeed" in body["validation_refusal"]
+    table = await client.post("/plan/train?format=text", json=question)
+    assert "Not validated: Framework 'deepspeed' is not traced yet" in table.text
+
+
 async def test_a_stored_plan_is_queued_for_a_proof(client: httpx.AsyncClient):
     plan_id = (await client.post("/plan/train", json=train(framework="fsdp2"))).json()["plan_id"]
     response = await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})
@@ -114,6 +125,13 @@ async def test_the_trace_of_a_serving_plan_is_not_there_yet(client: httpx.AsyncC
     plan_id = (await client.post("/plan/infer", json=infer())).json()["plan_id"]
     response = await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})
     assert response.status_code == 501
+
+
+async def test_the_trace_of_a_stack_that_no_worker_traces_is_refused_before_it_is_queued(client: httpx.AsyncClient):
+    plan_id = (await client.post("/plan/train", json=train(framework="deepspeed"))).json()["plan_id"]
+    response = await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})
+    assert response.status_code == 501
+    assert "deepspeed" in response.json()["detail"]
 
 
 async def test_the_stored_body_is_json_that_reads_back(client: httpx.AsyncClient):

@@ -151,6 +151,20 @@ def test_the_question_holds_what_was_asked():
 
 
 @pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"training": {"method": "full", "lora": {"rank": 8}}}, "/training/lora"),
+        ({"objective": "throughput", "deadline_seconds": 3600}, "/deadline_seconds"),
+    ],
+)
+def test_what_the_method_or_the_objective_leaves_unread_is_refused(changes: dict[str, Any], pointer: str):
+    request = TrainRequest.model_validate(train(**changes))
+    with pytest.raises(InvalidQuestion) as refusal:
+        request.refuse_what_nothing_reads()
+    assert refusal.value.pointer == pointer
+
+
+@pytest.mark.parametrize(
     ("serving", "pointer"),
     [
         ({"requests_per_second": 3.0}, "/serving/requests_per_second"),

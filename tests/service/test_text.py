@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.text import job_text
+from service.text import _training_alternative, job_text
 from service.text_tables import COLUMNS, gib, notes, pairs, seconds_text, table
 
 
@@ -59,3 +59,18 @@ def test_a_failed_job_says_why():
     text = job_text(job)
     assert "Error: No memory left." in text
     assert "1 of 4 layers layer 1" in text
+
+
+def test_alternatives_that_differ_in_stages_and_recomputed_layers_read_differently():
+    layout = {
+        "gpus": 8, "framework": "megatron", "data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 2,
+        "context_parallel": 1, "zero_stage": 1, "micro_batch_size": 1, "recompute": "full",
+    }  # fmt: skip
+    plain = _training_alternative(_alternative({**layout, "virtual_pipeline": 1, "recompute_layers": None}))
+    interleaved = _training_alternative(_alternative({**layout, "virtual_pipeline": 4, "recompute_layers": 8}))
+    assert plain[0] == "8 GPUs: megatron d2 t2 p2 c1 zero1 b1 full"
+    assert interleaved[0] == "8 GPUs: megatron d2 t2 p2v4 c1 zero1 b1 full 8"
+
+
+def _alternative(layout: dict) -> dict:
+    return {"layout": layout, "peak_bytes": 2**30, "step_seconds": 1.0, "verdict": "fits"}

@@ -8,22 +8,10 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.stacks import Replication, Stack
+from service.worker.dry_run.stacks import Stack
+from service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights
 
 MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
-FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
-
-
-def is_fully_sharded(job: TraceJob) -> bool:
-    """Return whether FSDP2 holds the parameters, rather than each rank a whole copy."""
-    return job.zero_stage in FULL_SHARDING_STAGES
-
-
-def keeps_master_weights(job: TraceJob, stack: Stack) -> bool:
-    """Return whether the optimizer keeps an fp32 copy of 16-bit parameters."""
-    return (
-        job.precision in MIXED_DTYPES and not is_fully_sharded(job) and stack.replication is Replication.MASTER_WEIGHTS
-    )
 
 
 def parameter_dtype(job: TraceJob, stack: Stack) -> torch.dtype:

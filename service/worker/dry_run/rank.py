@@ -12,17 +12,16 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from planners.errors import NotYetAvailable
 from service.worker.dry_run.building import traced_model
 from service.worker.dry_run.fused_kernels import fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
-from service.worker.dry_run.precision import is_fully_sharded, keeps_master_weights
 from service.worker.dry_run.recompute import recompute_activations
 from service.worker.dry_run.sharding import shard_fully
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tensor_parallel import split_over_tensor_ranks
+from service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights, refuse_untraced_sharding
 
 # Sizes of DistributedDataParallel's first and later buckets
 # (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and `bucket_cap_mb`'s default).
@@ -55,7 +54,7 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh) -> Rank:
 
     Raises `NotYetAvailable` for a sharding that the stack does not trace.
     """
-    _refuse_untraced_sharding(job, stack)
+    refuse_untraced_sharding(job, stack)
     model = traced_model(job, stack)
     gathers_logits = job.tensor_parallel == 1 or stack.runs_own_code
     if job.tensor_parallel > 1:
@@ -80,27 +79,6 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh) -> Rank:
         buckets=_gradient_buckets(job, stack, model),
         gathers_logits=gathers_logits,
     )
-
-
-def _refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
-    if is_fully_sharded(job) and stack.main_gradients_in_fp32:
-        raise NotYetAvailable(
-            f"{job.framework} with zero_stage {job.zero_stage} is not traced yet.", pointer="/layout/zero_stage"
-        )
-    shards_optimizer = job.zero_stage == 1 and job.data_parallel > 1
-    if shards_optimizer and not keeps_master_weights(job, stack):
-        raise NotYetAvailable(
-            f"{job.framework} with zero_stage 1 in {job.precision} is not traced yet.", pointer="/layout/zero_stage"
-        )
-    if stack.has_fused_kernels and job.tensor_parallel > 1 and job.sequence_parallel:
-        raise NotYetAvailable(
-            f"{job.framework} gathers a split sequence again in the backward pass; that is not traced yet.",
-            pointer="/layout/sequence_parallel",
-        )
-    if job.fused_cross_entropy and job.tensor_parallel > 1:
-        raise NotYetAvailable(
-            "A fused cross-entropy over tensor-parallel ranks is not traced yet.", pointer="/layout/fused_cross_entropy"
-        )
 
 
 def device_mesh(job: TraceJob) -> DeviceMesh:

@@ -10,9 +10,9 @@ from service.worker.dry_run.allocator import replay
 from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
 from service.worker.dry_run.job import TraceJob, read_job
 from service.worker.dry_run.ledger import ITEMS, Ledger, Peak
-from service.worker.dry_run.precision import is_fully_sharded
 from service.worker.dry_run.stacks import Stack, find_stack
 from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report, trace_steps
+from service.worker.dry_run.traceable import is_fully_sharded
 from service.worker.dry_run.verdict import TOLERANCE_FRACTION, relative_error, verdict
 
 TRACED_RANK = 0  # FSDP2's first rank holds the largest shard

@@ -49,6 +49,12 @@ def count(request, report):
     return {"steps": request["steps"]}
 
 
+def refuse(request, report):
+    from planners.errors import NotYetAvailable
+
+    raise NotYetAvailable("That is not traced yet.")
+
+
 def wait(request, report):
     """Write the process id to a file, and wait until the file `until` exists or for ever."""
     if "pid_file" in request:

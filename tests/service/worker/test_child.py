@@ -80,6 +80,12 @@ async def test_a_tasks_exception_is_its_error_with_the_last_lines_printed():
     assert outcome.error.log.endswith("ValueError: the scale is zero")
 
 
+async def test_a_refusal_is_reported_without_a_trace():
+    outcome = await run("refuse")
+    assert (outcome.error.code, outcome.error.detail) == ("not-yet-available", "That is not traced yet.")
+    assert outcome.error.log == ""
+
+
 async def test_a_question_that_makes_no_sense_keeps_its_code():
     outcome = await run("raise_invalid_question")
     assert (outcome.kind, outcome.error.code) == ("failed", "invalid-question")

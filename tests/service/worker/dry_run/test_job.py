@@ -5,6 +5,7 @@ import pytest
 from planners.errors import InvalidQuestion, NotYetAvailable
 from service.worker.dry_run.job import read_job
 from service.worker.dry_run.stacks import find_stack
+from service.worker.dry_run.traceable import refuse_untraced_sharding
 from tests.service.worker.dry_run.cases import config, request
 
 
@@ -70,3 +71,24 @@ def test_a_plan_without_a_layout_field_is_no_question():
 def test_a_stack_that_is_not_traced_is_refused():
     with pytest.raises(NotYetAvailable, match="nanotron"):
         find_stack("nanotron")
+
+
+@pytest.mark.parametrize(
+    ("framework", "layout"),
+    [
+        ("megatron", {"zero_stage": 2}),
+        ("accelerate", {"zero_stage": 1}),
+        ("megatron", {"zero_stage": 0, "tensor_parallel": 2, "sequence_parallel": True}),
+        ("fsdp2", {"tensor_parallel": 2, "fused_cross_entropy": True}),
+    ],
+)
+def test_a_sharding_that_is_not_traced_of_a_stack_is_refused_by_name(framework, layout):
+    job = read_job(request(layout={"framework": framework, **layout}))
+    with pytest.raises(NotYetAvailable) as refusal:
+        refuse_untraced_sharding(job, find_stack(framework))
+    assert refusal.value.pointer.startswith("/layout/")
+
+
+def test_a_sharding_that_is_traced_is_not_refused():
+    job = read_job(request(layout={"framework": "fsdp2", "zero_stage": 3}))
+    refuse_untraced_sharding(job, find_stack("fsdp2"))

@@ -1,0 +1,46 @@
+"""Which shardings of which stacks are traced; free of torch, so that a request can be refused before it is queued."""
+
+from __future__ import annotations
+
+from planners.errors import NotYetAvailable
+from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.stacks import Replication, Stack
+
+MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")
+FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
+
+
+def is_fully_sharded(job: TraceJob) -> bool:
+    """Return whether FSDP2 holds the parameters, rather than each rank a whole copy."""
+    return job.zero_stage in FULL_SHARDING_STAGES
+
+
+def keeps_master_weights(job: TraceJob, stack: Stack) -> bool:
+    """Return whether the optimizer keeps an fp32 copy of 16-bit parameters."""
+    return (
+        job.precision in MIXED_PRECISIONS
+        and not is_fully_sharded(job)
+        and stack.replication is Replication.MASTER_WEIGHTS
+    )
+
+
+def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
+    """Raise `NotYetAvailable`, naming it, for a sharding that is not traced of this stack."""
+    if is_fully_sharded(job) and stack.main_gradients_in_fp32:
+        raise NotYetAvailable(
+            f"{job.framework} with zero_stage {job.zero_stage} is not traced yet.", pointer="/layout/zero_stage"
+        )
+    shards_optimizer = job.zero_stage == 1 and job.data_parallel > 1
+    if shards_optimizer and not keeps_master_weights(job, stack):
+        raise NotYetAvailable(
+            f"{job.framework} with zero_stage 1 in {job.precision} is not traced yet.", pointer="/layout/zero_stage"
+        )
+    if stack.has_fused_kernels and job.tensor_parallel > 1 and job.sequence_parallel:
+        raise NotYetAvailable(
+            f"{job.framework} gathers a split sequence again in the backward pass; that is not traced yet.",
+            pointer="/layout/sequence_parallel",
+        )
+    if job.fused_cross_entropy and job.tensor_parallel > 1:
+        raise NotYetAvailable(
+            "A fused cross-entropy over tensor-parallel ranks is not traced yet.", pointer="/layout/fused_cross_entropy"
+        )
