@@ -14,6 +14,8 @@ from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
 MOST_TIMES_THE_GPUS = 8
 LEAST_REACH_GPUS = 64
+# Nobody is advised to find more GPUs than the largest training clusters have (xAI's Colossus: 100,000 to 200,000).
+MOST_ADVISED_GPUS = 131_072
 SHORTEST_SEQUENCE = 512
 
 Change = tuple[Mapping[str, Any], TrainingQuestion, str]
@@ -119,9 +121,9 @@ def _layout_changes(question: TrainingQuestion) -> Iterator[Change]:
         )
     if question.framework != "any":
         yield ({"framework": "any"}, replace(question, framework="any"), "Another framework can divide this job.")
-    if not question.hardware.gpus.is_free:
+    if not question.hardware.gpus.is_free and question.hardware.gpus.maximum < MOST_ADVISED_GPUS:
         smallest = question.hardware.gpus.minimum
-        reach = max(MOST_TIMES_THE_GPUS * question.hardware.gpus.maximum, LEAST_REACH_GPUS)
+        reach = min(max(MOST_TIMES_THE_GPUS * question.hardware.gpus.maximum, LEAST_REACH_GPUS), MOST_ADVISED_GPUS)
         count = GpuCount(minimum=smallest, maximum=reach, is_free=True)
         free = replace(request, data_parallel=None, shard_group=None)
         yield (

@@ -89,10 +89,25 @@ def check_question(question: TrainingQuestion) -> None:
         raise InvalidQuestion("tokens must be above 0.", pointer="/training/tokens")
     if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
         raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer="/deadline_seconds")
+    _check_length(question)
     if question.method != "full":
         check_targets(question.model.layers, question.lora)
     _check_model(question)
     _check_gpu(question)
+
+
+def _check_length(question: TrainingQuestion) -> None:
+    model, full_layers = question.model, question.recompute and question.recompute.full_layers
+    if model.has_learned_positions and question.sequence_length > (model.max_position_embeddings or 0):
+        raise InvalidQuestion(
+            f"{model.name} has {model.max_position_embeddings} learned positions, fewer than the sequence's "
+            f"{question.sequence_length} tokens.",
+            pointer="/training/sequence_length",
+        )
+    if full_layers is not None and full_layers > model.num_layers:
+        raise InvalidQuestion(
+            f"{model.name} has {model.num_layers} layers, fewer than {full_layers}.", pointer="/training/recompute"
+        )
 
 
 def _check_model(question: TrainingQuestion) -> None:
@@ -197,6 +212,9 @@ def _assumptions(question: TrainingQuestion, job: Job, efficiency: Efficiency) -
     ]
     if job.optimizer.paged_to_host:
         notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
+    positions = question.model.max_position_embeddings
+    if positions is not None and question.sequence_length > positions:
+        notes.append(f"The sequence is longer than the {positions} positions the model was configured for.")
     if question.resilience.checkpoint_bytes_per_second is None:
         rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
         notes.append(f"Checkpoints are written at {rate:.0f} MB/s a GPU, Llama 3's published storage rate.")

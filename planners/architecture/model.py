@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from planners.architecture.operation import Operation, Tensor
 from planners.architecture.sequence_state import KvState
-from planners.architecture.weight import Part, Weight
+from planners.architecture.weight import Part, Split, Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +88,15 @@ class ModelSpec:
             if weight.experts > 1
         )
         return self.parameters - idle
+
+    @property
+    def has_learned_positions(self) -> bool:
+        """Return whether positions have rows of an embedding, beyond which the model cannot look at all."""
+        limit = self.max_position_embeddings
+        return limit is not None and any(
+            weight.part is Part.EMBEDDING and weight.split is Split.REPLICATED and weight.shape[0] >= limit
+            for weight in self.embedding.weights
+        )
 
     def parameters_by_part(self) -> dict[Part, int]:
         """Return the number of parameters of each part of the model."""

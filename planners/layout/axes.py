@@ -17,7 +17,7 @@ from planners.layout.candidates import (
     IntArray,
 )
 from planners.memory.job import Job
-from planners.questions import TrainingQuestion
+from planners.questions import LayoutRequest, TrainingQuestion
 
 # Values worth trying where the client fixed none. Tensor parallelism beyond a node crosses the slow links in every
 # layer, and odd factors win nothing; a client who fixes such a degree gets it planned.
@@ -126,7 +126,7 @@ def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload:
     return Axes(
         mesh=_meshes(question, job, gpus),
         micro_batch_sizes=(question.micro_batch_size,) if question.micro_batch_size else _micro_batches(question),
-        zero_stages=(request.zero_stage,) if request.zero_stage is not None else can.zero_stages,
+        zero_stages=_zero_stages(request, can.zero_stages),
         sequence_parallel=(
             (request.sequence_parallel,) if request.sequence_parallel is not None else tuple(can.sequence_parallel)
         ),
@@ -157,6 +157,13 @@ def _recompute(question: TrainingQuestion, job: Job) -> tuple[tuple[int, float],
     if "full" in modes:
         choices.append((FULL, 1.0))
     return tuple(choices)
+
+
+def _zero_stages(request: LayoutRequest, able: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the stages to try; who fixes a shard group wants something sharded over it."""
+    if request.zero_stage is not None:
+        return (request.zero_stage,)
+    return able if request.shard_group is None else tuple(stage for stage in able if stage > 0)
 
 
 def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> dict[str, IntArray]:

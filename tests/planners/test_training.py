@@ -4,6 +4,7 @@ import pytest
 
 from planners.architecture import Operation, OperationKind
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError, UnknownName
+from planners.huggingface import describe_config
 from planners.questions import Lora, Recompute
 from planners.training import plan_training
 from tests.planners.factories import LLAMA_7B, gpu, hardware, llama, question, small_llama
@@ -170,3 +171,44 @@ def test_the_textbook_plan_of_a_7b_adds_up_to_its_sums():
     items = plan_training(asked).plan.memory.items
     assert items.parameters + items.gradients + items.optimizer == 16 * model.parameters
     assert (items.runtime, items.fragmentation, items.communication) == (0, 0, 0)
+
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
+
+
+def test_learned_positions_end_where_the_model_does():
+    spec = describe_config(GPT2, name="gpt2")
+    assert plan_training(question(model=spec, sequence_length=1024)).fits
+    with pytest.raises(InvalidQuestion, match="1024 learned positions") as raised:
+        plan_training(question(model=spec, sequence_length=1025))
+    assert raised.value.pointer == "/training/sequence_length"
+
+
+def test_a_sequence_beyond_rotary_positions_is_an_assumption():
+    spec = replace(small_llama(), max_position_embeddings=4096)
+    answer = plan_training(question(model=spec, sequence_length=4097))
+    assert any("longer than the 4096 positions" in note for note in answer.assumptions)
+
+
+def test_more_layers_cannot_be_recomputed_than_there_are():
+    layers = small_llama().num_layers
+    assert plan_training(question(model=small_llama(), recompute=Recompute(mode="full", full_layers=layers))).plan
+    with pytest.raises(InvalidQuestion, match="fewer than"):
+        plan_training(question(model=small_llama(), recompute=Recompute(mode="full", full_layers=layers + 1)))
+
+
+def test_a_fixed_shard_group_is_kept_or_refused():
+    # Groups of 2 divide 8 replicas; no number of replicas on 8 GPUs is a multiple of 3.
+    assert plan_training(question(layout={"shard_group": 2})).plan.layout.shard_group == 2
+    with pytest.raises(ImpossibleLayout):
+        plan_training(question(layout={"shard_group": 3}))
+
+
+def test_nobody_is_advised_more_gpus_than_the_largest_cluster_has():
+    asked = question(model=llama(num_hidden_layers=400), gpus=(8, 131_072), layout={"tensor_parallel": 1})
+    assert all("hardware.gpus" not in advice.change for advice in plan_training(asked).advice)
+
+
+def test_the_textbook_divides_states_over_all_replicas():
+    plan = plan_training(question(framework="reference", gpus=64, layout={"data_parallel": 64, "zero_stage": 1})).plan
+    assert plan.layout.shard_group == 64
