@@ -156,7 +156,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """One kind of collective: what a rank sends in each layer and how long it takes a step."""
+    """One kind of collective: the messages of each layer and how long they take a step.
+
+    `bytes_per_layer` are the messages themselves; a ring over n ranks sends an
+    all-reduced message 2·(n−1)/n times and a gathered one (n−1)/n times.
+    """
 
     group: str
     operation: str
