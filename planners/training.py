@@ -97,7 +97,8 @@ def check_question(question: TrainingQuestion) -> None:
 
 
 def _check_length(question: TrainingQuestion) -> None:
-    model, full_layers = question.model, question.recompute and question.recompute.full_layers
+    model = question.model
+    full_layers = question.recompute.full_layers if question.recompute is not None else None
     if model.has_learned_positions and question.sequence_length > (model.max_position_embeddings or 0):
         raise InvalidQuestion(
             f"{model.name} has {model.max_position_embeddings} learned positions, fewer than the sequence's "
