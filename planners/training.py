@@ -49,9 +49,9 @@ def _plan(question: TrainingQuestion) -> TrainingAnswer:
     """Return the answer without advice."""
     check_question(question)
     check_fixed(question)
-    efficiency = load_efficiency()
-    found = search(question, _jobs(question), efficiency)
+    found = search(question, _jobs(question))
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
+    efficiency = load_efficiency(pool.job.profile.name, question.hardware.gpu.id)
     plan = _full_plan(question, pool, index, efficiency)
     verdict = VERDICT_NAMES[int(pool.verdicts[index])]
     return TrainingAnswer(
@@ -135,7 +135,7 @@ def _jobs(question: TrainingQuestion) -> list[Job]:
 
 def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency) -> TrainingPlan:
     hardware, job = question.hardware, pool.job
-    step = step_of(pool.layouts, index, job, hardware, efficiency)
+    step = step_of(pool.layouts, index, job, hardware, efficiency, float(pool.peaks[index]))
     return TrainingPlan(
         layout=pool.layouts.layout(
             index,

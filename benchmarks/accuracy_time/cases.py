@@ -71,6 +71,14 @@ PRECISIONS = {
     "BF16": "bf16-mixed",
     "amp_bf16": "bf16-mixed",
     "bf16, fp32 grad accumulation": "bf16-mixed",
+    "FP8": "fp8-mixed",
+    "FP8 hybrid": "fp8-mixed",
+    "FP8-CS": "fp8-mixed",
+    "FP8-CS (FP8-MX)": "fp8-mixed",
+    "FP8-MX": "fp8-mixed",
+    "MXFP8": "fp8-mixed",
+    "amp_fp8": "fp8-mixed",
+    "fp8-tensorwise": "fp8-mixed",
 }
 ZERO_STAGES = {
     "": 1,
@@ -91,7 +99,11 @@ ZERO_STAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measured run. `layout` holds lists where the source left a choice open; `peak_bytes` is None unless printed."""
+    """One measured run.
+
+    `layout` holds several values where the source left a choice open;
+    `peak_bytes` is None unless printed.
+    """
 
     identity: str
     table: str
@@ -170,7 +182,7 @@ def published_case(row: Row) -> Case | str:
     return Case(
         identity=_identity(row, row["micro_batch"], row["global_batch"], row["zero_fsdp_distopt"]),
         table=row["case_id"],
-        source=source,
+        source=source if PRECISIONS[row["precision"]] != "fp8-mixed" else f"{source}, FP8",
         framework=framework,
         gpu=GPUS[row["gpu"]][0],
         model_name=row["model"],
@@ -233,7 +245,7 @@ def _problem(row: Row, source: str) -> str | None:
     if not row["layers"]:
         return "the model's dimensions are not printed"
     if row["precision"] not in PRECISIONS:
-        return f"{'FP4' if 'FP4' in row['precision'] else 'FP8'}: not planned"
+        return "FP4: not planned"
     if row["task"] != "pretrain":
         return "fine-tuning: sequence packing not printed"
     if not row["global_batch"]:
@@ -273,10 +285,16 @@ def _virtual_stages(row: Row, source: str) -> tuple[int, ...]:
     pipeline, layers = int(row["pp"] or 1), int(row["layers"])
     if pipeline == 1 or source in ("MT-NLG 530B", "vTrain"):
         return (1,)
+    if source == "Llama 3 table 4":
+        # Interleaved over 16 stages of 8 layers, the first and the last with 7 (section 3.3.2).
+        return (8,)
     return tuple(count for count in (1, 2, 3, 4, 5) if layers % (pipeline * count) == 0) or (1,)
 
 
 def _micro_batches(row: Row) -> tuple[int, ...]:
+    if "local batch" in row["notes"]:
+        # torchtitan cuts a rank's local batch into micro-batches of one for its pipeline.
+        return (1,)
     if row["micro_batch"]:
         return (int(row["micro_batch"]),)
     share = int(row["global_batch"]) // int(row["dp"] or 1)

@@ -27,6 +27,7 @@ from planners.timing.collectives import (
 from planners.timing.efficiency import Efficiency
 
 ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
+COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +49,19 @@ def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
     over_context = job.profile.sharding.over_context
     shard_stride = tensor if over_context else tensor * context
 
-    def group(ranks: IntArray, stride: IntArray) -> RankGroup:
-        return rank_group(ranks, stride, hardware, efficiency)
+    stack = efficiency.stack
+
+    def group(ranks: IntArray, stride: IntArray, hop_multiple: float) -> RankGroup:
+        return rank_group(ranks, stride, hardware, efficiency, hop_multiple=hop_multiple)
 
     ranks = shard_ranks(layouts, job)
     return Groups(
-        tensor=group(tensor, one),
-        context=group(context, tensor),
-        shard=group(ranks, shard_stride),
-        replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group),
-        data=group(data * context, tensor),
-        pipeline=group(layouts.pipeline_parallel, tensor * context * data),
+        tensor=group(tensor, one, stack.tensor_hop_multiple),
+        context=group(context, tensor, 1.0),
+        shard=group(ranks, shard_stride, stack.data_hop_multiple),
+        replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group, stack.data_hop_multiple),
+        data=group(data * context, tensor, stack.data_hop_multiple),
+        pipeline=group(layouts.pipeline_parallel, tensor * context * data, 1.0),
     )
 
 
@@ -104,19 +107,20 @@ def context_seconds_per_layer(
     return result
 
 
-def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups) -> FloatArray:
+def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
     """Return all gradient and weight traffic of a step, hidden or not.
 
     Stage 0 and 1 reduce once a step. From stage 2 on a rank keeps only its part
     of the gradients and so reduces after every micro-batch; stage 3 gathers the
-    weights twice in every micro-batch.
+    weights twice in every micro-batch, in one call a layer or one a matrix, as the
+    stack does it.
     """
     local = stage_parameters(layouts, job)
     micro_batches = layouts.micro_batches(job.global_batch_size)
     gradient_bytes = local * (job.profile.weights.reduce_bytes or job.states.gradient)
     weight_bytes = _gathered_bytes(layouts, job)
     layers = job.model.num_layers / layouts.pipeline_parallel
-    calls = np.maximum(layers, 1.0)
+    calls = np.maximum(layers, 1.0) * efficiency.stack.gather_calls
 
     def by_layer(total: FloatArray, group: RankGroup) -> FloatArray:
         return calls * all_gather_seconds(total / calls, group)
