@@ -5,8 +5,9 @@
 Least squares on the logarithm of estimated over measured seconds, by
 Levenberg-Marquardt, with Huber's weights so that runs that went wrong (a bad
 node, a retry) do not pull. Each source weighs as the square root of its cases.
-Parameters stay inside physical bounds. `low` and `high` of a stack are the
-quantiles of its fitted cases that leave its stated coverage inside.
+Parameters stay inside physical bounds. `low` and `high` of a stack are quantiles
+of errors on cases that a fit had not seen: the fitted part is cut into folds, and
+each fold is estimated by a fit to the others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,17 +25,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.accuracy_time.cases import Case, all_cases
-from benchmarks.accuracy_time.estimates import Group, estimated_seconds, grouped
+from benchmarks.accuracy_time.estimates import Group, grouped
 from benchmarks.accuracy_time.statistics import FloatArray
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates
-from planners.memory.job import Job
 from planners.timing.efficiency import Efficiency, load_efficiency
 from planners.timing.step import step_seconds
 
 # Beyond this error (in logarithms, about 30 %) a case pulls with a constant force only (Huber 1964).
 HUBER = 0.25
 ITERATIONS = 25
+FOLDS = 4
 # Fewer fitted cases than this cannot carry a stack's own band.
 FEWEST_FOR_BAND = 20
 
@@ -74,6 +74,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     _fraction("gpus", "blackwell", "low_precision_peak_fraction", 0.3, 0.85),
     _size("gpus", "blackwell", "matmul_half_features", 32, 2048),
     _fraction("gpus", "blackwell", "attention_peak_fraction", 0.3, 0.75),
+    _fraction("gpus", "blackwell-ultra", "low_precision_peak_fraction", 0.3, 0.85),
     _size("stacks", "megatron", "traffic_multiple", 0.8, 3.0),
     _fraction("stacks", "megatron", "data_overlap_fraction", 0.0),
     _fraction("stacks", "megatron", "tensor_overlap_fraction", 0.0),
@@ -188,13 +189,23 @@ def _loss(residual: FloatArray, weights: FloatArray) -> float:
     return float((weights**2 * np.where(size <= HUBER, size**2, HUBER * (2 * size - HUBER))).sum())
 
 
-def bands(fit: Fit, values: FloatArray) -> dict[str, tuple[float, float]]:
+def unseen_residuals(cases: Sequence[Case], values: FloatArray) -> FloatArray:
+    """Return the logarithms of estimated over measured, each case by a fit to the folds it is not in."""
+    fold = np.array([zlib.crc32(case.identity[::-1].encode()) % FOLDS for case in cases])
+    whole, found = Fit(cases), np.empty(len(cases))
+    for number in range(FOLDS):
+        others = Fit([case for case, mine in zip(cases, fold, strict=True) if mine != number])
+        found[fold == number] = whole.residuals(fitted_values(others, values))[fold == number]
+    return found
+
+
+def bands(cases: Sequence[Case], residuals: FloatArray) -> dict[str, tuple[float, float]]:
     """Return each stack's low and high: the quantiles that leave the stated coverage inside."""
-    multiple = np.exp(-fit.residuals(values))
+    multiple = np.exp(-residuals)
     outside = (1 - load_efficiency().common.coverage) / 2
     found = {}
-    for stack in sorted({case.framework for case in fit.cases}):
-        mine = np.array([case.framework == stack for case in fit.cases])
+    for stack in sorted({case.framework for case in cases}):
+        mine = np.array([case.framework == stack for case in cases])
         if mine.sum() >= FEWEST_FOR_BAND:
             low, high = np.quantile(multiple[mine], [outside, 1 - outside])
             found[stack] = (min(float(low), 1.0), max(float(high), 1.0))
@@ -235,7 +246,7 @@ def main() -> None:
     for one, old, new in zip(PARAMETERS, before, values, strict=True):
         edge = "  (at its bound)" if new in (one.low, one.high) else ""
         print(f"{one.file:10} {one.key:30} {old:10.4g} -> {new:10.4g}{edge}")
-    ranges = bands(fit, values)
+    ranges = bands(fit.cases, unseen_residuals(fit.cases, values))
     for stack, (low, high) in ranges.items():
         print(f"{stack:10} band {low:.2f} to {high:.2f}")
     if arguments.write:

@@ -93,9 +93,7 @@ class _Clock:
         fraction = self._gpu.low_precision_peak_fraction if is_low else self._gpu.matmul_peak_fraction
         self._product_rate = rates[wanted] * fraction
         attention_peak = rates[ATTENTION_FORMAT if is_low else wanted]
-        self._attention_rate = (
-            attention_peak * self._gpu.attention_peak_fraction * efficiency.stack.attention_multiple
-        )
+        self._attention_rate = attention_peak * self._gpu.attention_peak_fraction * efficiency.stack.attention_multiple
         self._square_rate = attention_peak * self._gpu.matmul_peak_fraction
         self._memory_rate = hardware.gpu.memory_bytes_per_second * self._gpu.memory_bandwidth_fraction
         self._moving_rate = self._memory_rate / efficiency.stack.traffic_multiple

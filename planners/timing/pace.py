@@ -42,13 +42,12 @@ class Pace:
     fill: FloatArray
 
 
-def micro_batch_pace(
-    layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, groups: Groups
-) -> Pace:
+def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, groups: Groups) -> Pace:
     """Return the pace of every layout."""
     layer = _mean_layer(layouts, job, hardware, efficiency)
     head = layer_seconds(job.head, layouts, job, hardware, efficiency)
-    exposed = 1.0 - np.where(layouts.sequence_parallel, efficiency.stack.tensor_overlap_fraction, 0.0)
+    overlaps = layouts.sequence_parallel & np.bool_(job.attention == "flash")
+    exposed = 1.0 - np.where(overlaps, efficiency.stack.tensor_overlap_fraction, 0.0)
     exchange = tensor_parallel_seconds_per_layer(layouts, job, groups) * exposed + context_seconds_per_layer(
         layouts, job, groups, layer.attention
     )
@@ -82,9 +81,7 @@ def host_seconds_per_layer(layouts: Candidates, efficiency: Efficiency) -> Float
     collectives = np.where(tensor > 1, COLLECTIVES_PER_LAYER * stack.host_collective_seconds, 0.0)
     pipelined = (tensor > 1) & (layouts.pipeline_parallel > 1)
     result: FloatArray = (
-        stack.host_layer_seconds
-        + collectives
-        + np.where(pipelined, tensor * stack.host_pipelined_rank_seconds, 0.0)
+        stack.host_layer_seconds + collectives + np.where(pipelined, tensor * stack.host_pipelined_rank_seconds, 0.0)
     )
     return result
 
@@ -109,7 +106,9 @@ def _mean_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
         selective = selective + share * seconds.selective_recompute
     stage_layers = np.ceil(job.model.num_layers / layouts.pipeline_parallel)
     covered = np.where(layouts.full_layers == ALL_LAYERS, 1.0, np.minimum(layouts.full_layers / stage_layers, 1.0))
-    recompute = np.select([layouts.recompute == FULL, layouts.recompute == SELECTIVE], [covered * forward, selective], 0.0)
+    recompute = np.select(
+        [layouts.recompute == FULL, layouts.recompute == SELECTIVE], [covered * forward, selective], 0.0
+    )
     return _Layer(forward=forward, backward=backward, recompute=recompute, attention=attention)
 
 

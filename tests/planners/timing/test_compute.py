@@ -10,7 +10,7 @@ from tests.planners.training_cases import job, one_layout
 def layer(framework: str = "reference", *, layout: dict | None = None, **changes):
     asked = job(framework, sequence_length=4096, global_batch_size=8, **changes)
     part: BlockWeights = asked.layers[0]
-    return layer_seconds(part, one_layout(**(layout or {})), asked, hardware(8), load_efficiency())
+    return layer_seconds(part, one_layout(**(layout or {})), asked, hardware(8), load_efficiency(framework))
 
 
 def test_a_layer_is_slower_than_its_operations_at_the_peak():
