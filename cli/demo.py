@@ -23,6 +23,7 @@ TRAIN = {
         "global_batch_size": 64,
         "tokens": 1.5e12,
     },
+    "framework": "fsdp2",
 }
 INFER = {
     "model": "Qwen/Qwen2.5-72B-Instruct",

@@ -111,32 +111,28 @@ def skip_reason(weight: Weight, scheme: str) -> str | None:
     if weight.part in by_part:
         return by_part[weight.part]
     if not weight.is_linear:
-        return "bias" if weight.name.endswith(".bias") else "not the matrix of a linear layer"
+        return "bias" if weight.name.endswith("bias") else "not the matrix of a linear layer"
     if weight.part is Part.EXPERT and scheme in BITSANDBYTES_SCHEMES:
         return "experts are one fused parameter, which transformers with bitsandbytes leaves alone"
     return None
 
 
 def matrix_shape(weight: Weight) -> tuple[int, ...]:
-    """Return a linear weight's shape as [output features, input features].
+    """Return a linear weight's shape as [output features, input features], fused experts in front.
 
-    GPT-2's Conv1D matrices are stored the other way round; quantizers turn them,
-    so that a row is always one output feature.
+    GPT-2's Conv1D matrices and some fused experts are stored the other way
+    round; quantizers turn them, so that a row is always one output feature.
     """
-    output_dim = weight.dim
-    if weight.split is Split.ROW and weight.dim is not None:
-        output_dim = 1 - weight.dim
-    return weight.shape[::-1] if output_dim == 1 else weight.shape
+    last = len(weight.shape) - 1
+    inputs_are_last = weight.dim == last if weight.split is Split.ROW else weight.dim != last
+    if inputs_are_last:
+        return weight.shape
+    return (*weight.shape[:-2], weight.shape[-1], weight.shape[-2])
 
 
 def quantized_weights(spec: ModelSpec, scheme: str) -> Iterator[tuple[str, Weight]]:
     """Yield the full name of every tensor that a scheme quantizes, layer by layer."""
-    for block in spec.blocks:
-        weights = [weight for weight in block.weights if skip_reason(weight, scheme) is None]
-        for layer in block.layers or (0,):
-            for weight in weights:
-                for expert in range(weight.experts):
-                    yield weight.name.format(layer=layer, expert=expert), weight
+    return ((name, weight) for name, weight in spec.named_weights() if skip_reason(weight, scheme) is None)
 
 
 def quantization_estimate(
@@ -168,7 +164,7 @@ def estimate_with(settings: SchemeSettings, spec: ModelSpec, *, original_dtype: 
     quantized_parameters = quantized_bytes = 0
     for block in spec.blocks:
         for weight in block.weights:
-            tensors = block.repeats * weight.experts
+            tensors = block.repeats * weight.tensors
             reason = skip_reason(weight, settings.scheme)
             if reason is None:
                 quantized_parameters += tensors * math.prod(weight.shape)
@@ -195,7 +191,7 @@ def estimate_with(settings: SchemeSettings, spec: ModelSpec, *, original_dtype: 
 def _skipped(weight: Weight, tensors: int, element_bytes: int, reason: str) -> SkippedWeights:
     parameters = tensors * math.prod(weight.shape)
     return SkippedWeights(
-        name=weight.name.format(layer="*", expert="*"),
+        name=weight.name.replace("{layer}", "*").replace("{expert}", "*"),
         tensors=tensors,
         parameters=parameters,
         bytes=parameters * element_bytes,

@@ -15,7 +15,12 @@ class GroupedAttention:
     """The sizes of one attention layer.
 
     `key_value_heads` equal to `heads` is multi-head attention, one is
-    multi-query attention. `window` limits how far back a token looks.
+    multi-query attention. `window` limits how far back a token looks; when
+    `is_chunked` it looks back to the beginning of its chunk of `window` tokens
+    (Llama 4). `value_head_dim` is a value head's features where they differ from
+    the key's (MiMo-V2). With `has_output_gate` each head's query comes with as many
+    features that gate what the head gathered (Qwen3-Next; Qiu et al. 2025, arXiv:2505.06708).
+    When `is_bidirectional` a token attends to the whole sequence, as in an encoder.
     """
 
     hidden_size: int
@@ -24,6 +29,10 @@ class GroupedAttention:
     head_dim: int
     window: int | None = None
     has_rotary: bool = True
+    is_chunked: bool = False
+    value_head_dim: int | None = None
+    has_output_gate: bool = False
+    is_bidirectional: bool = False
 
     @property
     def query_width(self) -> int:
@@ -31,9 +40,29 @@ class GroupedAttention:
         return self.heads * self.head_dim
 
     @property
+    def query_projection_width(self) -> int:
+        """Return the features that the query's matrix puts out, the output gate's included."""
+        return self.query_width * (2 if self.has_output_gate else 1)
+
+    @property
     def key_value_width(self) -> int:
-        """Return the features of all keys (or all values) together."""
+        """Return the features of all keys together, and of all values unless `value_head_dim` is given."""
         return self.key_value_heads * self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Return the features of one value head."""
+        return self.head_dim if self.value_head_dim is None else self.value_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Return the features of all values together."""
+        return self.key_value_heads * self.value_dim
+
+    @property
+    def context_width(self) -> int:
+        """Return the features of what all heads gather, the input of the output projection."""
+        return self.heads * self.value_dim
 
     def with_window(self, window: int | None) -> GroupedAttention:
         """Return the same attention looking back over `window` tokens, or over all when None."""
@@ -41,8 +70,16 @@ class GroupedAttention:
 
     def kv_state(self) -> KvState:
         """Return what one such layer caches of the sequence."""
-        kind = KvKind.SLIDING_WINDOW if self.window else KvKind.FULL_ATTENTION
-        return KvState(kind=kind, heads=self.key_value_heads, head_dim=self.head_dim, window=self.window)
+        kind = KvKind.FULL_ATTENTION
+        if self.window:
+            kind = KvKind.CHUNKED_LOCAL if self.is_chunked else KvKind.SLIDING_WINDOW
+        return KvState(
+            kind=kind,
+            heads=self.key_value_heads,
+            head_dim=self.head_dim,
+            value_dim=self.value_head_dim,
+            window=self.window,
+        )
 
 
 def separate_projections(
@@ -51,9 +88,9 @@ def separate_projections(
     """Return q_proj, k_proj, v_proj and the output projection as Llama-like checkpoints name them."""
     weights: list[Weight] = []
     for short, width, units in (
-        ("q", size.query_width, size.heads),
+        ("q", size.query_projection_width, size.heads),
         ("k", size.key_value_width, size.key_value_heads),
-        ("v", size.key_value_width, size.key_value_heads),
+        ("v", size.value_width, size.key_value_heads),
     ):
         name = f"{prefix}.{short}_proj"
         weights.append(column(f"{name}.weight", (width, size.hidden_size), units, is_linear=True))
@@ -65,11 +102,53 @@ def separate_projections(
     return tuple(weights)
 
 
+def query_key_value_weights(names: tuple[str, ...], size: GroupedAttention, *, bias: bool) -> tuple[Weight, ...]:
+    """Return queries, keys and values as three matrices, or as one where `names` has one name.
+
+    A fused matrix is split by what it holds: query heads and key-value heads
+    each on their own, in whatever order the checkpoint has them.
+    """
+    parts = (
+        (size.query_width, size.heads),
+        (size.key_value_width, size.key_value_heads),
+        (size.key_value_width, size.key_value_heads),
+    )
+    if len(names) > 1:
+        return tuple(
+            weight
+            for name, (width, units) in zip(names, parts, strict=True)
+            for weight in (
+                column(f"{name}.weight", (width, size.hidden_size), units, is_linear=True),
+                *((column(f"{name}.bias", (width,), units),) if bias else ()),
+            )
+        )
+    width = sum(length for length, _ in parts)
+    shapes = {"weight": (width, size.hidden_size), **({"bias": (width,)} if bias else {})}
+    return tuple(
+        Weight(
+            name=f"{names[0]}.{kind}",
+            shape=shape,
+            part=Part.ATTENTION,
+            split=Split.COLUMN,
+            dim=0,
+            units=size.heads,
+            sections=parts,
+            is_linear=kind == "weight",
+        )
+        for kind, shape in shapes.items()
+    )
+
+
+def sink_weight(name: str, size: GroupedAttention) -> Weight:
+    """Return the logits, one a head, that let a head attend to nothing (StreamingLLM, arXiv:2309.17453; gpt-oss)."""
+    return column(name, (size.heads,), size.heads)
+
+
 def output_projection(name: str, size: GroupedAttention) -> Weight:
     """Return the matrix from all heads back to the hidden size, its input divided by head."""
     return Weight(
         name=name,
-        shape=(size.hidden_size, size.query_width),
+        shape=(size.hidden_size, size.context_width),
         part=Part.ATTENTION,
         split=Split.ROW,
         dim=1,
@@ -87,12 +166,17 @@ def column(name: str, shape: tuple[int, ...], units: int, *, is_linear: bool = F
 
 def attention_tensors(size: GroupedAttention) -> tuple[Tensor, ...]:
     """Return the activations between the attention's norm and its output."""
+    gate = (
+        Tensor(name="attention_gate", width=size.query_width, region=Region.TENSOR),
+        Tensor(name="gated_context", width=size.context_width, region=Region.TENSOR),
+    )
     return (
         Tensor(name="attention_input", width=size.hidden_size),
         Tensor(name="query", width=size.query_width, region=Region.TENSOR),
         Tensor(name="key", width=size.key_value_width, region=Region.TENSOR),
-        Tensor(name="value", width=size.key_value_width, region=Region.TENSOR),
-        Tensor(name="attention_context", width=size.query_width, region=Region.TENSOR),
+        Tensor(name="value", width=size.value_width, region=Region.TENSOR),
+        Tensor(name="attention_context", width=size.context_width, region=Region.TENSOR),
+        *(gate if size.has_output_gate else ()),
         Tensor(name="attention_output", width=size.hidden_size),
     )
 
@@ -108,9 +192,9 @@ def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
             matmul_shape=(size.hidden_size, width),
         )
         for name, width in (
-            ("query", size.query_width),
+            ("query", size.query_projection_width),
             ("key", size.key_value_width),
-            ("value", size.key_value_width),
+            ("value", size.value_width),
         )
     )
     rotary = (
@@ -125,15 +209,23 @@ def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
         output="attention_context",
         heads=size.heads,
         key_dim=size.head_dim,
-        value_dim=size.head_dim,
+        value_dim=size.value_dim,
         window=size.window,
+        is_chunked=size.is_chunked,
+        is_bidirectional=size.is_bidirectional,
+    )
+    gating = Operation(
+        name="attention_gating",
+        kind=OperationKind.GATED_ACTIVATION,
+        inputs=("attention_gate", "attention_context"),
+        output="gated_context",
     )
     output = Operation(
         name="output_projection",
         kind=OperationKind.MATMUL,
-        inputs=("attention_context",),
+        inputs=("gated_context" if size.has_output_gate else "attention_context",),
         output="attention_output",
-        matmul_shape=(size.query_width, size.hidden_size),
+        matmul_shape=(size.context_width, size.hidden_size),
         is_row_parallel=True,
     )
-    return (*projections, *rotary, core, output)
+    return (*projections, *rotary, core, *((gating,) if size.has_output_gate else ()), output)

@@ -15,6 +15,7 @@ from planners.architecture.model import Block
 from planners.architecture.operation import Operation, OperationKind, Region, Tensor
 from planners.architecture.recurrent import RecurrentMixer, recurrent_operations, recurrent_tensors
 from planners.architecture.sequence_state import KvState
+from planners.architecture.sparse_attention import TokenIndexer, indexer_operations, indexer_tensors
 from planners.architecture.weight import Part, Split, Weight
 
 
@@ -30,14 +31,16 @@ class NormPlacement(StrEnum):
     """Where a layer's norms stand.
 
     `pre` norms each half's input, `post` each half's output (OLMo 2), `sandwich`
-    both (Gemma 2); `parallel` norms once and adds both halves to the same
-    residual (GPT-J, Falcon, Cohere), `parallel_two` with a norm for each half
-    (GPT-NeoX, Falcon-40B).
+    both (Gemma 2); `post_residual` norms the sum of each half and the residual
+    stream, as the first transformers did (BERT, OPT-350m); `parallel` norms once
+    and adds both halves to the same residual (GPT-J, Falcon, Cohere),
+    `parallel_two` with a norm for each half (GPT-NeoX, Falcon-40B).
     """
 
     PRE = "pre"
     POST = "post"
     SANDWICH = "sandwich"
+    POST_RESIDUAL = "post_residual"
     PARALLEL = "parallel"
     PARALLEL_TWO = "parallel_two"
 
@@ -55,9 +58,16 @@ def attention_half(size: GroupedAttention) -> Half:
     return Half(tensors=attention_tensors(size), operations=attention_operations(size))
 
 
-def latent_attention_half(size: LatentAttention) -> Half:
-    """Return latent attention as the token-mixing half."""
-    return Half(tensors=latent_tensors(size), operations=latent_operations(size))
+def latent_attention_half(size: LatentAttention, indexer: TokenIndexer | None = None) -> Half:
+    """Return latent attention as the token-mixing half, with the indexer that chooses its tokens where it has one."""
+    if indexer is None:
+        return Half(tensors=latent_tensors(size), operations=latent_operations(size))
+    # The indexer reads the query's latent, which attention computes first.
+    first, *others = latent_operations(size)
+    return Half(
+        tensors=(*latent_tensors(size), *indexer_tensors(indexer)),
+        operations=(first, *indexer_operations(indexer), *others),
+    )
 
 
 def recurrent_half(size: RecurrentMixer) -> Half:
@@ -83,6 +93,7 @@ def decoder_layer(
     layers: tuple[int, ...],
     hidden_size: int,
     mixer: Half | None,
+    cross: Half | None = None,
     feed_forward: Half | None,
     weights: tuple[Weight, ...],
     kv: KvState | None,
@@ -92,20 +103,26 @@ def decoder_layer(
     """Return a layer that adds what its halves compute to the residual stream.
 
     A layer may lack a half (Mamba has no feed-forward; Nemotron-H has layers
-    that are only a feed-forward).
+    that are only a feed-forward); the decoder of an encoder-decoder has one more,
+    `cross`, between the two.
     """
-    halves = [(name, half) for name, half in (("attention", mixer), ("feed_forward", feed_forward)) if half]
+    named = (("attention", mixer), ("cross_attention", cross), ("feed_forward", feed_forward))
+    halves = [(name, half) for name, half in named if half]
     is_parallel = norms in (NormPlacement.PARALLEL, NormPlacement.PARALLEL_TWO)
     tensors: list[Tensor] = [Tensor(name="residual", width=hidden_size)]
     operations: list[Operation] = []
     residual = "residual"
     for index, (name, half) in enumerate(halves):
         is_last = index == len(halves) - 1
-        total = "layer_output" if is_last else "middle_residual"
+        total = "layer_output" if is_last else "middle_residual" if index == 0 else "cross_residual"
         source = "residual" if is_parallel else residual
         operations.extend(_normed_half(name, half, source, norms, shares_norm=index > 0))
         output = f"{name}_normed_output" if _norms_output(norms) else f"{name}_output"
-        operations.append(_add(f"{name}_add", residual, output, total))
+        norms_sum = norms is NormPlacement.POST_RESIDUAL
+        operations.append(_add(f"{name}_add", residual, output, f"{name}_sum" if norms_sum else total))
+        if norms_sum:
+            tensors.append(Tensor(name=f"{name}_sum", width=hidden_size))
+            operations.append(_norm(f"{name}_norm", f"{name}_sum", total))
         tensors.extend(half.tensors)
         if _norms_output(norms):
             tensors.append(Tensor(name=output, width=hidden_size))
@@ -122,7 +139,7 @@ def _norms_output(norms: NormPlacement) -> bool:
 def _normed_half(name: str, half: Half, source: str, norms: NormPlacement, *, shares_norm: bool) -> Iterator[Operation]:
     """Yield a half's operations with the norms before and after it."""
     entry = f"{name}_input"
-    if norms is NormPlacement.POST:
+    if norms in (NormPlacement.POST, NormPlacement.POST_RESIDUAL):
         renamed = {entry: source}
     elif norms is NormPlacement.PARALLEL and shares_norm:
         renamed = {entry: "attention_input"}
@@ -154,22 +171,23 @@ def embedding_block(weights: tuple[Weight, ...], hidden_size: int) -> Block:
     )
 
 
-def head_block(weights: tuple[Weight, ...], hidden_size: int, vocabulary_size: int) -> Block:
-    """Return the last norm, the projection to the vocabulary and the loss."""
+def head_block(weights: tuple[Weight, ...], hidden_size: int, vocabulary_size: int, *, has_norm: bool = True) -> Block:
+    """Return the last norm (where there is one), the projection to the vocabulary and the loss."""
+    entry = "head_input" if has_norm else "residual"
     return Block(
         kind="head",
         weights=weights,
         tensors=(
             Tensor(name="residual", width=hidden_size),
-            Tensor(name="head_input", width=hidden_size),
+            *((Tensor(name="head_input", width=hidden_size),) if has_norm else ()),
             Tensor(name="logits", width=vocabulary_size, region=Region.TENSOR),
         ),
         operations=(
-            _norm("final_norm", "residual", "head_input"),
+            *((_norm("final_norm", "residual", "head_input"),) if has_norm else ()),
             Operation(
                 name="head_projection",
                 kind=OperationKind.MATMUL,
-                inputs=("head_input",),
+                inputs=(entry,),
                 output="logits",
                 matmul_shape=(hidden_size, vocabulary_size),
             ),

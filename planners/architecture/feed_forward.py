@@ -22,27 +22,43 @@ def gated_weights(
     return tuple(weights)
 
 
-def fused_gated_weights(prefix: str, hidden_size: int, intermediate_size: int) -> tuple[Weight, ...]:
-    """Return gate_up_proj, which holds gate and up one after the other, and down_proj."""
+def fused_gated_weights(
+    prefix: str,
+    hidden_size: int,
+    intermediate_size: int,
+    *,
+    names: tuple[str, str] = ("gate_up_proj", "down_proj"),
+    part: Part = Part.FEED_FORWARD,
+) -> tuple[Weight, ...]:
+    """Return a matrix that holds gate and up one after the other, and the one after; `names` are both matrices'."""
+    first, second = names
     fused = (2 * intermediate_size, hidden_size)
     return (
-        feed_forward_column(f"{prefix}.gate_up_proj.weight", fused, dim=0, is_linear=True),
-        feed_forward_row(f"{prefix}.down_proj.weight", (hidden_size, intermediate_size), dim=1),
+        feed_forward_column(f"{prefix}.{first}.weight", fused, dim=0, is_linear=True, part=part),
+        feed_forward_row(f"{prefix}.{second}.weight", (hidden_size, intermediate_size), dim=1, part=part),
     )
 
 
 def plain_weights(
-    prefix: str, hidden_size: int, intermediate_size: int, *, names: tuple[str, str], bias: bool
+    prefix: str,
+    hidden_size: int,
+    intermediate_size: int,
+    *,
+    names: tuple[str, str],
+    bias: bool,
+    part: Part = Part.FEED_FORWARD,
 ) -> tuple[Weight, ...]:
     """Return the two matrices of a feed-forward without a gate."""
     first, second = names
     weights = [
-        feed_forward_column(f"{prefix}.{first}.weight", (intermediate_size, hidden_size), dim=0, is_linear=True),
-        feed_forward_row(f"{prefix}.{second}.weight", (hidden_size, intermediate_size), dim=1),
+        feed_forward_column(
+            f"{prefix}.{first}.weight", (intermediate_size, hidden_size), dim=0, is_linear=True, part=part
+        ),
+        feed_forward_row(f"{prefix}.{second}.weight", (hidden_size, intermediate_size), dim=1, part=part),
     ]
     if bias:
-        weights.append(feed_forward_column(f"{prefix}.{first}.bias", (intermediate_size,), dim=0))
-        weights.append(Weight(name=f"{prefix}.{second}.bias", shape=(hidden_size,), part=Part.FEED_FORWARD))
+        weights.append(feed_forward_column(f"{prefix}.{first}.bias", (intermediate_size,), dim=0, part=part))
+        weights.append(Weight(name=f"{prefix}.{second}.bias", shape=(hidden_size,), part=part))
     return tuple(weights)
 
 
@@ -71,29 +87,36 @@ def feed_forward_tensors(hidden_size: int, intermediate_size: int, *, gated: boo
 
 def feed_forward_operations(hidden_size: int, intermediate_size: int, *, gated: bool) -> tuple[Operation, ...]:
     """Return the first matrices, the non-linearity and the second matrix."""
-    source, output = "feed_forward_input", "feed_forward_output"
-    if gated:
-        return gated_operations("feed_forward", source, output, hidden_size, intermediate_size)
+    operations = gated_operations if gated else plain_operations
+    return operations("feed_forward", "feed_forward_input", "feed_forward_output", hidden_size, intermediate_size)
+
+
+def plain_operations(
+    prefix: str, source: str, output: str, hidden_size: int, intermediate_size: int, *, copies: int = 1
+) -> tuple[Operation, ...]:
+    """Return the operations of a feed-forward without a gate, done `copies` times for each token."""
     return (
         Operation(
-            name="feed_forward_inner_projection",
+            name=f"{prefix}_inner_projection",
             kind=OperationKind.MATMUL,
             inputs=(source,),
-            output="feed_forward_inner",
+            output=f"{prefix}_inner",
             matmul_shape=(hidden_size, intermediate_size),
+            copies=copies,
         ),
         Operation(
-            name="feed_forward_activation",
+            name=f"{prefix}_activation",
             kind=OperationKind.ACTIVATION,
-            inputs=("feed_forward_inner",),
-            output="feed_forward_product",
+            inputs=(f"{prefix}_inner",),
+            output=f"{prefix}_product",
         ),
         Operation(
-            name="feed_forward_down_projection",
+            name=f"{prefix}_down_projection",
             kind=OperationKind.MATMUL,
-            inputs=("feed_forward_product",),
+            inputs=(f"{prefix}_product",),
             output=output,
             matmul_shape=(intermediate_size, hidden_size),
+            copies=copies,
             is_row_parallel=True,
         ),
     )

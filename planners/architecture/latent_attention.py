@@ -16,7 +16,8 @@ class LatentAttention:
     Queries go through a latent of `query_rank` features (None: straight from the
     hidden state), keys and values through one of `key_value_rank`; each head has
     `nope_dim` features without position, `rope_dim` with (shared by all heads in
-    the key) and `value_dim` of value.
+    the key) and `value_dim` of value. Where attention is sparse, a token attends to
+    `chosen_tokens` positions at most.
 
     Source: DeepSeek-V2, arXiv:2405.04434, section 2.1 and appendix C.
     """
@@ -28,6 +29,8 @@ class LatentAttention:
     nope_dim: int
     rope_dim: int
     value_dim: int
+    has_rotary: bool = True
+    chosen_tokens: int | None = None
 
     @property
     def key_dim(self) -> int:
@@ -101,7 +104,11 @@ def latent_operations(size: LatentAttention) -> tuple[Operation, ...]:
         _matmul("key_value_down", "attention_input", "key_value_latent", size.hidden_size,
                 size.key_value_rank + size.rope_dim, region=Region.SEQUENCE),
         _matmul("key_value_up", "key_value_latent", "key", size.key_value_rank, key_value_out),
-        Operation(name="rotary", kind=OperationKind.ROTARY, inputs=("query", "key"), output="query"),
+        *(
+            (Operation(name="rotary", kind=OperationKind.ROTARY, inputs=("query", "key"), output="query"),)
+            if size.has_rotary
+            else ()
+        ),
         Operation(
             name="attention",
             kind=OperationKind.ATTENTION,
@@ -110,6 +117,7 @@ def latent_operations(size: LatentAttention) -> tuple[Operation, ...]:
             heads=size.heads,
             key_dim=size.key_dim,
             value_dim=size.value_dim,
+            window=size.chosen_tokens,
         ),
         _matmul("output_projection", "attention_context", "attention_output", size.heads * size.value_dim,
                 size.hidden_size, is_row_parallel=True),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from planners.architecture.feed_forward import gated_operations
+from planners.architecture.feed_forward import gated_operations, gated_weights, plain_operations
 from planners.architecture.operation import Operation, OperationKind, Region, Tensor
 from planners.architecture.weight import Part, Split, Weight
 
@@ -12,7 +13,10 @@ from planners.architecture.weight import Part, Split, Weight
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts:
     """The sizes of one mixture: `experts_per_token` of `experts` gated feed-forwards, `shared_intermediate_size`
-    features of a feed-forward that works on every token (0 for none).
+    features of a feed-forward that works on every token (0 for none). `has_shared_gate` means that each token's
+    own score scales what the shared feed-forward adds (Qwen2-MoE). Without `is_gated` each feed-forward has two
+    matrices (Nemotron). With a `latent_size` tokens are projected down to it before they go to the experts and up
+    again after, which the shared feed-forward does not take part in (LatentMoE, arXiv:2601.18089).
 
     Source: Shazeer et al. 2017 (arXiv:1701.06538); shared experts: Dai et al. 2024 (arXiv:2401.06066).
     """
@@ -22,6 +26,25 @@ class MixtureOfExperts:
     experts: int
     experts_per_token: int
     shared_intermediate_size: int = 0
+    has_shared_gate: bool = False
+    is_gated: bool = True
+    latent_size: int | None = None
+
+    @property
+    def expert_hidden_size(self) -> int:
+        """Return the features that an expert reads and writes."""
+        return self.hidden_size if self.latent_size is None else self.latent_size
+
+
+class FusedExperts(StrEnum):
+    """How one tensor holds all experts of a layer, the expert in front.
+
+    `output_first` is [expert, output, input] as a linear layer stores it (Granite),
+    `input_first` its transpose (Llama 4, gpt-oss). Gate and up are one matrix.
+    """
+
+    OUTPUT_FIRST = "output_first"
+    INPUT_FIRST = "input_first"
 
 
 def router_weight(name: str, size: MixtureOfExperts) -> Weight:
@@ -29,27 +52,27 @@ def router_weight(name: str, size: MixtureOfExperts) -> Weight:
     return Weight(name=name, shape=(size.experts, size.hidden_size), part=Part.ROUTER)
 
 
-def expert_weights(prefix: str, size: MixtureOfExperts, *, names: tuple[str, str, str]) -> tuple[Weight, ...]:
-    """Return the experts' matrices, one tensor an expert; `names` are gate, up and down.
+def expert_weights(prefix: str, size: MixtureOfExperts, *, names: tuple[str, ...]) -> tuple[Weight, ...]:
+    """Return the experts' matrices, one tensor an expert; `names` are gate, up and down, or up and down without a gate.
 
     `prefix` holds `{layer}` and `{expert}`.
     """
-    gate, up, down = names
+    *firsts, last = names
     columns = tuple(
         Weight(
             name=f"{prefix}.{name}.weight",
-            shape=(size.intermediate_size, size.hidden_size),
+            shape=(size.intermediate_size, size.expert_hidden_size),
             part=Part.EXPERT,
             split=Split.COLUMN,
             dim=0,
             experts=size.experts,
             is_linear=True,
         )
-        for name in (gate, up)
+        for name in firsts
     )
     row = Weight(
-        name=f"{prefix}.{down}.weight",
-        shape=(size.hidden_size, size.intermediate_size),
+        name=f"{prefix}.{last}.weight",
+        shape=(size.expert_hidden_size, size.intermediate_size),
         part=Part.EXPERT,
         split=Split.ROW,
         dim=1,
@@ -59,63 +82,140 @@ def expert_weights(prefix: str, size: MixtureOfExperts, *, names: tuple[str, str
     return (*columns, row)
 
 
+def fused_expert_weights(
+    names: tuple[str, str], size: MixtureOfExperts, order: FusedExperts, *, bias_suffix: str | None = None
+) -> tuple[Weight, ...]:
+    """Return all experts' gate and up as one tensor and their down as another; `names` are both tensors'.
+
+    With `bias_suffix` each has a bias, named like the tensor and the suffix.
+    """
+    experts, hidden, inner = size.experts, size.hidden_size, size.intermediate_size
+    input_first = order is FusedExperts.INPUT_FIRST
+    first, second = names
+    weights = [
+        Weight(
+            name=first,
+            shape=(experts, hidden, 2 * inner) if input_first else (experts, 2 * inner, hidden),
+            part=Part.EXPERT,
+            split=Split.COLUMN,
+            dim=2 if input_first else 1,
+            experts=experts,
+            is_linear=True,
+            is_fused=True,
+        ),
+        Weight(
+            name=second,
+            shape=(experts, inner, hidden) if input_first else (experts, hidden, inner),
+            part=Part.EXPERT,
+            split=Split.ROW,
+            dim=1 if input_first else 2,
+            experts=experts,
+            is_linear=True,
+            is_fused=True,
+        ),
+    ]
+    if bias_suffix is not None:
+        weights.append(
+            Weight(
+                name=f"{first}{bias_suffix}",
+                shape=(experts, 2 * inner),
+                part=Part.EXPERT,
+                split=Split.COLUMN,
+                dim=1,
+                experts=experts,
+                is_fused=True,
+            )
+        )
+        weights.append(
+            Weight(
+                name=f"{second}{bias_suffix}", shape=(experts, hidden), part=Part.EXPERT, experts=experts, is_fused=True
+            )
+        )
+    return tuple(weights)
+
+
+def shared_expert_weights(prefix: str, size: MixtureOfExperts) -> tuple[Weight, ...]:
+    """Return the feed-forward that works on every token; none where it has no features."""
+    if not size.shared_intermediate_size:
+        return ()
+    return gated_weights(prefix, size.hidden_size, size.shared_intermediate_size, part=Part.SHARED_EXPERT)
+
+
 def mixture_tensors(size: MixtureOfExperts) -> tuple[Tensor, ...]:
     """Return the activations between the feed-forward's norm and its output.
 
     A token stands once for each expert that works on it, so the widths are
     `experts_per_token` times those of one expert.
     """
-    chosen, inner = size.experts_per_token, size.intermediate_size
+    chosen, width = size.experts_per_token, size.expert_hidden_size
     tensors = [
         Tensor(name="feed_forward_input", width=size.hidden_size),
         Tensor(name="router_scores", width=size.experts),
-        Tensor(name="dispatched", width=chosen * size.hidden_size),
-        Tensor(name="expert_gate", width=chosen * inner, region=Region.TENSOR),
-        Tensor(name="expert_up", width=chosen * inner, region=Region.TENSOR),
-        Tensor(name="expert_product", width=chosen * inner, region=Region.TENSOR),
-        Tensor(name="expert_output", width=chosen * size.hidden_size),
+        Tensor(name="dispatched", width=chosen * width),
+        *_inner_tensors("expert", chosen * size.intermediate_size, gated=size.is_gated),
+        Tensor(name="expert_output", width=chosen * width),
         Tensor(name="feed_forward_output", width=size.hidden_size),
     ]
+    if size.latent_size is not None:
+        tensors.append(Tensor(name="expert_latent", width=size.latent_size))
+        tensors.append(Tensor(name="combined_latent", width=size.latent_size))
     if size.shared_intermediate_size:
-        tensors.extend(
-            Tensor(name=name, width=size.shared_intermediate_size, region=Region.TENSOR)
-            for name in ("shared_gate", "shared_up", "shared_product")
-        )
+        tensors.extend(_inner_tensors("shared", size.shared_intermediate_size, gated=size.is_gated))
+    if size.has_shared_gate:
+        tensors.append(Tensor(name="shared_score", width=1))
     return tuple(tensors)
 
 
 def mixture_operations(size: MixtureOfExperts) -> tuple[Operation, ...]:
     """Return routing, the experts' matrices and, where there are any, the shared experts'."""
-    hidden, inner, chosen = size.hidden_size, size.intermediate_size, size.experts_per_token
-    operations = [
-        Operation(
-            name="router",
-            kind=OperationKind.MATMUL,
-            inputs=("feed_forward_input",),
-            output="router_scores",
-            region=Region.SEQUENCE,
-            matmul_shape=(hidden, size.experts),
-        ),
-        Operation(
-            name="dispatch",
-            kind=OperationKind.ROUTING,
-            inputs=("feed_forward_input", "router_scores"),
-            output="dispatched",
-            region=Region.SEQUENCE,
-        ),
-        *gated_operations("expert", "dispatched", "expert_output", hidden, inner, copies=chosen),
-        Operation(
-            name="combine",
-            kind=OperationKind.ROUTING,
-            inputs=("expert_output", "router_scores"),
-            output="feed_forward_output",
-            region=Region.SEQUENCE,
-        ),
-    ]
+    hidden, has_latent = size.hidden_size, size.latent_size is not None
+    source = "expert_latent" if has_latent else "feed_forward_input"
+    combined = "combined_latent" if has_latent else "feed_forward_output"
+    operations = [_whole_matmul("router", "feed_forward_input", "router_scores", (hidden, size.experts))]
+    if size.latent_size is not None:
+        operations.append(_whole_matmul("latent_down", "feed_forward_input", source, (hidden, size.latent_size)))
+    operations.append(_routing("dispatch", (source, "router_scores"), "dispatched"))
+    operations.extend(_expert_operations(size))
+    operations.append(_routing("combine", ("expert_output", "router_scores"), combined))
+    if size.latent_size is not None:
+        operations.append(_whole_matmul("latent_up", combined, "feed_forward_output", (size.latent_size, hidden)))
     if size.shared_intermediate_size:
+        feed_forward = gated_operations if size.is_gated else plain_operations
         operations.extend(
-            gated_operations(
-                "shared", "feed_forward_input", "feed_forward_output", hidden, size.shared_intermediate_size
-            )
+            feed_forward("shared", "feed_forward_input", "feed_forward_output", hidden, size.shared_intermediate_size)
         )
+    if size.has_shared_gate:
+        operations.append(_whole_matmul("shared_score_projection", "feed_forward_input", "shared_score", (hidden, 1)))
     return tuple(operations)
+
+
+def _inner_tensors(prefix: str, width: int, *, gated: bool) -> tuple[Tensor, ...]:
+    names = ("gate", "up", "product") if gated else ("inner", "product")
+    return tuple(Tensor(name=f"{prefix}_{name}", width=width, region=Region.TENSOR) for name in names)
+
+
+def _expert_operations(size: MixtureOfExperts) -> tuple[Operation, ...]:
+    feed_forward = gated_operations if size.is_gated else plain_operations
+    return feed_forward(
+        "expert",
+        "dispatched",
+        "expert_output",
+        size.expert_hidden_size,
+        size.intermediate_size,
+        copies=size.experts_per_token,
+    )
+
+
+def _whole_matmul(name: str, source: str, output: str, shape: tuple[int, int]) -> Operation:
+    return Operation(
+        name=name,
+        kind=OperationKind.MATMUL,
+        inputs=(source,),
+        output=output,
+        region=Region.SEQUENCE,
+        matmul_shape=shape,
+    )
+
+
+def _routing(name: str, inputs: tuple[str, ...], output: str) -> Operation:
+    return Operation(name=name, kind=OperationKind.ROUTING, inputs=inputs, output=output, region=Region.SEQUENCE)

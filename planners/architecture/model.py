@@ -16,7 +16,9 @@ class Block:
     """A run of like layers, or the embedding or the head.
 
     `layers` are the indices of the decoder layers that are made like this one;
-    it is empty for the embedding and for the head, which stand once.
+    it is empty for the embedding and for the head, which stand once. Weights are
+    named by the index less `first_named`: an encoder-decoder's decoder counts its
+    layers from zero again.
     """
 
     kind: str
@@ -24,6 +26,7 @@ class Block:
     operations: tuple[Operation, ...]
     tensors: tuple[Tensor, ...]
     layers: tuple[int, ...] = ()
+    first_named: int = 0
     kv: KvState | None = None
 
     @property
@@ -99,7 +102,7 @@ class ModelSpec:
         for block in self.blocks:
             for layer in block.layers or (0,):
                 for weight in block.weights:
-                    name = weight.name.replace("{layer}", str(layer))
+                    name = weight.name.replace("{layer}", str(layer - block.first_named))
                     if weight.tensors == 1:
                         yield name, weight
                         continue

@@ -57,7 +57,9 @@ class Operation:
     `matmul_shape` is (input features, output features), done `copies` times for
     each token (once for each expert that works on it). Attention costs
     2·heads·(key_dim + value_dim) operations for each token and each position it
-    attends to: a dot product with the key and a weighted sum of the value.
+    attends to: a dot product with the key and a weighted sum of the value. It
+    looks back over `window` positions at most, or, when `is_chunked`, to the
+    beginning of its chunk of `window` positions.
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution.
     """
@@ -73,6 +75,8 @@ class Operation:
     key_dim: int = 0
     value_dim: int = 0
     window: int | None = None
+    is_chunked: bool = False
+    is_bidirectional: bool = False
     fixed_flops_per_token: float = 0.0
     is_row_parallel: bool = False
 
@@ -85,6 +89,14 @@ class Operation:
         if self.matmul_shape is not None:
             return 2.0 * self.matmul_shape[0] * self.matmul_shape[1] * self.copies
         if self.kind is OperationKind.ATTENTION:
-            attended = min(context_tokens, self.window) if self.window else context_tokens
-            return 2.0 * self.heads * (self.key_dim + self.value_dim) * attended
+            return 2.0 * self.heads * (self.key_dim + self.value_dim) * self._attended(context_tokens)
         return self.fixed_flops_per_token
+
+    def _attended(self, context_tokens: float) -> float:
+        if self.is_bidirectional:
+            # Under a causal mask a token attends to (sequence + 1) / 2 positions on average; here to all of them.
+            return 2 * context_tokens - 1
+        if self.window is None:
+            return context_tokens
+        # A token stands anywhere in its chunk and sees itself and what came before it there: (chunk + 1) / 2.
+        return min(context_tokens, (self.window + 1) / 2 if self.is_chunked else self.window)

@@ -44,8 +44,11 @@ class Weight:
 
     `name` may hold `{layer}` and `{expert}`. `dim` is the tensor dimension that
     `split` divides and `units` how many indivisible pieces lie along it (heads,
-    key-value heads; 0 means single elements). `is_linear` marks the matrix of a
-    matrix multiplication, which is what quantization schemes and LoRA address.
+    key-value heads; 0 means single elements). Where one matrix holds several
+    projections one after the other (queries, keys, values), `sections` has the length
+    and the units of each along `dim`, which are split each on its own, as vLLM's
+    QKVParallelLinear does. `is_linear` marks the matrix of a matrix
+    multiplication, which is what quantization schemes and LoRA address.
 
     `experts` counts the experts it stands for: one tensor each, or, when
     `is_fused` is true, one tensor whose dimension 0 is the expert. `is_buffer`
@@ -59,6 +62,7 @@ class Weight:
     split: Split = Split.REPLICATED
     dim: int | None = None
     units: int = 0
+    sections: tuple[tuple[int, int], ...] = ()
     experts: int = 1
     is_linear: bool = False
     is_fused: bool = False
@@ -82,14 +86,16 @@ class Weight:
         """
         if self.dim is None or self.split is Split.REPLICATED or tensor_parallel == 1:
             return self.shape
-        length = self.shape[self.dim]
-        if self.units:
-            local_units = -(-self.units // tensor_parallel)
-            local = length // self.units * local_units
-        else:
-            local = -(-length // tensor_parallel)
+        parts = self.sections or ((self.shape[self.dim], self.units),)
+        local = sum(_local_length(length, units, tensor_parallel) for length, units in parts)
         return (*self.shape[: self.dim], local, *self.shape[self.dim + 1 :])
 
     def local_elements(self, tensor_parallel: int) -> int:
         """Return the elements of the largest shard, all experts of the layer counted."""
         return math.prod(self.local_shape(tensor_parallel)) * self.tensors
+
+
+def _local_length(length: int, units: int, tensor_parallel: int) -> int:
+    if not units:
+        return -(-length // tensor_parallel)
+    return length // units * -(-units // tensor_parallel)

@@ -46,6 +46,7 @@ def decoder_model(
     names: DecoderNames = DecoderNames(),
     norm_bias: bool = False,
     has_norm_weight: bool = True,
+    has_final_norm: bool = True,
     head_bias: bool = False,
     other_embeddings: tuple[Weight, ...] = (),
     assumptions: tuple[str, ...] = (),
@@ -55,6 +56,7 @@ def decoder_model(
     embedding = vocabulary_weight(names.embedding, vocabulary_size, hidden_size, Part.EMBEDDING)
     head = () if tied else (vocabulary_weight(f"{names.head}.weight", vocabulary_size, hidden_size, Part.HEAD),)
     bias = (Weight(name=f"{names.head}.bias", shape=(vocabulary_size,), part=Part.HEAD),) if head_bias else ()
+    has_norm_weight = has_norm_weight and has_final_norm
     final_norm = norm_weights(names.final_norm, hidden_size, bias=norm_bias) if has_norm_weight else ()
     return ModelSpec(
         name=name,
@@ -66,7 +68,7 @@ def decoder_model(
         key_value_heads=sizes.key_value_heads,
         embedding=embedding_block((embedding, *other_embeddings), hidden_size),
         layers=layers,
-        head=head_block((*final_norm, *head, *bias), hidden_size, vocabulary_size),
+        head=head_block((*final_norm, *head, *bias), hidden_size, vocabulary_size, has_norm=has_final_norm),
         tied_head=tied,
         experts_per_token=sizes.experts_per_token,
         assumptions=assumptions,

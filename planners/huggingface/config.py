@@ -38,7 +38,22 @@ COSMETIC_KEYS = frozenset(
     }
 )
 
-MOST_LAYERS = 10_000
+# What the base class of transformers 4 wrote into some configs: generation settings and task heads.
+BASE_CLASS_KEYS = frozenset(
+    {
+        "add_cross_attention", "bad_words_ids", "begin_suppress_tokens", "chunk_size_feed_forward",
+        "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping",
+        "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+        "forced_eos_token_id", "is_decoder", "is_encoder_decoder", "length_penalty", "max_length", "min_length",
+        "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
+        "output_hidden_states", "output_scores", "prefix", "problem_type", "pruned_heads",
+        "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id",
+        "suppress_tokens", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p",
+        "torchscript", "typical_p", "use_bfloat16",
+    }
+)  # fmt: skip
+
+MOST_LAYERS = 1_000
 MOST_ELEMENTS_A_SIDE = 100_000_000
 
 
@@ -53,6 +68,7 @@ class ConfigReader:
         self._config = config
         self._pointer = pointer
         self._read: set[str] = {"model_type"}
+        self._sections: dict[str, ConfigReader] = {}
 
     def size(self, key: str, *, default: int | None = None, most: int = MOST_ELEMENTS_A_SIDE) -> int:
         """Return a positive integer; a null counts as absent."""
@@ -99,6 +115,55 @@ class ConfigReader:
             raise self.error(key, f"'{key}' must be a list of texts.")
         return tuple(value)
 
+    def items(self, key: str) -> list[Any] | None:
+        """Return a list of anything, or None where absent."""
+        value = self._get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple):
+            raise self.error(key, f"'{key}' must be a list, not {_shown(value)}.")
+        return list(value)
+
+    def whole_numbers(self, key: str) -> tuple[int, ...] | None:
+        """Return a list of whole numbers that may be zero, or None where absent."""
+        values = self.items(key)
+        if values is None:
+            return None
+        return tuple(self._whole(key, value, least=0, most=MOST_ELEMENTS_A_SIDE) for value in values)
+
+    def section(
+        self, key: str, *, defaults: Mapping[str, Any] | None = None, forced: Mapping[str, Any] | None = None
+    ) -> ConfigReader:
+        """Return a nested config, an absent one as empty.
+
+        `defaults` stand for what it leaves out, `forced` values before its own.
+        What is never read of it is reported as unread of this config.
+        """
+        value = self._get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.error(key, f"'{key}' must be an object, not {_shown(value)}.")
+        values = {**(defaults or {}), **(value or {}), **(forced or {})}
+        section = ConfigReader(values, pointer=f"{self._pointer}/{key}")
+        self._sections[key] = section
+        return section
+
+    def named(self, *keys: str) -> str:
+        """Return which of several names of one field the config uses, the first where it uses none."""
+        self._read.update(keys)
+        return next((key for key in keys if not self.is_absent(key)), keys[0])
+
+    def must_be(self, key: str, *known: object) -> None:
+        """Raise unless `key` is absent or null or has one of the `known` values; every item of a list must be one.
+
+        Another value names a form of the model that nothing here describes.
+        """
+        value = self._get(key)
+        values = value if isinstance(value, list | tuple) else () if value is None else (value,)
+        for item in values:
+            if not any(item == one and isinstance(item, bool) is isinstance(one, bool) for one in known):
+                allowed = " or ".join(repr(one) for one in known)
+                raise self.error(key, f"'{key}' is {_shown(item)}; only {allowed} can be described.")
+
     def is_absent(self, key: str) -> bool:
         """Return whether a key is missing or null."""
         return self._config.get(key) is None
@@ -106,6 +171,10 @@ class ConfigReader:
     def is_text(self, key: str) -> bool:
         """Return whether a key holds text, where it may also hold a number."""
         return isinstance(self._config.get(key), str)
+
+    def is_list(self, key: str) -> bool:
+        """Return whether a key holds a list, where it may also hold one number."""
+        return isinstance(self._config.get(key), list | tuple)
 
     def is_left_out(self, key: str) -> bool:
         """Return whether the config does not mention the key at all; a null is a mention."""
@@ -122,7 +191,10 @@ class ConfigReader:
 
     def unread_keys(self) -> tuple[str, ...]:
         """Return the keys nobody asked for and that may matter, sorted."""
-        return tuple(sorted(str(key) for key in self._config if key not in self._read and key not in COSMETIC_KEYS))
+        known = self._read | COSMETIC_KEYS | BASE_CLASS_KEYS
+        own = [str(key) for key in self._config if key not in known]
+        nested = [f"{key}.{unread}" for key, section in self._sections.items() for unread in section.unread_keys()]
+        return tuple(sorted([*own, *nested]))
 
     def error(self, key: str, detail: str) -> InvalidModelConfig:
         """Return an error that points at `key`."""

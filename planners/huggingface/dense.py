@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from planners.architecture.attention import GroupedAttention, separate_projections
+from planners.architecture.attention import (
+    GroupedAttention,
+    output_projection,
+    query_key_value_weights,
+    separate_projections,
+)
 from planners.architecture.decoder import NormPlacement, attention_half, decoder_layer, feed_forward_half
 from planners.architecture.feed_forward import fused_gated_weights, gated_weights, plain_weights
 from planners.architecture.model import Block, ModelSpec
@@ -54,6 +59,9 @@ class Windows(StrEnum):
     ALL = "all"
     FROM_MAX_WINDOW_LAYERS = "from_max_window_layers"
     ALL_BUT_EVERY_FOURTH = "all_but_every_fourth"
+    ALL_BUT_EVERY_SIXTH = "all_but_every_sixth"
+    EVERY_OTHER = "every_other"  # the first has one
+    EVERY_OTHER_BELOW_MAX_WINDOW_LAYERS = "every_other_below_max_window_layers"
 
 
 class FeedForward(StrEnum):
@@ -77,6 +85,7 @@ class DenseFamily:
     output_bias: Bias = Bias(key="attention_bias")
     feed_forward_bias: Bias = Bias(key="mlp_bias")
     head_bias: bool = False
+    has_fused_projections: bool = False  # queries, keys and values in one matrix
     query_key_norm: QueryKeyNorm = QueryKeyNorm.NONE
     query_key_norm_switch: str | None = None
     norms: NormPlacement = NormPlacement.PRE
@@ -124,6 +133,12 @@ class _Layer:
         )
 
     def _attention_weights(self) -> tuple[Weight, ...]:
+        if self.family.has_fused_projections:
+            prefix, size = "model.layers.{layer}.self_attn", self.attention
+            return (
+                *query_key_value_weights((f"{prefix}.qkv_proj",), size, bias=self.qkv_bias),
+                output_projection(f"{prefix}.{self.family.output_name}.weight", size),
+            )
         return (
             *separate_projections(
                 "model.layers.{layer}.self_attn",
@@ -132,29 +147,8 @@ class _Layer:
                 output_bias=self.output_bias,
                 output_name=self.family.output_name,
             ),
-            *self._query_key_norm_weights("model.layers.{layer}.self_attn"),
+            *query_key_norm_weights("model.layers.{layer}.self_attn", self.attention, self.query_key_norm),
         )
-
-    def _query_key_norm_weights(self, prefix: str) -> tuple[Weight, ...]:
-        size = self.attention
-        pairs = (("q", size.heads), ("k", size.key_value_heads))
-        if self.query_key_norm is QueryKeyNorm.HEAD:
-            return tuple(
-                Weight(name=f"{prefix}.{s}_norm.weight", shape=(size.head_dim,), part=Part.NORM) for s, _ in pairs
-            )
-        if self.query_key_norm is QueryKeyNorm.WIDTH:
-            return tuple(
-                Weight(name=f"{prefix}.{s}_norm.weight", shape=(n * size.head_dim,), units=n, part=Part.NORM,
-                       split=Split.COLUMN, dim=0)
-                for s, n in pairs
-            )  # fmt: skip
-        if self.query_key_norm is QueryKeyNorm.EACH_HEAD:
-            return tuple(
-                Weight(name=f"{prefix}.{s}_norm.weight", shape=(n, size.head_dim), units=n, part=Part.NORM,
-                       split=Split.COLUMN, dim=0)
-                for s, n in pairs
-            )  # fmt: skip
-        return ()
 
     def _feed_forward_weights(self) -> tuple[Weight, ...]:
         prefix, hidden_size = "model.layers.{layer}.mlp", self.attention.hidden_size
@@ -199,6 +193,7 @@ def dense_decoder(config: ConfigReader, name: str, model_type: str, family: Dens
         is_parallel=family.norms is NormPlacement.PARALLEL
         or (family.parallel_switch is not None and config.flag(family.parallel_switch, default=False)),
     )
+    config.must_be("use_bidirectional_attention", False)
     config.ignore("hidden_act", *family.ignored)
     return decoder_model(
         config,
@@ -241,25 +236,63 @@ def read_attention(
     return GroupedAttention(hidden_size=hidden_size, heads=heads, key_value_heads=key_value_heads, head_dim=head_dim)
 
 
-def layer_windows(config: ConfigReader, windows: Windows, *, default: int | None = None) -> list[int | None]:
+def query_key_norm_weights(prefix: str, size: GroupedAttention, kind: QueryKeyNorm) -> tuple[Weight, ...]:
+    """Return q_norm and k_norm; those that stand over several heads are divided with the heads."""
+    if kind is QueryKeyNorm.NONE:
+        return ()
+    weights = []
+    for short, heads in (("q", size.heads), ("k", size.key_value_heads)):
+        name = f"{prefix}.{short}_norm.weight"
+        if kind is QueryKeyNorm.HEAD:
+            weights.append(Weight(name=name, shape=(size.head_dim,), part=Part.NORM))
+            continue
+        shape = (heads * size.head_dim,) if kind is QueryKeyNorm.WIDTH else (heads, size.head_dim)
+        weights.append(Weight(name=name, shape=shape, units=heads, part=Part.NORM, split=Split.COLUMN, dim=0))
+    return tuple(weights)
+
+
+def layer_windows(
+    config: ConfigReader,
+    windows: Windows,
+    *,
+    default: int | None = None,
+    used_by_default: bool | None = None,
+    max_window_layers_default: int = DEFAULT_MAX_WINDOW_LAYERS,
+) -> list[int | None]:
     """Return each layer's window, None where it attends to everything.
 
     A config that leaves `sliding_window` out has the window `default`; one that
-    says null has none.
+    says null has none. Where `use_sliding_window` is left out, the window is
+    used unless `used_by_default` is false (by default so for Qwen's rule alone).
     """
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     layer_types = config.strings("layer_types")
+    config.must_be("layer_types", "full_attention", "sliding_attention")
     window = default if config.is_left_out("sliding_window") else config.optional_size("sliding_window")
-    first_windowed = config.count("max_window_layers", default=DEFAULT_MAX_WINDOW_LAYERS)
-    pattern = config.optional_size("sliding_window_pattern") or 4
-    enabled = config.flag("use_sliding_window", default=windows is not Windows.FROM_MAX_WINDOW_LAYERS)
+    border = config.count("max_window_layers", default=max_window_layers_default)
+    pattern = config.optional_size("sliding_window_pattern") or (6 if windows is Windows.ALL_BUT_EVERY_SIXTH else 4)
+    if used_by_default is None:
+        used_by_default = windows is not Windows.FROM_MAX_WINDOW_LAYERS
+    enabled = config.flag("use_sliding_window", default=used_by_default)
     if layer_types is not None:
         if len(layer_types) != num_layers:
             raise config.error("layer_types", f"'layer_types' names {len(layer_types)} layers of {num_layers}.")
         return [window if kind == "sliding_attention" else None for kind in layer_types]
     if window is None or not enabled or windows is Windows.NONE:
         return [None] * num_layers
-    if windows is Windows.ALL_BUT_EVERY_FOURTH:
-        return [window if (layer + 1) % pattern else None for layer in range(num_layers)]
-    start = first_windowed if windows is Windows.FROM_MAX_WINDOW_LAYERS else 0
-    return [window if layer >= start else None for layer in range(num_layers)]
+    covered = (_is_windowed(windows, layer, border=border, pattern=pattern) for layer in range(num_layers))
+    return [window if is_covered else None for is_covered in covered]
+
+
+def _is_windowed(windows: Windows, layer: int, *, border: int, pattern: int) -> bool:
+    match windows:
+        case Windows.ALL_BUT_EVERY_FOURTH | Windows.ALL_BUT_EVERY_SIXTH:
+            return (layer + 1) % pattern != 0
+        case Windows.EVERY_OTHER:
+            return layer % 2 == 0
+        case Windows.EVERY_OTHER_BELOW_MAX_WINDOW_LAYERS:
+            return layer % 2 == 0 and layer < border
+        case Windows.FROM_MAX_WINDOW_LAYERS:
+            return layer >= border
+        case _:
+            return windows is Windows.ALL

@@ -12,6 +12,41 @@ from planners.architecture.decoder import NormPlacement
 from planners.huggingface.assembly import DecoderNames
 from planners.huggingface.dense import ALWAYS, NEVER, Bias, DenseFamily, FeedForward, QueryKeyNorm, Windows
 
+PHI3_IGNORED = (
+    "attention_bias",
+    "embd_pdrop",
+    "full_attn_mod",
+    "interpolate_factor",
+    "lm_head_bias",
+    "mlp_bias",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+    "resid_pdrop",
+)
+GEMMA_NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+# Caps and scales of scores and logits cost nothing that is counted.
+GEMMA_IGNORED = (
+    "attn_logit_softcapping",
+    "cache_implementation",
+    "final_logit_softcapping",
+    "hidden_activation",
+    "query_pre_attn_scalar",
+    "rope_local_base_freq",
+)
+QWEN2_VL_TEXT = DenseFamily(
+    qkv_bias=ALWAYS,
+    output_bias=NEVER,
+    feed_forward_bias=NEVER,
+    key_value_heads_default=8,
+    windows=Windows.FROM_MAX_WINDOW_LAYERS,
+    window_default=4096,
+)
+
 DENSE_FAMILIES: Mapping[str, DenseFamily] = {
     "llama": DenseFamily(),
     "mistral": DenseFamily(
@@ -68,6 +103,59 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         windows=Windows.ALL,
         ignored=("embedding_dropout", "norm_epsilon", "residual_dropout", "mlp_type", "norm_type"),
     ),
+    # MiniCPM is Llama with fixed factors on embedding, residuals and logits: openbmb/MiniCPM-2B-sft-bf16.
+    "minicpm": DenseFamily(
+        feed_forward_bias=NEVER,
+        tied_by_default=True,
+        ignored=("dim_model_base", "scale_depth", "scale_emb", "rope_type"),
+    ),
+    "phi3": DenseFamily(
+        qkv_bias=NEVER,
+        output_bias=NEVER,
+        feed_forward_bias=NEVER,
+        has_fused_projections=True,
+        feed_forward=FeedForward.FUSED_GATED,
+        windows=Windows.ALL,
+        ignored=PHI3_IGNORED,
+    ),
+    "gemma": DenseFamily(
+        feed_forward_bias=NEVER,
+        tied_by_default=True,
+        head_dim_default=256,
+        key_value_heads_default=16,
+        ignored=GEMMA_IGNORED,
+    ),
+    "gemma2": DenseFamily(
+        feed_forward_bias=NEVER,
+        norms=NormPlacement.SANDWICH,
+        norm_names=GEMMA_NORMS,
+        tied_by_default=True,
+        head_dim_default=256,
+        key_value_heads_default=4,
+        windows=Windows.EVERY_OTHER,
+        window_default=4096,
+        ignored=(*GEMMA_IGNORED, "sliding_window_size"),
+    ),
+    "gemma3_text": DenseFamily(
+        feed_forward_bias=NEVER,
+        query_key_norm=QueryKeyNorm.HEAD,
+        norms=NormPlacement.SANDWICH,
+        norm_names=GEMMA_NORMS,
+        tied_by_default=True,
+        head_dim_default=256,
+        key_value_heads_default=4,
+        windows=Windows.ALL_BUT_EVERY_SIXTH,
+        window_default=4096,
+        ignored=GEMMA_IGNORED,
+    ),
+    "qwen3_vl_text": DenseFamily(
+        feed_forward_bias=NEVER,
+        query_key_norm=QueryKeyNorm.HEAD,
+        head_dim_default=128,
+        key_value_heads_default=32,
+    ),
+    "qwen2_vl_text": QWEN2_VL_TEXT,
+    "qwen2_5_vl_text": QWEN2_VL_TEXT,
     "stablelm": DenseFamily(
         qkv_bias=Bias(key="use_qkv_bias"),
         output_bias=NEVER,

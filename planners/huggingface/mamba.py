@@ -1,4 +1,4 @@
-"""Mamba and Mamba-2: layers that are nothing but a recurrence."""
+"""Mamba, Falcon Mamba and Mamba-2: layers that are nothing but a recurrence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,12 @@ IGNORED = (
 
 
 def mamba(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
-    """Return the description of a Mamba model. Source: `transformers` 5.23, modeling_mamba."""
+    """Return the description of a Mamba or Falcon Mamba model.
+
+    Falcon Mamba norms step, B and C, with norms that have no weights.
+
+    Source: `transformers` 5.23, modeling_mamba and modeling_falcon_mamba.
+    """
     hidden_size = config.size("hidden_size")
     expanded = config.size("expand", default=DEFAULT_EXPAND) * hidden_size
     size = Mamba(
@@ -29,11 +34,12 @@ def mamba(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         inner_width=config.size("intermediate_size", default=expanded),
         state_size=config.size("state_size"),
         kernel=config.size("conv_kernel", default=DEFAULT_KERNEL),
-        step_rank=_step_rank(config, hidden_size),
+        step_rank=step_rank(config, "time_step_rank", hidden_size),
         projection_bias=config.flag("use_bias", default=False),
         convolution_bias=config.flag("use_conv_bias", default=True),
     )
-    config.ignore("d_inner", "d_model", "fused_add_norm", "n_layer", "pad_vocab_size_multiple", "ssm_cfg", *IGNORED)
+    config.ignore("d_inner", "d_model", "fused_add_norm", "mixer_rms_eps", "n_layer", "pad_vocab_size_multiple",
+                  "ssm_cfg", "use_falcon_mambapy", *IGNORED)  # fmt: skip
     return _model(config, name, model_type, size, tied_by_default=True)
 
 
@@ -87,9 +93,9 @@ def _model(
     )
 
 
-def _step_rank(config: ConfigReader, hidden_size: int) -> int:
+def step_rank(config: ConfigReader, key: str, hidden_size: int) -> int:
     """Return the rank of the step's projection; "auto" is a sixteenth of the hidden size, rounded up."""
-    if config.is_text("time_step_rank") or config.is_absent("time_step_rank"):
-        config.ignore("time_step_rank")
+    if config.is_text(key) or config.is_absent(key):
+        config.must_be(key, "auto")
         return -(-hidden_size // STEP_RANK_DIVISOR)
-    return config.size("time_step_rank")
+    return config.size(key)

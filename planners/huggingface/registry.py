@@ -9,21 +9,88 @@ from typing import Any
 
 from planners.architecture.model import ModelSpec
 from planners.errors import InvalidModelConfig, UnknownModelType
-from planners.huggingface import deepseek, gpt2, mamba
+from planners.huggingface import (
+    bamba,
+    bert,
+    chatglm,
+    dbrx,
+    deepseek,
+    falcon,
+    fused,
+    gemma4,
+    gpt2,
+    gpt_families,
+    gpt_oss,
+    jamba,
+    kimi_linear,
+    llama4,
+    mamba,
+    mimo,
+    minimax,
+    mpt,
+    nemotron_h,
+    opt,
+    qwen_hybrid,
+    t5,
+)
 from planners.huggingface.config import ConfigReader
 from planners.huggingface.dense import dense_decoder
 from planners.huggingface.dense_families import DENSE_FAMILIES
+from planners.huggingface.gpt import gpt_decoder
+from planners.huggingface.mixture_families import MIXTURE_FAMILIES
+from planners.huggingface.mixtures import mixture_decoder
+from planners.huggingface.multimodal import WRAPPERS, multimodal
 
 Reader = Callable[[ConfigReader, str, str], ModelSpec]
 
-READERS: Mapping[str, Reader] = {
+TEXT_READERS: Mapping[str, Reader] = {
     "deepseek_v2": partial(deepseek.deepseek, variant=deepseek.V2),
     "deepseek_v3": partial(deepseek.deepseek, variant=deepseek.V3),
+    "deepseek_v32": partial(deepseek.deepseek, variant=deepseek.V32),
+    "glm_moe_dsa": partial(deepseek.deepseek, variant=deepseek.GLM_5),
+    "bert": bert.bert,
+    "bloom": partial(gpt_decoder, family=gpt_families.BLOOM),
+    "baichuan": fused.baichuan,
+    "chatglm": chatglm.chatglm,
+    "falcon": falcon.falcon,
+    "internlm2": fused.internlm2,
+    "qwen": fused.qwen,
+    "t5": t5.t5,
+    "dbrx": dbrx.dbrx,
+    "gemma4_text": gemma4.gemma4_text,
     "gpt2": gpt2.gpt2,
+    "gpt_oss": gpt_oss.gpt_oss,
+    "llama4_text": llama4.llama4_text,
+    "gpt_bigcode": gpt_families.gpt_bigcode,
+    "gpt_neo": gpt_families.gpt_neo,
+    "gpt_neox": gpt_families.gpt_neox,
+    "gptj": partial(gpt_decoder, family=gpt_families.GPT_J),
+    "mpt": mpt.mpt,
+    "opt": opt.opt,
     "kimi_k2": partial(deepseek.deepseek, variant=deepseek.V3),
     "mamba": mamba.mamba,
+    "mimo_v2_flash": mimo.mimo_v2_flash,
     "mamba2": mamba.mamba2,
+    "bamba": bamba.bamba,
+    "falcon_mamba": mamba.mamba,
+    "granitemoehybrid": bamba.granite_hybrid,
+    "jamba": jamba.jamba,
+    "kimi_linear": kimi_linear.kimi_linear,
+    "minimax": minimax.minimax,
+    "mistral4": partial(deepseek.deepseek, variant=deepseek.MISTRAL_4),
+    "nemotron_h": nemotron_h.nemotron_h,
+    "qwen3_5_moe_text": partial(qwen_hybrid.qwen_hybrid, family=qwen_hybrid.QWEN3_5_MOE),
+    "qwen3_5_text": partial(qwen_hybrid.qwen_hybrid, family=qwen_hybrid.QWEN3_5),
+    "qwen3_next": partial(qwen_hybrid.qwen_hybrid, family=qwen_hybrid.QWEN3_NEXT),
     **{model_type: partial(dense_decoder, family=family) for model_type, family in DENSE_FAMILIES.items()},
+    **{model_type: partial(mixture_decoder, family=family) for model_type, family in MIXTURE_FAMILIES.items()},
+}
+READERS: Mapping[str, Reader] = {
+    **TEXT_READERS,
+    **{
+        model_type: partial(multimodal, wrapper=wrapper, readers=TEXT_READERS)
+        for model_type, wrapper in WRAPPERS.items()
+    },
 }
 
 

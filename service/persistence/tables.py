@@ -43,7 +43,7 @@ plans = sa.Table(
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("request", JSONB(none_as_null=True), nullable=False),
     sa.Column("model_config", JSONB(none_as_null=True)),
-    # JSON, not JSONB: the answer leaves with the digits and the order it came with.
+    # JSON, not JSONB, here and below: it leaves with the digits and the order it came with.
     sa.Column("answer", JSON, nullable=False),
     sa.Column("fits", sa.Boolean, nullable=False),
     sa.Column("verdict", sa.Text, nullable=False),
@@ -72,8 +72,8 @@ jobs = sa.Table(
     sa.Column("priority", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("plan_id", sa.Text, sa.ForeignKey("plans.plan_id")),
     sa.Column("request", JSONB(none_as_null=True), nullable=False),
-    sa.Column("estimate", JSONB(none_as_null=True)),
-    sa.Column("progress", JSONB(none_as_null=True)),
+    sa.Column("estimate", JSON(none_as_null=True)),
+    sa.Column("progress", JSON(none_as_null=True)),
     sa.Column("attempts", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("max_attempts", sa.Integer, nullable=False),
     # Names the attempt that may write. A worker that was paused and then
@@ -85,8 +85,8 @@ jobs = sa.Table(
     _created_at(),
     sa.Column("started_at", sa.TIMESTAMP(timezone=True)),
     sa.Column("finished_at", sa.TIMESTAMP(timezone=True)),
-    sa.Column("result", JSONB(none_as_null=True)),
-    sa.Column("error", JSONB(none_as_null=True)),
+    sa.Column("result", JSON(none_as_null=True)),
+    sa.Column("error", JSON(none_as_null=True)),
     _one_of("kind", JOB_KINDS),
     _one_of("state", JOB_STATES),
     sa.CheckConstraint("attempts >= 0 AND attempts <= max_attempts", name="attempts"),

@@ -89,3 +89,8 @@ def test_the_reference_shows_defaults():
     assert "| `PLIMSOLL_PORT` | `8000` |" in reference
     assert "| `PLIMSOLL_WORKER_QUEUES` | `cpu` |" in reference
     assert "| `PLIMSOLL_MODEL_ROOTS` | unset |" in reference
+
+
+def test_the_page_of_settings_shows_the_reference_as_it_is():
+    page = Path(__file__).parents[2] / "docs" / "settings.md"
+    assert settings_reference() in page.read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""HTTP: routes, problem documents and the OpenAPI contract."""

@@ -1,0 +1,101 @@
+"""The application: routes, error handlers and middleware put together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from fastapi.sse import EventSourceResponse
+
+from api.errors import add_error_handlers
+from api.metrics import Metrics
+from api.middleware import BodyLimit, PlainAddress, RequestId, Timing
+from api.problems import Problem
+from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
+from api.routes.pages import RouteLine
+from api.services import running_services
+from planners import PLANNER_VERSION
+from service.settings import Settings
+
+TITLE = "Plimsoll"
+EVENTS_PATH = "/jobs/{job_id}/events"
+DESCRIPTION = (
+    "Plans LLM training jobs, sizes inference KV caches, and proves its plans. Quantities are SI or bytes and carry "
+    "their unit in their name. Unknown request fields are refused. Every error is a problem document (RFC 9457)."
+)
+ROUTERS = (
+    planning.router,
+    plans.router,
+    jobs.router,
+    catalogue.router,
+    accuracy.router,
+    admission.router,
+    health.router,
+    pages.router,
+)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Return the application; the database is opened when it starts."""
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with running_services(settings, metrics) as services:
+            app.state.services = services
+            yield
+
+    app = FastAPI(
+        title=TITLE,
+        version=PLANNER_VERSION,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        generate_unique_id_function=_operation_id,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+    )
+    for router in ROUTERS:
+        app.include_router(router)
+    app.state.route_lines = _route_lines()
+    add_error_handlers(app)
+    # The last one added stands outermost.
+    app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes)
+    app.add_middleware(PlainAddress)
+    app.add_middleware(Timing, metrics=metrics)
+    app.add_middleware(RequestId)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name if route.path != "/ui" else f"{route.name}_ui"
+
+
+def _route_lines() -> tuple[RouteLine, ...]:
+    return tuple(
+        RouteLine(method=method, path=route.path, summary=route.summary or "")
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for method in sorted(route.methods or ())
+    )
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Return the contract; problem documents are declared by reference, so their schema is added here."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(problem.pop("$defs", {}))
+        schemas["Problem"] = problem
+        # FastAPI describes the single event, which only OpenAPI 3.2 can; this is a 3.1 document.
+        schema["paths"][EVENTS_PATH]["get"]["responses"]["200"]["content"] = {
+            EventSourceResponse.media_type: {"schema": {"type": "string"}}
+        }
+        app.openapi_schema = schema
+    return app.openapi_schema

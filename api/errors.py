@@ -1,0 +1,109 @@
+"""Which status each error has: one table, and the handlers that apply it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.problems import ProblemResponse
+from api.strict_json import MalformedBody
+from planners.errors import PlimsollError, UnknownName
+from service.errors import QueueFull
+from service.requests.pointers import FieldError, field_errors
+
+STATUS_OF_CODE: Mapping[str, int] = {
+    "database-unavailable": 503,
+    "idempotency-conflict": 422,
+    "impossible-layout": 422,
+    "invalid-cursor": 422,
+    "invalid-model-config": 422,
+    "invalid-question": 422,
+    "job-not-found": 404,
+    "not-yet-available": 501,
+    "path-not-allowed": 403,
+    "plan-not-found": 404,
+    "planning-timed-out": 504,
+    "plimsoll-error": 500,
+    "queue-full": 503,
+    "unknown-gpu": 422,
+    "unknown-model": 422,
+    "unknown-model-type": 422,
+    "unknown-name": 422,
+    "unstorable": 422,
+}
+
+CODE_OF_STATUS: Mapping[int, str] = {
+    400: "malformed-request",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "body-too-large",
+    415: "unsupported-media-type",
+}
+
+# Where errors of FastAPI's own parameters begin their location.
+_PARAMETER_PLACES = ("query", "path", "header", "cookie")
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let every error leave as a problem document."""
+    app.add_exception_handler(PlimsollError, _on_plimsoll_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_unforeseen_error)
+
+
+def problem_of(error: PlimsollError, *, status: int | None = None) -> ProblemResponse:
+    """Return the problem document of an error of ours; `status` where the table's does not fit the route."""
+    headers = {"retry-after": str(error.retry_after_seconds)} if isinstance(error, QueueFull) else None
+    more = {"nearest": list(error.nearest)} if isinstance(error, UnknownName) else None
+    # Where the route's own path is at fault, there is no body to point into.
+    fields = [FieldError(pointer=error.pointer, detail=error.detail)] if error.pointer and status is None else []
+    return ProblemResponse(
+        status or STATUS_OF_CODE[error.code], error.code, error.detail, errors=fields, headers=headers, more=more
+    )
+
+
+async def _on_plimsoll_error(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, PlimsollError):
+        raise error
+    return problem_of(error)
+
+
+async def _on_invalid_request(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    in_body = [_without_place(entry) for entry in error.errors() if entry["loc"][0] not in _PARAMETER_PLACES]
+    elsewhere = [
+        FieldError(pointer=f"/{entry['loc'][-1]}", detail=f"In the {entry['loc'][0]}: {entry['msg']}.")
+        for entry in error.errors()
+        if entry["loc"][0] in _PARAMETER_PLACES
+    ]
+    fields = (*field_errors(in_body, error.body), *elsewhere)
+    shown = fields[0]
+    rest = f" ({len(fields) - 1} more under 'errors'.)" if len(fields) > 1 else ""
+    detail = f"{shown.pointer or 'The body'}: {shown.detail}{rest}"
+    return ProblemResponse(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail, errors=fields)
+
+
+async def _on_http_error(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    code = CODE_OF_STATUS.get(error.status_code, "http-error")
+    fields = error.errors if isinstance(error, MalformedBody) else ()
+    return ProblemResponse(error.status_code, code, error.detail, errors=fields, headers=error.headers)
+
+
+async def _on_unforeseen_error(_request: Request, _error: Exception) -> Response:
+    # The trace goes to the log, where the server writes it, and never to the client.
+    return ProblemResponse(HTTPStatus.INTERNAL_SERVER_ERROR, "internal-error", "The service failed; its log says why.")
+
+
+def _without_place(entry: Mapping[str, object]) -> dict[str, object]:
+    location = entry["loc"]
+    return {**entry, "loc": location[1:] if isinstance(location, tuple) else ()}

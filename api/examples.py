@@ -1,0 +1,103 @@
+"""Requests as the documentation shows them; the tests send every one."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Examples: TypeAlias = dict[str, Any]
+
+TINY_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+}
+
+PLAN_TRAIN: Examples = {
+    "llama-3.1-8b on eight H100s": {
+        "value": {
+            "model": "meta-llama/Llama-3.1-8B",
+            "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8, "gpus_per_node": 8},
+            "training": {
+                "method": "full",
+                "precision": "bf16-mixed",
+                "optimizer": "adamw",
+                "sequence_length": 8192,
+                "global_batch_size": 64,
+                "tokens": 1.5e12,
+            },
+        }
+    },
+    "a config of your own, tensor parallelism fixed": {
+        "value": {
+            "model": {"config": TINY_CONFIG},
+            "hardware": {"gpu": "a100-sxm-80gb", "gpus": 4, "usd_per_gpu_hour": 1.8},
+            "training": {"sequence_length": 2048, "global_batch_size": 256, "tokens": 3e11},
+            "layout": {"tensor_parallel": 1},
+        }
+    },
+}
+
+PLAN_INFER: Examples = {
+    "qwen2.5-72b on four H100s": {
+        "value": {
+            "model": "Qwen/Qwen2.5-72B-Instruct",
+            "hardware": {"gpu": "h100-sxm-80gb", "gpus": 4},
+            "serving": {
+                "weights": "bf16",
+                "kv_cache": "bf16",
+                "max_model_len": 32768,
+                "input_tokens": 2048,
+                "output_tokens": 512,
+                "concurrency": 64,
+                "slo": {"ttft_seconds": 1.0, "tpot_seconds": 0.05},
+            },
+            "layout": {"tensor_parallel": 4},
+        }
+    },
+    "llama-3.1-8b on one card": {
+        "value": {
+            "model": "llama-3.1-8b",
+            "hardware": {"gpu": "l40s-48gb", "gpus": 1},
+            "serving": {"max_model_len": 8192, "input_tokens": 1024, "output_tokens": 256, "concurrency": 8},
+        }
+    },
+}
+
+QUANTIZE: Examples = {
+    "llama-3.2-1b to NF4, random weights": {
+        "value": {
+            "model": "meta-llama/Llama-3.2-1B",
+            "scheme": "nf4",
+            "double_quantization": True,
+            "block_size": 64,
+            "weights": "random",
+            "seed": 0,
+        }
+    },
+}
+
+VALIDATE: Examples = {"count": {"value": {"level": "count"}}, "trace": {"value": {"level": "trace"}}}
+
+DESCRIBE: Examples = {
+    "by name": {"value": {"model": "llama-3.1-8b"}},
+    "by config": {"value": {"model": {"config": TINY_CONFIG}}},
+    "by size": {"value": {"model": {"parameters": 6.2e9}}},
+}
+
+MEASUREMENT: Examples = {
+    "a run without a plan": {
+        "value": {
+            "framework": "fsdp2",
+            "gpu": "h100-sxm-80gb",
+            "model": "meta-llama/Llama-3.1-8B",
+            "peak_bytes": 61_203_283_968,
+            "step_seconds": 9.4,
+            "source": "cluster-1",
+        }
+    },
+}

@@ -1,0 +1,47 @@
+"""JSON for programs, tables for people: `?format=text` or `Accept: text/plain`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Depends, Header, Query
+
+JSON_TYPES = ("application/json", "application/*", "*/*")
+TEXT_TYPES = ("text/plain", "text/*", "*/*")
+
+
+def wants_text(
+    format: Annotated[  # noqa: A002 - the name on the wire
+        Literal["json", "text"] | None, Query(description="`text` answers with a table; so does `Accept: text/plain`.")
+    ] = None,
+    accept: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> bool:
+    """Return whether the client wants a table; JSON where it takes both alike."""
+    if format is not None:
+        return format == "text"
+    weights = _weights(accept or "*/*")
+    return _weight(weights, TEXT_TYPES) > _weight(weights, JSON_TYPES)
+
+
+WantsText = Annotated[bool, Depends(wants_text)]
+
+
+def _weights(accept: str) -> dict[str, float]:
+    """Return the q-value of each media range (RFC 9110, section 12.5.1)."""
+    weights = {}
+    for part in accept.split(","):
+        media_range, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        weights[media_range] = next((_number(text[2:]) for text in parameters if text.startswith("q=")), 1.0)
+    return weights
+
+
+def _weight(weights: dict[str, float], media_ranges: tuple[str, ...]) -> float:
+    """Return the weight of the most specific range that is named."""
+    return next((weights[media_range] for media_range in media_ranges if media_range in weights), 0.0)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

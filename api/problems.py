@@ -1,0 +1,85 @@
+"""Problem documents (RFC 9457): the one shape in which every refusal leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from service.requests.pointers import FieldError
+
+MEDIA_TYPE = "application/problem+json"
+SCHEMA_REFERENCE = {"$ref": "#/components/schemas/Problem"}
+
+
+class ProblemField(BaseModel):
+    """One field that is wrong."""
+
+    pointer: str = Field(description="JSON pointer into the request's body, or `/name` of a query parameter.")
+    detail: str
+
+
+class Problem(BaseModel):
+    """What went wrong, and where in the request."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="`urn:plimsoll:problem:` and the code.")
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="Stable; clients may rely on it.")
+    errors: list[ProblemField] = Field(default=[], description="The fields at fault, where there are any.")
+
+
+class ProblemResponse(Response):
+    """A problem document as a response."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        problem = Problem(
+            type=f"urn:plimsoll:problem:{code}",
+            title=HTTPStatus(status).phrase,
+            status=status,
+            detail=detail,
+            code=code,
+            errors=[ProblemField(pointer=error.pointer, detail=error.detail) for error in errors],
+            **(more or {}),
+        )
+        super().__init__(problem.model_dump_json(), status_code=status, headers=headers)
+
+
+_MEANINGS = {
+    400: "The body is not JSON, or not text.",
+    403: "The path lies outside every allowed folder.",
+    404: "There is no such thing.",
+    409: "The state does not allow it.",
+    413: "The body is too large.",
+    415: "The body is not declared as JSON.",
+    422: "A value makes no sense; `errors` points at it.",
+    500: "The service is at fault.",
+    501: "This version does not answer that yet.",
+    503: "The database or the queue cannot take it now.",
+    504: "No answer was found in time.",
+}
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what a route declares in OpenAPI for the problems it may answer with."""
+    return {
+        status: {"description": _MEANINGS[status], "content": {MEDIA_TYPE: {"schema": SCHEMA_REFERENCE}}}
+        for status in statuses
+    }

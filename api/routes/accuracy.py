@@ -1,0 +1,53 @@
+"""`POST /measurements` and `GET /accuracy`: predicted against measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+
+from api import examples
+from api.problems import problem_responses
+from api.services import Running
+from api.strict_json import StrictRoute
+from service.measuring import MeasurementReport
+from service.persistence.records import AccuracyGroup
+from service.requests.measurements import MeasurementRequest
+
+router = APIRouter(tags=["accuracy"], route_class=StrictRoute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """How far predictions were off, by how they were measured, framework and GPU; errors are predicted/measured − 1."""
+
+    measurements: int
+    items: tuple[AccuracyGroup, ...]
+
+
+@router.post(
+    "/measurements",
+    status_code=HTTPStatus.CREATED,
+    summary="Report what a real run used and how fast it went",
+    response_model=MeasurementReport,
+    responses=problem_responses(400, 404, 413, 415, 422, 500, 503),
+)
+async def report_measurement(
+    services: Running, request: Annotated[MeasurementRequest, Body(openapi_examples=examples.MEASUREMENT)]
+) -> MeasurementReport:
+    """With a `plan_id`, each quantity is set beside the plan's."""
+    return await services.measuring.report(request)
+
+
+@router.get(
+    "/accuracy",
+    summary="Predicted against measured, over all that is on record",
+    response_model=Accuracy,
+    responses=problem_responses(400, 422, 500, 503),
+)
+async def accuracy(services: Running) -> Accuracy:
+    """`count`, `trace` and `device` are validations; `run` is memory and `run-speed` is speed of reported runs."""
+    groups = await services.database.measurements.accuracy()
+    return Accuracy(measurements=sum(group.count for group in groups), items=groups)

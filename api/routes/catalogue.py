@@ -1,0 +1,134 @@
+"""`/models`, `/hardware` and `/formats`: what requests may name."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Path, Query
+from starlette.responses import Response
+
+from api import examples
+from api.errors import problem_of
+from api.problems import problem_responses
+from api.services import Running
+from api.strict_json import StrictRoute
+from planners.errors import NotYetAvailable, UnknownGpu, UnknownModel
+from planners.formats import FORMATS, NumberFormat
+from planners.hardware import Gpu
+from service.catalogue_pages import GpuList, ModelList
+from service.model_description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
+from service.requests.measurements import CalibrationRequest
+from service.requests.models import DescribeRequest
+from service.requests.values import MOST_SEQUENCE_TOKENS
+
+router = APIRouter(tags=["catalogue"], route_class=StrictRoute)
+
+SequenceLength = Annotated[
+    int, Query(ge=1, le=MOST_SEQUENCE_TOKENS, description="The sequence that FLOPs per token are counted for.")
+]
+GpuId = Annotated[str, Path(max_length=200, examples=["h100-sxm-80gb"])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatList:
+    """The number formats."""
+
+    items: tuple[NumberFormat, ...]
+
+
+@router.get(
+    "/models",
+    summary="List the models that requests may name",
+    response_model=ModelList,
+    responses=problem_responses(400, 422, 500),
+)
+async def list_models(services: Running) -> ModelList:
+    """Each with its aliases and its parameters, counted from its description."""
+    return await asyncio.to_thread(services.pages.models)
+
+
+@router.post(
+    "/models/describe",
+    summary="Describe any model",
+    response_model=ModelDescription,
+    responses=problem_responses(400, 403, 413, 415, 422, 500, 501),
+)
+async def describe_model(
+    services: Running,
+    request: Annotated[DescribeRequest, Body(openapi_examples=examples.DESCRIBE)],
+    sequence_length: SequenceLength = DEFAULT_SEQUENCE_LENGTH,
+) -> ModelDescription:
+    """Takes every form of `model` that the plan routes take."""
+    return await asyncio.to_thread(services.pages.describe, request, sequence_length=sequence_length)
+
+
+@router.get(
+    "/models/{id:path}",
+    summary="Describe a model of the catalogue",
+    response_model=ModelDescription,
+    responses=problem_responses(400, 404, 422, 500),
+)
+async def get_model(
+    services: Running,
+    id: Annotated[str, Path(max_length=200, examples=["meta-llama/Llama-3.1-8B"])],  # noqa: A002 - as on the wire
+    sequence_length: SequenceLength = DEFAULT_SEQUENCE_LENGTH,
+) -> ModelDescription | Response:
+    """By id or alias, in whatever case."""
+    try:
+        return await asyncio.to_thread(services.pages.model, id, sequence_length=sequence_length)
+    except UnknownModel as error:
+        return problem_of(error, status=HTTPStatus.NOT_FOUND)
+
+
+@router.get(
+    "/hardware",
+    summary="List the GPUs that requests may name",
+    response_model=GpuList,
+    responses=problem_responses(400, 422, 500),
+)
+async def list_hardware(services: Running) -> GpuList:
+    """Each with the figures that plans are made from, and their sources."""
+    return services.pages.gpus()
+
+
+@router.get(
+    "/hardware/{id}",
+    summary="Return a GPU's figures",
+    response_model=Gpu,
+    responses=problem_responses(400, 404, 422, 500),
+)
+async def get_hardware(services: Running, id: GpuId) -> Gpu | Response:  # noqa: A002 - as on the wire
+    """By id or alias, in whatever case."""
+    try:
+        return services.catalogue.gpu(id)
+    except UnknownGpu as error:
+        return problem_of(error, status=HTTPStatus.NOT_FOUND)
+
+
+@router.put(
+    "/hardware/{id}/calibration",
+    summary="Fit a site's own efficiencies (not there yet)",
+    response_model=None,
+    responses=problem_responses(400, 404, 413, 415, 422, 500, 501),
+)
+async def calibrate(services: Running, id: GpuId, request: CalibrationRequest) -> Response:  # noqa: A002, ARG001
+    """Answers 501: measurements can be reported, and are not fitted to yet."""
+    try:
+        services.catalogue.gpu(id)
+    except UnknownGpu as error:
+        return problem_of(error, status=HTTPStatus.NOT_FOUND)
+    raise NotYetAvailable("Fitting efficiencies to measurements is not there yet; report them to POST /measurements.")
+
+
+@router.get(
+    "/formats",
+    summary="List the number formats: bits, range, digits, scales",
+    response_model=FormatList,
+    responses=problem_responses(400, 422, 500),
+)
+async def list_formats() -> FormatList:
+    """With advice on loss scaling."""
+    return FormatList(items=tuple(FORMATS.values()))

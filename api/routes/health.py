@@ -1,0 +1,73 @@
+"""`/healthz`, `/readyz` and `/metrics`: for those who run the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from api.problems import problem_responses
+from api.services import Running
+from api.strict_json import StrictRoute
+from planners import PLANNER_VERSION
+from service.errors import DatabaseUnavailable
+
+router = APIRouter(tags=["health"], route_class=StrictRoute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The process is alive."""
+
+    status: Literal["ok"]
+    planner_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Everything a request may need can be reached."""
+
+    status: Literal["ready"]
+    database: Literal["ok"]
+    queue: Literal["ok"]
+
+
+@router.get("/healthz", summary="Liveness", response_model=Health, responses=problem_responses(400, 422, 500))
+async def healthz() -> Health:
+    """Looks at nothing but the process itself."""
+    return Health(status="ok", planner_version=PLANNER_VERSION)
+
+
+@router.get(
+    "/readyz",
+    summary="Readiness: database and queue",
+    response_model=Readiness,
+    responses=problem_responses(400, 422, 500, 503),
+)
+async def readyz(services: Running) -> Readiness:
+    """Answers 503 while the database is away or its schema is not there: the queue lives in it."""
+    await services.database.ping()
+    await services.database.jobs.counts()
+    return Readiness(status="ready", database="ok", queue="ok")
+
+
+@router.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    response_model=None,
+    responses={
+        **problem_responses(400, 422, 500),
+        200: {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
+    },
+)
+async def metrics(services: Running) -> Response:
+    """Requests by route and status, plans, jobs by state, and the process itself."""
+    try:
+        jobs = await services.database.jobs.counts()
+    except DatabaseUnavailable:
+        jobs = None
+    return Response(services.metrics.exposition(jobs), media_type=CONTENT_TYPE_LATEST)

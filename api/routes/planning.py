@@ -1,0 +1,106 @@
+"""`POST /plan/train` and `POST /plan/infer`."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from api import examples
+from api.bodies import JOB, job_body
+from api.idempotency import IdempotencyKey
+from api.negotiation import WantsText
+from api.problems import problem_responses
+from api.services import Running, Services
+from api.strict_json import StrictRoute
+from service.persistence.records import Job
+from service.plan_answers import InferPlanBody, TrainPlanBody
+from service.planning import PlannedAnswer
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+from service.text import plan_text
+from service.validating import refuse_level
+
+router = APIRouter(tags=["plan"], route_class=StrictRoute)
+
+Strict = Annotated[bool, Query(description="Answer 409 with the same body where nothing fits.")]
+TEXT = {"text/plain": {"schema": {"type": "string"}}}
+_PROBLEMS = problem_responses(400, 403, 413, 415, 422, 500, 501, 503, 504)
+
+
+@router.post(
+    "/plan/train",
+    summary="Plan a training job: layout, sharding, memory, step time, run",
+    response_model=TrainPlanBody,
+    responses={
+        **_PROBLEMS,
+        200: {"description": "The plan; `fits` says whether it fits.", "content": TEXT},
+        409: {"description": "With `strict=true`: the plan, which does not fit.", "model": TrainPlanBody},
+    },
+)
+async def plan_train(
+    services: Running,
+    text: WantsText,
+    request: Annotated[TrainRequest, Body(openapi_examples=examples.PLAN_TRAIN)],
+    strict: Strict = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Find the best layout for the objective among all that fit, and say what it needs and how long it takes.
+
+    With `validate`, a proof of the plan is queued at once and its job stands under `validation`.
+    """
+    level = request.validation
+    refuse_level(level, pointer="/validate")
+    answer = await services.planning.plan_train(request)
+    job = None
+    if level != "none":
+        job = await services.validation.queue(
+            answer.plan_id, level, route="POST /plan/train", idempotency_key=idempotency_key
+        )
+    return planned_response(services, answer, text=text, strict=strict, validation=job)
+
+
+@router.post(
+    "/plan/infer",
+    summary="Size a serving deployment: weights, KV cache, concurrency, latency",
+    response_model=InferPlanBody,
+    responses={
+        **_PROBLEMS,
+        200: {"description": "The plan; `fits` says whether it fits.", "content": TEXT},
+        409: {"description": "With `strict=true`: the plan, which does not fit.", "model": InferPlanBody},
+    },
+)
+async def plan_infer(
+    services: Running,
+    text: WantsText,
+    request: Annotated[InferRequest, Body(openapi_examples=examples.PLAN_INFER)],
+    strict: Strict = False,
+) -> Response:
+    """Say how many tokens the cache holds, how many requests at once, and how fast they are answered."""
+    answer = await services.planning.plan_infer(request)
+    return planned_response(services, answer, text=text, strict=strict)
+
+
+def planned_response(
+    services: Services,
+    answer: PlannedAnswer,
+    *,
+    text: bool,
+    strict: bool = False,
+    validation: Job | None = None,
+) -> Response:
+    """Return a stored plan's body, byte for byte, or its table."""
+    services.metrics.count_plan(answer.kind, fits=answer.fits)
+    status = HTTPStatus.CONFLICT if strict and not answer.fits else HTTPStatus.OK
+    if text:
+        table = plan_text(json.loads(answer.body))
+        note = "" if validation is None else f"\nValidation queued: job {validation.job_id}\n"
+        return PlainTextResponse(table + note, status_code=status)
+    if validation is None:
+        return Response(answer.body, status_code=status, media_type="application/json")
+    body: dict[str, Any] = json.loads(answer.body)
+    body["validation"] = JOB.dump_python(job_body(validation), mode="json")
+    return JSONResponse(body, status_code=status)

@@ -1,0 +1,110 @@
+"""`/plans`: what was planned, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path, Query
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from api import examples
+from api.bodies import JobBody, PlanPage, job_body, plan_line
+from api.idempotency import IdempotencyKey
+from api.negotiation import WantsText
+from api.paging import Cursor, Limit
+from api.problems import problem_responses
+from api.routes.planning import TEXT, planned_response
+from api.services import Running
+from api.strict_json import StrictRoute
+from service.persistence.records import PlanKind
+from service.plan_answers import InferPlanBody, TrainPlanBody
+from service.requests.jobs import ValidateRequest
+from service.text import plans_text
+
+router = APIRouter(prefix="/plans", tags=["plan"], route_class=StrictRoute)
+
+PlanId = Annotated[str, Path(max_length=100, examples=["0123456789abcdef0123456789abcdef01234567"])]
+Filter = Annotated[str | None, Query(max_length=200)]
+
+
+@router.get(
+    "",
+    summary="List stored plans, newest first",
+    response_model=PlanPage,
+    responses={**problem_responses(400, 422, 500, 503), 200: {"content": TEXT}},
+)
+async def list_plans(
+    services: Running,
+    text: WantsText,
+    kind: PlanKind | None = None,
+    model: Filter = None,
+    gpu: Filter = None,
+    fits: bool | None = None,
+    verdict: Annotated[str | None, Query(pattern="^(fits|tight|no)$")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> PlanPage | PlainTextResponse:
+    """Filter by any of kind, model, GPU (each by id or alias), `fits` and `verdict`."""
+    page = await services.planning.page(
+        kind=kind, model=model, gpu=gpu, fits=fits, verdict=verdict, limit=limit, cursor=cursor
+    )
+    if text:
+        return PlainTextResponse(plans_text(page))
+    return PlanPage(items=tuple(plan_line(plan) for plan in page.items), next_cursor=page.next_cursor)
+
+
+@router.get(
+    "/{plan_id}",
+    summary="Return a stored plan as it was answered",
+    response_model=TrainPlanBody | InferPlanBody,
+    responses={**problem_responses(400, 404, 422, 500, 503), 200: {"content": TEXT}},
+)
+async def get_plan(services: Running, text: WantsText, plan_id: PlanId) -> Response:
+    """The body is the one that was answered first, byte for byte."""
+    return planned_response(services, await services.planning.plan(plan_id), text=text)
+
+
+@router.get(
+    "/{plan_id}/artifacts/{name}",
+    summary="Return one launch file of a plan",
+    response_model=None,
+    responses={
+        **problem_responses(400, 404, 422, 500, 503),
+        200: {
+            "description": "The file: text, or JSON where the program reads JSON.",
+            "content": {**TEXT, "application/json": {"schema": {"type": "object"}}},
+        },
+    },
+)
+async def get_artifact(services: Running, plan_id: PlanId, name: Annotated[str, Path(max_length=100)]) -> Response:
+    """The names are those under the plan's `artifacts`."""
+    answer = await services.planning.plan(plan_id)
+    artifacts: dict[str, Any] = json.loads(answer.body)["artifacts"]
+    if name not in artifacts:
+        listed = ", ".join(artifacts) or "none"
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"The plan has no artifact {name!r}; it has {listed}.")
+    content = artifacts[name]
+    return PlainTextResponse(content + "\n") if isinstance(content, str) else JSONResponse(content)
+
+
+@router.post(
+    "/{plan_id}/validate",
+    status_code=HTTPStatus.ACCEPTED,
+    summary="Queue a proof of a stored plan",
+    response_model=JobBody,
+    responses=problem_responses(400, 404, 413, 415, 422, 500, 501, 503),
+)
+async def validate_plan(
+    services: Running,
+    plan_id: PlanId,
+    request: Annotated[ValidateRequest, Body(openapi_examples=examples.VALIDATE)],
+    idempotency_key: IdempotencyKey = None,
+) -> JobBody:
+    """`count` compares the weights, `trace` runs one rank's step on fake tensors, `device` runs it for real."""
+    job = await services.validation.queue(
+        plan_id, request.level, route="POST /plans/{plan_id}/validate", idempotency_key=idempotency_key
+    )
+    return job_body(job)

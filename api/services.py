@@ -1,0 +1,92 @@
+"""What the routes work with: made when the app starts, closed when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import structlog
+from fastapi import Depends
+from starlette.requests import Request
+
+from api.metrics import Metrics
+from planners.catalogue import Catalogue, catalogue
+from service.catalogue_pages import CataloguePages
+from service.errors import DatabaseUnavailable
+from service.jobs import JobService
+from service.measuring import MeasuringService
+from service.persistence.database import Database
+from service.planning import PlanningService
+from service.quantizing import QuantizationService
+from service.settings import Settings
+from service.validating import ValidationService
+
+log = structlog.get_logger(__name__)
+
+
+class DatabaseNotConfigured(Exception):
+    """The API was started alone and without a database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything that routes ask."""
+
+    database: Database
+    catalogue: Catalogue
+    pages: CataloguePages
+    planning: PlanningService
+    jobs: JobService
+    validation: ValidationService
+    quantization: QuantizationService
+    measuring: MeasuringService
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def running_services(settings: Settings, metrics: Metrics) -> AsyncIterator[Services]:
+    """Yield the services on an open database.
+
+    A database that does not answer yet is no reason to stop: connections are
+    made when they are needed, and until then `/readyz` says what is missing.
+    """
+    if settings.database_url is None:
+        raise DatabaseNotConfigured(
+            "PLIMSOLL_DATABASE_URL is not set. `plimsoll serve` runs the API together with a database of its own."
+        )
+    database = Database(settings.database_url, pool_size=settings.database_pool_size, queue_limit=settings.queue_limit)
+    try:
+        await database.open()
+    except DatabaseUnavailable as error:
+        log.warning("database unavailable", doing="starting", error=error.detail)
+    try:
+        yield _services(database, settings, metrics)
+    finally:
+        await database.close()
+
+
+def _services(database: Database, settings: Settings, metrics: Metrics) -> Services:
+    known = catalogue()
+    planning = PlanningService(database, settings, known)
+    jobs = JobService(database, settings)
+    return Services(
+        database=database,
+        catalogue=known,
+        pages=CataloguePages(known, planning.models),
+        planning=planning,
+        jobs=jobs,
+        validation=ValidationService(database, jobs),
+        quantization=QuantizationService(planning.models, jobs),
+        measuring=MeasuringService(database),
+        metrics=metrics,
+    )
+
+
+def _running(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Running = Annotated[Services, Depends(_running)]

@@ -1,0 +1,141 @@
+"""Bodies read strictly: JSON as its standard has it, and no parameter that nobody reads."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any
+
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.requests.pointers import FieldError, escaped_step
+
+
+class StrictJsonRequest(Request):
+    """A request whose body must be UTF-8 JSON without NaN, infinities, repeated names or unstorable text."""
+
+    async def json(self) -> Any:
+        """Return the body's value; raises MalformedBody."""
+        if not hasattr(self, "_json"):
+            self._json = strict_json(await self.body())
+        return self._json
+
+
+class StrictRoute(APIRoute):
+    """A route that refuses bodies that are not declared JSON and query parameters that it does not know."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler behind the two checks."""
+        handle = super().get_route_handler()
+        known = frozenset(field.alias for field in get_flat_params(self.dependant) if _is_query(field))
+        takes_body = self.body_field is not None
+
+        async def handle_strictly(request: Request) -> Response:
+            if takes_body:
+                _check_content_type(request)
+            _check_query(request, known)
+            return await handle(StrictJsonRequest(request.scope, request.receive))
+
+        return handle_strictly
+
+
+class MalformedBody(HTTPException):
+    """The body is not the JSON that it says it is; `errors` point at where it is not."""
+
+    def __init__(self, detail: str, *, pointer: str = "") -> None:
+        super().__init__(HTTPStatus.BAD_REQUEST, detail)
+        self.errors = (FieldError(pointer=pointer, detail=detail),)
+
+
+def strict_json(body: bytes) -> Any:
+    """Return the value of a JSON text; raises MalformedBody with the reason."""
+    is_finite = True
+
+    def constant(name: str) -> float:
+        nonlocal is_finite
+        is_finite = False
+        return float(name)
+
+    def number(text: str) -> float:
+        nonlocal is_finite
+        value = float(text)
+        is_finite = is_finite and math.isfinite(value)
+        return value
+
+    try:
+        value = json.loads(body.decode(), parse_constant=constant, parse_float=number, object_pairs_hook=_named_once)
+        if not is_finite:
+            raise _not_finite(value)
+        if b"\\u" in body:
+            _check_text(value)
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"The body is not UTF-8 at byte {error.start}.") from error
+    except UnicodeEncodeError as error:
+        raise MalformedBody("A text holds half of a surrogate pair.") from error
+    except RecursionError as error:
+        raise MalformedBody("The body is nested too deeply.") from error
+    except json.JSONDecodeError as error:
+        raise MalformedBody(
+            f"The body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
+        ) from error
+    except ValueError as error:
+        raise MalformedBody(f"The body is not JSON that can be read: {str(error)[:200]}.") from error
+    return value
+
+
+def _not_finite(value: Any) -> MalformedBody:
+    """Return the error that points at the first number that is none, or that is too large to be held."""
+    waiting = [("", value)]
+    while waiting:
+        pointer, item = waiting.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return MalformedBody("NaN, infinities and numbers beyond 1.8e308 are refused.", pointer=pointer)
+        members = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
+        waiting.extend((f"{pointer}/{escaped_step(name)}", member) for name, member in members)
+    return MalformedBody("NaN, infinities and numbers beyond 1.8e308 are refused.")
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{repeated[:100]!r} is given twice")
+    return value
+
+
+def _check_text(value: Any) -> None:
+    """Raise where an escape made a text that is no text, or that no database stores."""
+    if "\\u0000" in json.dumps(value, ensure_ascii=False):
+        raise ValueError("a text holds a NUL character")
+    json.dumps(value, ensure_ascii=False).encode()
+
+
+def _is_query(field: Any) -> bool:
+    return getattr(field.field_info, "in_", None) is not None and field.field_info.in_.value == "query"
+
+
+def _check_content_type(request: Request) -> None:
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if declared != "application/json" and not (declared.startswith("application/") and declared.endswith("+json")):
+        raise HTTPException(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"The body is declared as {declared[:100]!r}; send it with 'content-type: application/json'."
+            if declared
+            else "The body has no content type; send it with 'content-type: application/json'.",
+        )
+
+
+def _check_query(request: Request, known: frozenset[str]) -> None:
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        raise RequestValidationError(
+            [{"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": "Unknown parameter"} for name in unknown]
+        )

@@ -1,0 +1,64 @@
+"""Cross attention: a decoder's queries over the keys and values of what an encoder made."""
+
+from __future__ import annotations
+
+from planners.architecture.attention import GroupedAttention
+from planners.architecture.decoder import Half
+from planners.architecture.operation import Operation, OperationKind, Region, Tensor
+
+
+def cross_attention_half(size: GroupedAttention) -> Half:
+    """Return cross attention between equally long sequences (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3).
+
+    Every layer's keys and values come from the same encoder output, which is
+    kept once: it has no width here, and whoever gives it out declares it.
+    """
+    return Half(tensors=_tensors(size), operations=_operations(size))
+
+
+def _tensors(size: GroupedAttention) -> tuple[Tensor, ...]:
+    return (
+        Tensor(name="cross_attention_input", width=size.hidden_size),
+        Tensor(name="encoder_output", width=0),
+        Tensor(name="cross_query", width=size.query_width, region=Region.TENSOR),
+        Tensor(name="cross_key", width=size.key_value_width, region=Region.TENSOR),
+        Tensor(name="cross_value", width=size.key_value_width, region=Region.TENSOR),
+        Tensor(name="cross_context", width=size.query_width, region=Region.TENSOR),
+        Tensor(name="cross_attention_output", width=size.hidden_size),
+    )
+
+
+def _operations(size: GroupedAttention) -> tuple[Operation, ...]:
+    projections = tuple(
+        Operation(
+            name=f"{output}_projection",
+            kind=OperationKind.MATMUL,
+            inputs=(source,),
+            output=output,
+            matmul_shape=(size.hidden_size, width),
+        )
+        for source, output, width in (
+            ("cross_attention_input", "cross_query", size.query_width),
+            ("encoder_output", "cross_key", size.key_value_width),
+            ("encoder_output", "cross_value", size.key_value_width),
+        )
+    )
+    core = Operation(
+        name="cross_attention",
+        kind=OperationKind.ATTENTION,
+        inputs=("cross_query", "cross_key", "cross_value"),
+        output="cross_context",
+        heads=size.heads,
+        key_dim=size.head_dim,
+        value_dim=size.head_dim,
+        is_bidirectional=True,
+    )
+    output = Operation(
+        name="cross_output_projection",
+        kind=OperationKind.MATMUL,
+        inputs=("cross_context",),
+        output="cross_attention_output",
+        matmul_shape=(size.query_width, size.hidden_size),
+        is_row_parallel=True,
+    )
+    return (*projections, core, output)

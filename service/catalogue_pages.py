@@ -1,0 +1,101 @@
+"""The catalogues as clients read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planners.catalogue import Catalogue, CatalogueModel
+from planners.hardware import Gpu
+from service.model_description import ModelDescription, describe
+from service.models import ModelResolver, ResolvedModel
+from service.requests.models import DescribeRequest, PathModel
+
+NOT_LISTED = "given in the request"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedParameters:
+    """Parameters in all, and those that work on one token."""
+
+    total: int
+    active: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModel:
+    """A model of the catalogue, in a line."""
+
+    id: str
+    aliases: tuple[str, ...]
+    model_type: str
+    parameters: ListedParameters
+    published_parameters: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelList:
+    """Every model that requests may name."""
+
+    catalogue_revision: str
+    items: tuple[ListedModel, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuList:
+    """Every GPU that requests may name; rates are dense and for one direction."""
+
+    catalogue_revision: str
+    items: tuple[Gpu, ...]
+
+
+class CataloguePages:
+    """Lists and descriptions; each may take milliseconds a model, so call it off the event loop."""
+
+    def __init__(self, catalogue: Catalogue, models: ModelResolver) -> None:
+        self._catalogue = catalogue
+        self._models = models
+        self._model_list: ModelList | None = None
+
+    def models(self) -> ModelList:
+        """Return all models in the order of their ids."""
+        if self._model_list is None:
+            items = tuple(_listed(model, self._models.listed(model.id)) for model in self._catalogue.models)
+            self._model_list = ModelList(catalogue_revision=self._catalogue.revision, items=items)
+        return self._model_list
+
+    def gpus(self) -> GpuList:
+        """Return all GPUs in the order of their ids."""
+        return GpuList(catalogue_revision=self._catalogue.revision, items=self._catalogue.gpus)
+
+    def model(self, name: str, *, sequence_length: int) -> ModelDescription:
+        """Return the description of a listed model; raises UnknownModel."""
+        return self._description(self._models.listed(name), sequence_length, NOT_LISTED)
+
+    def describe(self, request: DescribeRequest, *, sequence_length: int) -> ModelDescription:
+        """Return the description of any model; raises what `ModelResolver.resolve` raises."""
+        source = "read from the folder" if isinstance(request.model, PathModel) else NOT_LISTED
+        return self._description(self._models.resolve(request.model), sequence_length, source)
+
+    def _description(self, model: ResolvedModel, sequence_length: int, source: str) -> ModelDescription:
+        if not model.is_listed:
+            return describe(model, sequence_length=sequence_length, source=source)
+        entry = self._catalogue.model(model.name)
+        return describe(
+            model,
+            sequence_length=sequence_length,
+            aliases=entry.aliases,
+            published_parameters=entry.published_parameters,
+            source=entry.source,
+        )
+
+
+def _listed(entry: CatalogueModel, model: ResolvedModel) -> ListedModel:
+    return ListedModel(
+        id=entry.id,
+        aliases=entry.aliases,
+        model_type=model.spec.model_type,
+        parameters=ListedParameters(total=model.spec.parameters, active=model.spec.active_parameters),
+        published_parameters=entry.published_parameters,
+        source=entry.source,
+    )

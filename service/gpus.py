@@ -1,0 +1,53 @@
+"""Which GPU a request means: a catalogue entry, perhaps with other figures, or one given by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from planners.catalogue import Catalogue
+from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.hardware import Gpu, Hardware
+from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest
+
+# Where a client names no number, the search for the fewest ends here: 160 TB of
+# 80 GB cards hold 16 bytes for each of ten trillion parameters.
+MOST_GPUS_UNASKED = 2_048
+
+
+def resolve_hardware(asked: HardwareRequest, catalogue: Catalogue) -> Hardware:
+    """Return the planners' hardware; raises UnknownGpu, InvalidQuestion and NotYetAvailable with pointers."""
+    if isinstance(asked, Fleet):
+        raise NotYetAvailable(
+            "A fleet is not planned yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
+        )
+    gpu = asked.gpu.to_gpu() if isinstance(asked.gpu, GpuByHand) else catalogue.gpu(asked.gpu)
+    if asked.override is not None:
+        gpu = _overridden(gpu, asked.override)
+    hardware = asked.to_hardware(gpu, free_maximum=MOST_GPUS_UNASKED)
+    if hardware.limit_bytes <= 0:
+        pointer = "/hardware/reserve_bytes" if asked.reserve_bytes >= asked.used_bytes else "/hardware/used_bytes"
+        raise InvalidQuestion(
+            f"reserve_bytes and used_bytes leave nothing of the GPU's {gpu.memory_bytes} bytes.", pointer=pointer
+        )
+    return hardware
+
+
+def _overridden(gpu: Gpu, override: GpuOverride) -> Gpu:
+    """Return the GPU with the given figures; rates of formats that are not named stay."""
+    figures = override.model_dump(exclude_none=True)
+    rates = figures.pop("peak_flops_per_second", None)
+    if rates is not None:
+        figures["peak_flops_per_second"] = {**gpu.peak_flops_per_second, **rates}
+    if not figures:
+        return gpu
+    note = f"These figures of {gpu.id} were given in the request: {', '.join(sorted(figures))}."
+    return dataclasses.replace(gpu, **figures, assumptions=(*gpu.assumptions, note))
+
+
+def gpu_figures(gpu: Gpu) -> Mapping[str, object]:
+    """Return what a plan depends on: every figure, but neither the aliases nor where they were read."""
+    figures = dataclasses.asdict(gpu)
+    for name in ("aliases", "source"):
+        del figures[name]
+    return {**figures, "peak_flops_per_second": dict(gpu.peak_flops_per_second)}

@@ -1,0 +1,155 @@
+"""The body of a planned answer: the planner's own, and what the service adds around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
+
+from pydantic_core import to_json
+
+from planners.plans import Advice, Alternative, SearchCounts, TrainingAnswer, TrainingPlan
+from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedSearch:
+    """How large the search was, and how long it took on the clock."""
+
+    layouts_considered: int
+    layouts_excluded: int
+    layouts_fitting: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanIdentity:
+    """What a plan's id stands for, beside the request itself."""
+
+    plan_id: str
+    planner_version: str
+    catalogue_revision: str
+    calibration_revision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlanBody:
+    """The answer to `POST /plan/train`."""
+
+    plan_id: str
+    planner_version: str
+    catalogue_revision: str
+    calibration_revision: str
+    kind: Literal["train"] = "train"
+    fits: bool
+    verdict: str
+    summary: str
+    plan: TrainingPlan
+    alternatives: tuple[Alternative, ...]
+    search: TimedSearch
+    advice: tuple[Advice, ...]
+    artifacts: Mapping[str, Any]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferPlanBody:
+    """The answer to `POST /plan/infer`; `meets_…` are null where nothing was asked."""
+
+    plan_id: str
+    planner_version: str
+    catalogue_revision: str
+    calibration_revision: str
+    kind: Literal["infer"] = "infer"
+    fits: bool
+    verdict: str
+    meets_concurrency: bool | None
+    meets_slo: bool | None
+    summary: str
+    plan: ServingPlan
+    alternatives: tuple[ServingAlternative, ...]
+    search: TimedSearch
+    advice: tuple[ServingAdvice, ...]
+    artifacts: Mapping[str, Any]
+    assumptions: tuple[str, ...]
+
+
+def body_json(body: TrainPlanBody | InferPlanBody) -> str:
+    """Return the body as it is sent; raises OverflowError where a number of it is none."""
+    # Constants, so that they are found: as null they would pass for an answer.
+    text = to_json(body, inf_nan_mode="constants").decode()
+    if "NaN" in text or "Infinity" in text:
+        json.loads(text, parse_constant=_refuse_constant)
+    return text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise OverflowError(f"A number of the plan is {name}.")
+
+
+def train_body(
+    identity: PlanIdentity,
+    answer: TrainingAnswer,
+    *,
+    seconds: float,
+    artifacts: Mapping[str, Any],
+    assumptions: tuple[str, ...],
+) -> TrainPlanBody:
+    """Return the body of a training plan; the assumptions are those of the model and the GPU, named first."""
+    return TrainPlanBody(
+        plan_id=identity.plan_id,
+        planner_version=identity.planner_version,
+        catalogue_revision=identity.catalogue_revision,
+        calibration_revision=identity.calibration_revision,
+        fits=answer.fits,
+        verdict=answer.verdict,
+        summary=answer.summary,
+        plan=answer.plan,
+        alternatives=answer.alternatives,
+        search=_timed(answer.search, seconds),
+        advice=answer.advice,
+        artifacts=artifacts,
+        assumptions=_once((*assumptions, *answer.assumptions)),
+    )
+
+
+def infer_body(
+    identity: PlanIdentity,
+    answer: ServingAnswer,
+    *,
+    seconds: float,
+    artifacts: Mapping[str, Any],
+    assumptions: tuple[str, ...],
+) -> InferPlanBody:
+    """Return the body of a serving plan; the assumptions are those of the model and the GPU, named first."""
+    return InferPlanBody(
+        plan_id=identity.plan_id,
+        planner_version=identity.planner_version,
+        catalogue_revision=identity.catalogue_revision,
+        calibration_revision=identity.calibration_revision,
+        fits=answer.fits,
+        verdict=answer.verdict,
+        meets_concurrency=answer.meets_concurrency,
+        meets_slo=answer.meets_slo,
+        summary=answer.summary,
+        plan=answer.plan,
+        alternatives=answer.alternatives,
+        search=_timed(answer.search, seconds),
+        advice=answer.advice,
+        artifacts=artifacts,
+        assumptions=_once((*assumptions, *answer.assumptions)),
+    )
+
+
+def _timed(counts: SearchCounts, seconds: float) -> TimedSearch:
+    return TimedSearch(
+        layouts_considered=counts.layouts_considered,
+        layouts_excluded=counts.layouts_excluded,
+        layouts_fitting=counts.layouts_fitting,
+        seconds=seconds,
+    )
+
+
+def _once(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))

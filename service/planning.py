@@ -1,0 +1,284 @@
+"""Plans: asked for, remembered, stored and found again.
+
+A plan's id is a digest of all it depends on, so the same question finds the same
+stored answer on every replica, to the last byte. What is answered is stored first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from planners import PLANNER_VERSION
+from planners.catalogue import Catalogue
+from planners.errors import InvalidQuestion, PlimsollError, UnknownGpu, UnknownModel
+from planners.hardware import Hardware
+from planners.inference import plan_serving
+from planners.training import plan_training
+from service.artifacts import serving_artifacts, training_artifacts
+from service.canonical import canonical_json, digest
+from service.errors import PlanNotFound
+from service.gpus import gpu_figures, resolve_hardware
+from service.models import ModelResolver, ResolvedModel
+from service.persistence.database import Database
+from service.persistence.records import Page, PlanKind, PlanSummary, SeenModel, StoredPlan
+from service.plan_answers import (
+    InferPlanBody,
+    PlanIdentity,
+    TrainPlanBody,
+    body_json,
+    infer_body,
+    train_body,
+)
+from service.recently_used import RecentlyUsed
+from service.requests.models import PathModel
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+from service.settings import Settings
+
+# No planner reads a site's own efficiencies yet.
+UNCALIBRATED = "none"
+
+MOST_REMEMBERED_PLANS = 512
+
+# Planning is Python and numpy: more at once than this only makes each slower.
+MOST_AT_ONCE = 4
+
+
+class PlanningTimedOut(PlimsollError):
+    """The search took longer than a request may."""
+
+    code = "planning-timed-out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAnswer:
+    """A stored plan's id, its body as it is sent, and what decides the status."""
+
+    plan_id: str
+    kind: PlanKind
+    fits: bool
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resolved:
+    """A request with everything it names found, and its plan's identity."""
+
+    kind: PlanKind
+    model: ResolvedModel
+    hardware: Hardware
+    request: Mapping[str, Any]
+    identity: PlanIdentity
+
+
+class PlanningService:
+    """Answers both kinds of planning question."""
+
+    def __init__(self, database: Database, settings: Settings, catalogue: Catalogue) -> None:
+        self._database = database
+        self._catalogue = catalogue
+        self._timeout_seconds = settings.request_timeout_seconds
+        self.models = ModelResolver(catalogue, settings)
+        self._by_request: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS)
+        self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS)
+        self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def plan_train(self, request: TrainRequest) -> PlannedAnswer:
+        """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored."""
+
+        def answer(resolved: _Resolved) -> TrainPlanBody:
+            question = request.to_question(resolved.model.spec, resolved.hardware)
+            started = time.perf_counter()
+            found = plan_training(question)
+            seconds = time.perf_counter() - started
+            artifacts = training_artifacts(found.plan.layout, resolved.hardware)
+            assumptions = (*resolved.model.assumptions, *resolved.hardware.gpu.assumptions)
+            return train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+
+        return await self._planned("train", request, answer)
+
+    async def plan_infer(self, request: InferRequest) -> PlannedAnswer:
+        """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
+
+        def answer(resolved: _Resolved) -> InferPlanBody:
+            question = request.to_question(resolved.model.spec, resolved.hardware)
+            started = time.perf_counter()
+            found = plan_serving(question)
+            seconds = time.perf_counter() - started
+            artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
+            assumptions = (*resolved.model.assumptions, *resolved.hardware.gpu.assumptions)
+            return infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+
+        return await self._planned("infer", request, answer)
+
+    async def plan(self, plan_id: str) -> PlannedAnswer:
+        """Return a stored plan; raises PlanNotFound."""
+        remembered = self._by_id.get(plan_id)
+        if remembered is not None:
+            return remembered
+        return self._remember(await self._database.plans.get(plan_id))
+
+    async def page(
+        self,
+        *,
+        kind: PlanKind | None = None,
+        model: str | None = None,
+        gpu: str | None = None,
+        fits: bool | None = None,
+        verdict: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[PlanSummary]:
+        """Return stored plans, newest first; models and GPUs of the catalogues by any of their names."""
+        return await self._database.plans.page(
+            kind=kind,
+            model=self._model_id(model),
+            gpu=self._gpu_id(gpu),
+            fits=fits,
+            verdict=verdict,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    async def _planned(
+        self,
+        kind: PlanKind,
+        request: TrainRequest | InferRequest,
+        answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody],
+    ) -> PlannedAnswer:
+        key = None if isinstance(request.model, PathModel) else canonical_json([kind, _asked(request)])
+        remembered = None if key is None else self._by_request.get(key)
+        if remembered is not None:
+            return remembered
+        resolved = await self._off_the_loop(lambda: self._resolve(kind, request))
+        planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
+        if key is not None:
+            self._by_request.put(key, planned)
+        return planned
+
+    def _resolve(self, kind: PlanKind, request: TrainRequest | InferRequest) -> _Resolved:
+        hardware = resolve_hardware(request.hardware, self._catalogue)
+        model = self.models.resolve(request.model)
+        resolved = {
+            **_asked(request),
+            "model": {"name": model.name, "config": model.config},
+            "hardware": {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)},
+        }
+        revisions = {
+            "planner_version": PLANNER_VERSION,
+            "catalogue_revision": self._catalogue.revision,
+            "calibration_revision": UNCALIBRATED,
+        }
+        plan_id = digest({"kind": kind, "request": resolved, **revisions})
+        identity = PlanIdentity(plan_id=plan_id, **revisions)
+        return _Resolved(kind=kind, model=model, hardware=hardware, request=resolved, identity=identity)
+
+    async def _find_or_plan(
+        self, resolved: _Resolved, answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody]
+    ) -> PlannedAnswer:
+        try:
+            return await self.plan(resolved.identity.plan_id)
+        except PlanNotFound:
+            stored = await self._off_the_loop(lambda: _computed(lambda: _stored(resolved, answer(resolved))))
+        await self._database.plans.put(stored)
+        if not resolved.model.is_listed:
+            await self._database.models_seen.remember(_seen(resolved.model))
+        return self._remember(stored)
+
+    async def _once(self, plan_id: str, work: Callable[[], Awaitable[PlannedAnswer]]) -> PlannedAnswer:
+        """Do the work for a plan once, however many ask for it at the same time."""
+        under_way = self._in_flight.get(plan_id)
+        if under_way is None:
+            under_way = asyncio.ensure_future(work())
+            self._in_flight[plan_id] = under_way
+            under_way.add_done_callback(lambda _: self._in_flight.pop(plan_id))
+            under_way.add_done_callback(_retrieve_error)
+        return await asyncio.shield(under_way)
+
+    async def _off_the_loop(self, work: Callable[[], Any]) -> Any:
+        async def in_turn() -> Any:
+            async with self._turns:
+                return await asyncio.to_thread(work)
+
+        # A thread cannot be stopped: it keeps its turn until it is done, whoever still waits for it.
+        under_way = asyncio.ensure_future(in_turn())
+        under_way.add_done_callback(_retrieve_error)
+        try:
+            return await asyncio.wait_for(asyncio.shield(under_way), self._timeout_seconds)
+        except TimeoutError as error:
+            raise PlanningTimedOut(
+                f"No plan was found within {self._timeout_seconds:g} s. Fix some of the layout, or name the number "
+                "of GPUs."
+            ) from error
+
+    def _remember(self, plan: StoredPlan) -> PlannedAnswer:
+        answer = PlannedAnswer(plan_id=plan.plan_id, kind=plan.kind, fits=plan.fits, body=plan.answer)
+        self._by_id.put(plan.plan_id, answer)
+        return answer
+
+    def _model_id(self, name: str | None) -> str | None:
+        """Return the id of a model's alias; models that the catalogue does not list go by their own names."""
+        try:
+            return None if name is None else self._catalogue.model(name).id
+        except UnknownModel:
+            return name
+
+    def _gpu_id(self, name: str | None) -> str | None:
+        try:
+            return None if name is None else self._catalogue.gpu(name).id
+        except UnknownGpu:
+            return name
+
+
+def _computed(work: Callable[[], StoredPlan]) -> StoredPlan:
+    """Return what the work returns, every number of it finite; raises InvalidQuestion where one would not be."""
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            return work()
+    except (FloatingPointError, OverflowError) as error:
+        raise InvalidQuestion(
+            "These sizes and rates lie so far apart that no number can hold the answer. Look for a slip in them."
+        ) from error
+
+
+def _retrieve_error(done: asyncio.Future[Any]) -> None:
+    """Take note of the error, which asyncio would otherwise report as lost once nobody waits any more."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _asked(request: TrainRequest | InferRequest) -> dict[str, Any]:
+    """Return the request with its defaults filled in; proving a plan does not change it."""
+    return request.model_dump(mode="json", exclude={"validation"})
+
+
+def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody) -> StoredPlan:
+    framework = body.plan.layout.framework if isinstance(body, TrainPlanBody) else body.plan.settings.engine
+    return StoredPlan(
+        **dataclasses.asdict(resolved.identity),
+        kind=resolved.kind,
+        request=resolved.request,
+        fits=body.fits,
+        verdict=body.verdict,
+        summary=body.summary,
+        model=resolved.model.name,
+        gpu=resolved.hardware.gpu.id,
+        gpus=body.plan.layout.gpus,
+        framework=framework,
+        model_config=resolved.model.config,
+        answer=body_json(body),
+    )
+
+
+def _seen(model: ResolvedModel) -> SeenModel:
+    return SeenModel(
+        config_hash=digest(model.config), name=model.name, model_type=model.spec.model_type, config=model.config
+    )

@@ -1,0 +1,50 @@
+"""`POST /quantize` and `POST /plans/{plan_id}/validate`: work for a worker."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Tag
+
+from service.requests.models import ModelRef
+from service.requests.training import ValidationLevel
+from service.requests.values import Path, Wire, whole
+
+Scheme: TypeAlias = Literal["int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "int4", "mxfp4"]
+
+MOST_BLOCK_ELEMENTS = 2**20
+MOST_SEED = 2**63 - 1
+
+
+class CheckpointPath(Wire):
+    """A safetensors checkpoint under an allowed root."""
+
+    path: Path
+
+
+def _weights_form(value: Any) -> str:
+    return "(path)" if isinstance(value, dict | CheckpointPath) else "(random)"
+
+
+WeightsRef: TypeAlias = Annotated[
+    Annotated[Literal["random"], Tag("(random)")] | Annotated[CheckpointPath, Tag("(path)")],
+    Discriminator(_weights_form),
+]
+
+
+class QuantizeRequest(Wire):
+    """A model to quantize: dry, on random weights, or a real checkpoint."""
+
+    model: ModelRef
+    scheme: Scheme
+    double_quantization: bool = False
+    block_size: Annotated[int, *whole(least=1, most=MOST_BLOCK_ELEMENTS)] | None = None
+    weights: WeightsRef = "random"
+    seed: Annotated[int, *whole(least=0, most=MOST_SEED)] = 0
+    output: Path | None = None
+
+
+class ValidateRequest(Wire):
+    """How strong the proof is to be: weights counted, one rank traced, or the device itself."""
+
+    level: ValidationLevel

@@ -1,0 +1,64 @@
+"""Where in a body a validation error lies, as a JSON pointer (RFC 6901)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# How Pydantic names a value that is no object; its own words name Python's classes.
+_OBJECT_EXPECTED = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldError:
+    """One thing wrong with a request: where, and what."""
+
+    pointer: str
+    detail: str
+
+
+def field_errors(errors: Sequence[Any], body: object) -> tuple[FieldError, ...]:
+    """Return Pydantic's errors with pointers into `body`, its root being the empty pointer."""
+    return tuple(
+        FieldError(pointer=json_pointer(error["loc"], error["type"], body), detail=_detail(error)) for error in errors
+    )
+
+
+def json_pointer(location: Sequence[int | str], kind: str, body: object) -> str:
+    """Return the pointer of one error.
+
+    Pydantic's locations also name the branch of a union that was taken. Those
+    steps lead nowhere in the body and are left out; a missing field leads nowhere
+    too, but it is always the last step.
+    """
+    steps: list[str] = []
+    place: Any = body
+    for number, step in enumerate(location):
+        is_last = number == len(location) - 1
+        if _leads_on(place, step):
+            place = place[step]
+        elif not (is_last and kind == "missing"):
+            continue
+        steps.append(escaped_step(step))
+    return "".join(f"/{step}" for step in steps)
+
+
+def escaped_step(step: int | str) -> str:
+    """Return one step as a pointer spells it."""
+    return str(step).replace("~", "~0").replace("/", "~1")
+
+
+def _leads_on(place: Any, step: int | str) -> bool:
+    if isinstance(place, list):
+        return isinstance(step, int) and step < len(place)
+    return isinstance(place, Mapping) and step in place
+
+
+def _detail(error: Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        return "Unknown field."
+    if error["type"] in _OBJECT_EXPECTED:
+        return "Should be an object."
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")

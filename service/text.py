@@ -1,0 +1,279 @@
+"""Plans and jobs as tables that a person reads in a terminal, a hundred columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.persistence.records import Job, Page, PlanSummary
+from service.text_tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
+
+
+def plan_text(body: Mapping[str, Any]) -> str:
+    """Return a plan's answer as text; `body` is the response as JSON values."""
+    sections = [f"Plan {body['plan_id']}  ({body['kind']}): {body['verdict']}\n{wrapped(body['summary'])}"]
+    sections += _training(body) if body["kind"] == "train" else _serving(body)
+    sections += [
+        _advice(body["advice"]),
+        _launch(body["artifacts"]),
+        notes("Assumptions", body["assumptions"]),
+        _search(body["search"]),
+    ]
+    return joined(sections)
+
+
+def job_text(job: Mapping[str, Any]) -> str:
+    """Return a job as text, its result included."""
+    progress = job["progress"] or {}
+    done = f"{progress['done']} of {progress['total']} {progress['unit']}" if progress else ""
+    facts = (
+        ("state", job["state"]),
+        ("progress", " ".join(part for part in (done, progress.get("message", "")) if part)),
+        ("attempts", job["attempts"]),
+        ("worker", job["worker"]),
+        ("created", job["created_at"]),
+        ("started", job["started_at"]),
+        ("finished", job["finished_at"]),
+    )
+    sections = [f"Job {job['job_id']}  ({job['kind']})", pairs(facts)]
+    if job["error"]:
+        sections.append(wrapped(f"Error: {job['error'].get('detail', job['error'])}"))
+    if job["result"]:
+        sections.append(titled("Result", *_result(job["result"])))
+    return joined(sections)
+
+
+def plans_text(page: Page[PlanSummary]) -> str:
+    """Return a list of plans as text, each with its whole id."""
+    rows = [(plan.plan_id, plan.kind, plan.model, f"{plan.gpus} × {plan.gpu}", plan.verdict) for plan in page.items]
+    return _list_text(table(("plan", "kind", "model", "GPUs", "verdict"), rows), page.next_cursor)
+
+
+def jobs_text(page: Page[Job]) -> str:
+    """Return a list of jobs as text."""
+    rows = [(job.job_id, job.kind, job.state, f"{job.created_at:%Y-%m-%d %H:%M:%S}") for job in page.items]
+    return _list_text(table(("job", "kind", "state", "created (UTC)"), rows), page.next_cursor)
+
+
+def _list_text(listed: str, next_cursor: str | None) -> str:
+    return joined([listed, f"More: cursor={next_cursor}" if next_cursor else ""])
+
+
+def _training(body: Mapping[str, Any]) -> list[str]:
+    plan = body["plan"]
+    layout, step, run = plan["layout"], plan["step"], plan["run"]
+    return [
+        titled("Layout", _training_layout(layout)),
+        titled("Memory of one GPU", _budget(plan["memory"]), "", _memory_items(plan["memory"]["items"])),
+        titled(
+            "Step",
+            pairs(
+                (
+                    ("time", f"{seconds_text(step['seconds'])} ({_range(step, 'low_seconds', 'high_seconds')})"),
+                    ("speed", f"{step['tokens_per_second']:,.0f} tokens/s, {step['tflops_per_gpu']:.0f} TFLOP/s a GPU"),
+                    ("utilization", f"{100 * step['model_flops_utilization']:.1f} %"),
+                )
+            ),
+            "",
+            table(("part", "time", "share"), _shares(step["parts"], seconds_text)),
+        ),
+        titled("Run", pairs(_run_facts(run))),
+        _alternatives(body["alternatives"], _training_alternative, ("layout", "peak", "step", "verdict")),
+    ]
+
+
+def _serving(body: Mapping[str, Any]) -> list[str]:
+    plan = body["plan"]
+    kv, performance = plan["kv"], plan["performance"]
+    facts = (
+        ("cache of one GPU", gib(kv["available_bytes"])),
+        ("bytes a token", f"{kv['bytes_per_token']:,} in all, {kv['bytes_per_token_per_gpu']:,} a GPU"),
+        ("capacity", f"{kv['tokens']:,} tokens in {kv['blocks']:,} blocks of {kv['block_size']}"),
+        ("requests at once", f"{kv['max_concurrency']:.2f} of the longest"),
+        ("meets concurrency", _yes_or_no(body["meets_concurrency"])),
+        ("meets latency", _yes_or_no(body["meets_slo"])),
+    )
+    sections = [
+        titled("Layout of one deployment", _serving_layout(plan["layout"])),
+        titled("Memory of one GPU", _budget(plan["memory"]), "", _memory_items(plan["memory"]["items"])),
+        titled("KV cache of one replica", pairs(facts)),
+    ]
+    if performance is not None:
+        sections.append(titled("Speed of the deployment", _curve(performance)))
+    header = ("layout", "cache", "requests", "per token", "verdict")
+    return [*sections, _alternatives(body["alternatives"], _serving_alternative, header)]
+
+
+def _budget(memory: Mapping[str, Any]) -> str:
+    bounds = f" ({_range(memory, 'peak_low_bytes', 'peak_high_bytes', gib)})" if "peak_low_bytes" in memory else ""
+    return pairs(
+        (
+            ("peak", f"{gib(memory['peak_bytes'])}{bounds}"),
+            ("limit", gib(memory["limit_bytes"])),
+            ("margin", gib(memory.get("margin_bytes"))),
+            ("worst moment", memory.get("phase")),
+            ("host memory", gib(memory.get("host_bytes")) if memory.get("host_bytes") else None),
+        )
+    )
+
+
+def _memory_items(items: Mapping[str, int]) -> str:
+    return table(("item", "size", "share"), _shares(items, gib))
+
+
+def _shares(parts: Mapping[str, float], shown: Any) -> list[tuple[str, str, str]]:
+    total = sum(parts.values())
+    return [
+        (name.replace("_", " "), shown(value), f"{100 * value / total:.1f} %") for name, value in parts.items() if value
+    ]
+
+
+def _run_facts(run: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    cost = run["cost_usd"]
+    return (
+        ("steps", None if run["steps"] is None else f"{run['steps']:,}"),
+        ("time", seconds_text(run["seconds"])),
+        ("GPU-hours", None if run["gpu_hours"] is None else f"{run['gpu_hours']:,.0f}"),
+        ("cost", None if cost is None else f"${cost:,.0f}"),
+        ("checkpoint", gib(run["checkpoint_bytes"])),
+        ("checkpoint every", seconds_text(run["checkpoint_interval_seconds"])),
+        ("failures a day", f"{run['failures_per_day']:.3g}"),
+        ("goodput", None if run["goodput"] is None else f"{100 * run['goodput']:.1f} %"),
+    )
+
+
+def _training_layout(layout: Mapping[str, Any]) -> str:
+    degrees = " × ".join(f"{name} {layout[f'{name}_parallel']}" for name in ("data", "tensor", "pipeline", "context"))
+    batch = f"{layout['micro_batch_size']} sequence(s) × {layout['gradient_accumulation_steps']} accumulated"
+    return pairs(
+        (
+            ("framework", layout["framework"]),
+            ("GPUs", f"{layout['gpus']} = {degrees}"),
+            ("experts over", layout["expert_parallel"] if layout["expert_parallel"] > 1 else None),
+            ("sharding", f"ZeRO stage {layout['zero_stage']} over {layout['shard_group']}"),
+            ("batch of a rank", batch),
+            ("recompute", layout["recompute"]),
+            ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
+        )
+    )
+
+
+def _serving_layout(layout: Mapping[str, Any]) -> str:
+    names = ("data", "attention_data", "tensor", "pipeline")
+    degrees = " × ".join(f"{name.replace('_', ' ')} {layout[f'{name}_parallel']}" for name in names)
+    return pairs((("GPUs", f"{layout['gpus']} = {degrees}"),))
+
+
+def _curve(performance: Mapping[str, Any]) -> str:
+    asked = {key: value for key, value in performance.items() if key != "curve"}
+    rows = {point["concurrency"]: point for point in (*performance["curve"], asked)}
+    return table(
+        ("requests at once", "first token", "per token", "tokens/s", ""),
+        (
+            (
+                concurrency,
+                seconds_text(point["ttft_seconds"]),
+                seconds_text(point["tpot_seconds"]),
+                f"{point['output_tokens_per_second']:,.0f}",
+                "asked" if concurrency == performance["concurrency"] else "",
+            )
+            for concurrency, point in sorted(rows.items())
+        ),
+    )
+
+
+def _alternatives(alternatives: Sequence[Mapping[str, Any]], row: Any, header: Sequence[str]) -> str:
+    return titled("Alternatives", table(header, map(row, alternatives))) if alternatives else ""
+
+
+def _training_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
+    layout = other["layout"]
+    name = (
+        f"{_gpus(layout)}: {layout['framework']} d{layout['data_parallel']} t{layout['tensor_parallel']} "
+        f"p{layout['pipeline_parallel']} c{layout['context_parallel']} zero{layout['zero_stage']} "
+        f"b{layout['micro_batch_size']} {layout['recompute']}"
+    )
+    return name, gib(other["peak_bytes"]), seconds_text(other["step_seconds"]), other["verdict"]
+
+
+def _serving_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
+    layout = other["layout"]
+    name = f"{_gpus(layout)}: d{layout['data_parallel']} t{layout['tensor_parallel']} p{layout['pipeline_parallel']}"
+    return (
+        name,
+        f"{other['kv_tokens']:,} tokens",
+        f"{other['max_concurrency']:.1f}",
+        seconds_text(other["tpot_seconds"]),
+        other["verdict"],
+    )
+
+
+def _search(search: Mapping[str, Any]) -> str:
+    return (
+        f"Searched {search['layouts_considered']} layouts ({search['layouts_excluded']} more excluded by a rule, "
+        f"{search['layouts_fitting']} fit) in {seconds_text(search['seconds'])}."
+    )
+
+
+def _gpus(layout: Mapping[str, Any]) -> str:
+    return f"{layout['gpus']} GPU" + ("" if layout["gpus"] == 1 else "s")
+
+
+def _advice(advice: Sequence[Mapping[str, Any]]) -> str:
+    if not advice:
+        return ""
+    lines = []
+    for entry in advice:
+        change = ", ".join(f"{field} = {cell(value)}" for field, value in entry["change"].items())
+        if "kv_tokens" in entry:
+            outcome = f"{gib(entry['peak_bytes'])}, a cache of {entry['kv_tokens']:,} tokens"
+        else:
+            outcome = f"{gib(entry['peak_bytes'])}, a step of {seconds_text(entry['step_seconds'])}"
+        lines.append(wrapped(f"  - {change}: {outcome}. {entry['reason']}", indent="    "))
+    return titled("What would change it", "\n".join(lines))
+
+
+def _launch(artifacts: Mapping[str, Any]) -> str:
+    commands = [value for value in artifacts.values() if isinstance(value, str)]
+    # Commands are never wrapped: they are there to be copied.
+    return titled("Launch", "\n".join(f"  {printable(command)}" for command in commands)) if commands else ""
+
+
+def _result(result: Mapping[str, Any]) -> list[str]:
+    """Return a job's result: its plain values in two columns, each inner object below."""
+    plain = [(name, _quantity(name, value)) for name, value in result.items() if not isinstance(value, dict | list)]
+    inner = [(name, value) for name, value in result.items() if isinstance(value, dict) and value]
+    parts = [pairs(plain)]
+    for name, value in inner:
+        facts = [(key, _quantity(key, item)) for key, item in value.items() if not isinstance(item, dict | list)] + [
+            (f"{key}.{part}", _quantity("bytes", number))
+            for key, item in value.items()
+            if key == "items" and isinstance(item, dict)
+            for part, number in item.items()
+        ]
+        if facts:
+            parts.append(f"  {name}:\n" + textwrap.indent(pairs(facts), "  "))
+    return parts
+
+
+def _quantity(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if name.endswith("bytes_per_second"):
+        return f"{value / 1e9:.3g} GB/s"
+    if name.endswith("bytes"):
+        return f"{gib(value)} ({value:,} bytes)"
+    if name.endswith("seconds"):
+        return seconds_text(value)
+    if name == "relative_error":
+        return f"{100 * value:+.3g} %"
+    return value
+
+
+def _range(values: Mapping[str, Any], low: str, high: str, shown: Any = seconds_text) -> str:
+    return f"{shown(values[low])} to {shown(values[high])}"
+
+
+def _yes_or_no(value: bool | None) -> str | None:
+    return None if value is None else ("yes" if value else "no")

@@ -1,0 +1,70 @@
+"""Proofs of stored plans, queued for a worker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from planners.errors import NotYetAvailable, PlimsollError
+from service.jobs import JobService
+from service.persistence.database import Database
+from service.persistence.records import Job, StoredPlan
+from service.requests.training import ValidationLevel
+from service.worker.dry_run.job import read_job
+
+AVAILABLE_LEVELS: tuple[ValidationLevel, ...] = ("count", "trace")
+
+
+class ValidationService:
+    """Queues validations."""
+
+    def __init__(self, database: Database, jobs: JobService) -> None:
+        self._database = database
+        self._jobs = jobs
+
+    async def queue(
+        self, plan_id: str, level: ValidationLevel, *, route: str, idempotency_key: str | None = None
+    ) -> Job:
+        """Queue the proof of a plan and return its job.
+
+        Raises PlanNotFound, NotYetAvailable for what cannot be proved yet, and what `JobService.submit` raises.
+        """
+        refuse_level(level, pointer="/level")
+        plan = await self._database.plans.get(plan_id)
+        request = _job_request(plan, level)
+        if level == "trace":
+            _refuse_what_no_worker_traces(plan, request)
+        return await self._jobs.submit(
+            "validate", request, plan_id=plan_id, idempotency_key=idempotency_key, route=route
+        )
+
+
+def refuse_level(level: str, *, pointer: str) -> None:
+    """Raise NotYetAvailable for a level that no worker can do yet."""
+    if level not in (*AVAILABLE_LEVELS, "none"):
+        raise NotYetAvailable(
+            f"Validation at level {level!r} is not there yet; {', '.join(AVAILABLE_LEVELS)} is.", pointer=pointer
+        )
+
+
+def _job_request(plan: StoredPlan, level: ValidationLevel) -> dict[str, Any]:
+    return {
+        "level": level,
+        "plan_id": plan.plan_id,
+        "kind": plan.kind,
+        "model": plan.request["model"],
+        "request": {name: part for name, part in plan.request.items() if name != "model"},
+        "plan": json.loads(plan.answer)["plan"],
+    }
+
+
+def _refuse_what_no_worker_traces(plan: StoredPlan, request: dict[str, Any]) -> None:
+    """Raise now what the worker would only find out later."""
+    if plan.kind == "infer":
+        raise NotYetAvailable("Tracing a serving plan is not there yet; training plans can be traced.")
+    try:
+        read_job(request)
+    except PlimsollError as error:
+        # Its pointer leads into the plan's own request, not into the one that asks for the proof.
+        error.pointer = ""
+        raise

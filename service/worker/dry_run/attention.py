@@ -1,0 +1,71 @@
+"""Attention as a CUDA device would run it, registered with transformers.
+
+On fake CPU tensors `scaled_dot_product_attention` would choose a CPU kernel, and
+transformers would build a mask and copy keys and values for it. Calling torch's
+flash operator itself keeps exactly what the CUDA kernel keeps for the backward
+pass: query, key, value and output, the log-sum-exp in fp32 and a random state.
+Keys and values stay grouped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from planners.errors import NotYetAvailable
+
+# The name must not contain "flash": transformers would then look for the
+# flash-attn package.
+TRACED_ATTENTION = "plimsoll_traced"
+
+
+def register_traced_attention() -> None:
+    """Make `TRACED_ATTENTION` known to transformers; it needs no mask."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(TRACED_ATTENTION, traced_attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(TRACED_ATTENTION, lambda *_args, **_kwargs: None)
+
+
+def traced_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return the attention's output [batch, sequence, heads, head_dim], and no weights.
+
+    `query`, `key`, `value` are [batch, heads, sequence, head_dim], keys and values
+    with their own number of heads. Raises `NotYetAvailable` where a flash kernel
+    could not run: fp32, unequal head dimensions.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        # Autocast lowers scaled_dot_product_attention; the operator beneath it is not on its list.
+        query, key, value = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (query, key, value))
+    if query.dtype is torch.float32:
+        return _memory_efficient(query, key, value, dropout, scaling).transpose(1, 2).contiguous(), None
+    if attention_mask is not None or query.size(-1) != value.size(-1):
+        raise NotYetAvailable(
+            f"{type(module).__name__} needs a mask or unequal head dimensions; only causal flash attention is traced."
+        )
+    output = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, True, scale=scaling)[0]
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _memory_efficient(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float, scaling: float | None
+) -> torch.Tensor:
+    """Return fp32 attention: CUDA's flash kernel takes 16 bits only, the next one in line copies grouped heads."""
+    groups = query.size(1) // key.size(1)
+    if groups > 1:
+        key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
+    output: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, None, True, dropout, True, scale=scaling
+    )[0]
+    return output

@@ -1,0 +1,70 @@
+"""Cross-entropy fused with the head's matrix product, a chunk of tokens at a time.
+
+The logits of one chunk are alive at once, and the gradients are made in the
+forward pass, in place of the logits.
+
+Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2; its
+chunks are as many tokens as make a chunk of logits about the input's size.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+
+def chunk_tokens(tokens: int, hidden_size: int, vocabulary_size: int) -> int:
+    """Return the tokens of a chunk: tokens / (vocabulary / hidden), up to a power of two."""
+    parts = -(-vocabulary_size // hidden_size)
+    wanted = -(-tokens // parts)
+    return 1 << max(wanted - 1, 0).bit_length()
+
+
+class FusedLinearCrossEntropy(torch.autograd.Function):
+    """The mean loss of `hidden` [tokens, hidden] times `weight` [vocabulary, hidden] against `labels`."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss, and keep both gradients."""
+        tokens, hidden_size = hidden.shape
+        hidden_gradient = torch.zeros_like(hidden)
+        weight_gradient = torch.zeros_like(weight)
+        losses = torch.zeros(tokens, dtype=torch.float32)
+        step = chunk_tokens(tokens, hidden_size, weight.shape[0])
+        for start in range(0, tokens, step):
+            end = min(start + step, tokens)
+            logits = hidden[start:end] @ weight.t()
+            # One kernel turns the logits into their gradient, and gives the loss.
+            losses[start:end].copy_(labels[start:end])
+            hidden_gradient[start:end] = logits @ weight
+            # The product is cast to fp32 before it is added: ops/fused_linear_cross_entropy.py of Liger 0.7.
+            weight_gradient += (logits.t() @ hidden[start:end]).float()
+        ctx.save_for_backward(hidden_gradient, weight_gradient)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Return the kept gradients, scaled in place."""
+        hidden_gradient, weight_gradient = ctx.saved_tensors
+        return hidden_gradient.mul_(gradients[0]), weight_gradient.mul_(gradients[0]), None
+
+
+def fuse_loss(model: Any) -> None:
+    """Make a transformers model compute its loss without whole logits."""
+
+    def forward(self: Any, *, labels: torch.Tensor, **inputs: Any) -> Any:
+        from transformers.modeling_outputs import CausalLMOutput
+
+        hidden = self.model(**inputs).last_hidden_state
+        weight = self.lm_head.weight
+        if torch.is_autocast_enabled("cpu"):  # a function of one's own casts for itself
+            dtype = torch.get_autocast_dtype("cpu")
+            hidden, weight = hidden.to(dtype), weight.to(dtype)
+        loss = FusedLinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            hidden.flatten(0, 1), weight, labels.flatten()
+        )
+        return CausalLMOutput(loss=loss)
+
+    model.forward = types.MethodType(forward, model)

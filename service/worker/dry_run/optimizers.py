@@ -1,0 +1,152 @@
+"""The optimizer of a job, with its states where the stack keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from service.worker.dry_run.tracker import local_tensor
+
+LEARNING_RATE = 1e-4  # no value is ever computed
+MOMENTUM = 0.9
+
+
+class Optimizer(Protocol):
+    """What a traced step needs of an optimizer."""
+
+    def step(self) -> Any:
+        """Update the parameters."""
+
+    def zero_grad(self) -> Any:
+        """Drop the gradients."""
+
+    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the states' tensors, once they exist."""
+
+
+class TorchOptimizer:
+    """torch's own fused optimizer over the parameters as they are."""
+
+    def __init__(self, name: str, parameters: Iterable[nn.Parameter]) -> None:
+        self._inner = torch_optimizer(name, parameters)
+
+    def step(self) -> None:
+        """Update the parameters in one fused kernel."""
+        self._inner.step()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients' tensors."""
+        self._inner.zero_grad()
+
+    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the states' tensors, once they exist."""
+        for state in self._inner.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    yield name, value
+
+
+class MasterWeightOptimizer:
+    """An optimizer over an fp32 copy of 16-bit parameters, its states shared out over ranks.
+
+    Every parameter's copy and states are cut into `shards` equal pieces, of which
+    this rank holds one; with one shard it holds all. Gradients are the parameters'
+    own 16-bit ones, cast a parameter at a time, or with `fp32_gradients` they are
+    added to an fp32 buffer as the backward pass makes them.
+
+    Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054, section 3.1; for the
+    fp32 buffer Megatron-Core's `param_and_grad_buffer.py`.
+    """
+
+    def __init__(self, name: str, parameters: Iterable[nn.Parameter], *, shards: int, fp32_gradients: bool) -> None:
+        self._parameters = list(parameters)
+        self._shards = shards
+        self._masters = [
+            nn.Parameter(torch.empty(self._shard_elements(parameter), dtype=torch.float32))
+            for parameter in self._parameters
+        ]
+        self._inner = torch_optimizer(name, self._masters)
+        self.main_gradients: list[torch.Tensor] = []
+        if fp32_gradients:
+            self.main_gradients = [
+                torch.zeros(local_tensor(parameter).shape, dtype=torch.float32) for parameter in self._parameters
+            ]
+            for parameter, main_gradient in zip(self._parameters, self.main_gradients, strict=True):
+                parameter.register_post_accumulate_grad_hook(_adding_to(main_gradient))  # type: ignore[no-untyped-call]
+
+    def step(self) -> None:
+        """Update this rank's piece of every parameter's copy, and write it back."""
+        for index, (parameter, master) in enumerate(zip(self._parameters, self._masters, strict=True)):
+            gradient = self.main_gradients[index] if self.main_gradients else local_gradient(parameter)
+            master.grad = self._piece(gradient).to(torch.float32)
+            if not self.main_gradients:
+                self._step_one(master)
+        if self.main_gradients:
+            self._inner.step()
+            for master in self._masters:
+                master.grad = None
+        with torch.no_grad():
+            for parameter, master in zip(self._parameters, self._masters, strict=True):
+                self._piece(local_tensor(parameter)).copy_(master[: self._piece(local_tensor(parameter)).numel()])
+
+    def zero_grad(self) -> None:
+        """Drop the 16-bit gradients; an fp32 buffer stays and is zeroed."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        for main_gradient in self.main_gradients:
+            main_gradient.zero_()
+
+    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the fp32 copy and the states' tensors, once they exist."""
+        for master in self._masters:
+            yield "fp32 copy", master
+        for state in self._inner.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    yield name, value
+
+    def _step_one(self, master: nn.Parameter) -> None:
+        """Update one copy: the others have no gradient, so the optimizer passes over them."""
+        self._inner.step()
+        master.grad = None
+
+    def _shard_elements(self, parameter: nn.Parameter) -> int:
+        return -(-local_tensor(parameter).numel() // self._shards)
+
+    def _piece(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return rank 0's piece of a tensor, as a view."""
+        return tensor.detach().reshape(-1)[: -(-tensor.numel() // self._shards)]
+
+
+def torch_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return torch's optimizer of that name: AdamW fused, SGD over lists (DTensor has no fused kernel for it)."""
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
+    momentum = MOMENTUM if name == "sgd-momentum" else 0.0
+    return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=momentum, foreach=True)
+
+
+def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Return this rank's gradient, laid out as the parameter is.
+
+    DTensor may leave an embedding's gradient whole on every rank.
+    """
+    gradient = parameter.grad
+    if gradient is None:
+        raise ValueError("A parameter took no part in the backward pass.")
+    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return local_tensor(gradient)
+
+
+def _adding_to(main_gradient: torch.Tensor) -> Any:
+    def add(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            main_gradient.add_(local_gradient(parameter))
+            parameter.grad = None
+
+    return add

@@ -1,0 +1,49 @@
+"""Which number formats a job keeps its parameters in and computes with."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.stacks import Replication, Stack
+
+MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
+
+
+def is_fully_sharded(job: TraceJob) -> bool:
+    """Return whether FSDP2 holds the parameters, rather than each rank a whole copy."""
+    return job.zero_stage in FULL_SHARDING_STAGES
+
+
+def keeps_master_weights(job: TraceJob, stack: Stack) -> bool:
+    """Return whether the optimizer keeps an fp32 copy of 16-bit parameters."""
+    return (
+        job.precision in MIXED_DTYPES and not is_fully_sharded(job) and stack.replication is Replication.MASTER_WEIGHTS
+    )
+
+
+def parameter_dtype(job: TraceJob, stack: Stack) -> torch.dtype:
+    """Return the format of the model's own parameters."""
+    if job.precision == "bf16":
+        return torch.bfloat16
+    if keeps_master_weights(job, stack):
+        return MIXED_DTYPES[job.precision]
+    return torch.float32  # tf32 takes four bytes too
+
+
+def sharding_policy(job: TraceJob) -> MixedPrecisionPolicy:
+    """Return FSDP2's policy: mixed precision computes in 16 bits and reduces in fp32."""
+    if job.precision in MIXED_DTYPES:
+        return MixedPrecisionPolicy(param_dtype=MIXED_DTYPES[job.precision], reduce_dtype=torch.float32)
+    return MixedPrecisionPolicy()
+
+
+def computing(job: TraceJob, stack: Stack) -> contextlib.AbstractContextManager[object]:
+    """Return the context of the forward pass: autocast where fp32 parameters are cast as they are used."""
+    if job.precision not in MIXED_DTYPES or is_fully_sharded(job) or keeps_master_weights(job, stack):
+        return contextlib.nullcontext()
+    return torch.autocast("cpu", dtype=MIXED_DTYPES[job.precision])

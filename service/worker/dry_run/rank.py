@@ -1,0 +1,147 @@
+"""One rank of a job: its model, sharded, with its optimizer, ready to step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from planners.errors import NotYetAvailable
+from service.worker.dry_run.building import traced_model
+from service.worker.dry_run.fused_kernels import fuse_layers
+from service.worker.dry_run.fused_loss import fuse_loss
+from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
+from service.worker.dry_run.precision import is_fully_sharded, keeps_master_weights
+from service.worker.dry_run.recompute import recompute_activations
+from service.worker.dry_run.sharding import shard_fully
+from service.worker.dry_run.stacks import Stack
+from service.worker.dry_run.tensor_parallel import split_over_tensor_ranks
+
+# Sizes of DistributedDataParallel's first and later buckets
+# (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and `bucket_cap_mb`'s default).
+FIRST_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Rank:
+    """A rank's parts. `buckets` are the gradient buckets of replicated data parallelism."""
+
+    model: Any
+    optimizer: Optimizer
+    buckets: list[torch.Tensor]
+    gathers_logits: bool
+
+
+@contextlib.contextmanager
+def process_group_of(world_size: int) -> Iterator[None]:
+    """Pretend to be rank 0 of a job of that many; collectives move nothing."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh) -> Rank:
+    """Return rank 0, which holds the largest shard; call it in fake mode within the process group.
+
+    Raises `NotYetAvailable` for a sharding that the stack does not trace.
+    """
+    _refuse_untraced_sharding(job, stack)
+    model = traced_model(job, stack)
+    gathers_logits = job.tensor_parallel == 1 or stack.runs_own_code
+    if job.tensor_parallel > 1:
+        is_tied = model.lm_head.weight is model.model.embed_tokens.weight
+        split_over_tensor_ranks(
+            model, mesh["tensor"], sequence_parallel=job.sequence_parallel, gather_logits=gathers_logits
+        )
+        if is_tied:  # splitting replaced both
+            model.lm_head.weight = model.model.embed_tokens.weight
+    if job.fused_cross_entropy:
+        fuse_loss(model)
+    if stack.has_fused_kernels:
+        fuse_layers(model)
+    recompute_activations(model, job.recompute, layers=job.recompute_layers, selective=stack.selective)
+    if is_fully_sharded(job):
+        is_tied = model.lm_head.weight is model.model.embed_tokens.weight
+        own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
+        shard_fully(model, _data_mesh(mesh, job), job, wraps_vocabulary=own_units)
+    return Rank(
+        model=model,
+        optimizer=_optimizer(job, stack, model),
+        buckets=_gradient_buckets(job, stack, model),
+        gathers_logits=gathers_logits,
+    )
+
+
+def _refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
+    if is_fully_sharded(job) and stack.main_gradients_in_fp32:
+        raise NotYetAvailable(
+            f"{job.framework} with zero_stage {job.zero_stage} is not traced yet.", pointer="/layout/zero_stage"
+        )
+    shards_optimizer = job.zero_stage == 1 and job.data_parallel > 1
+    if shards_optimizer and not keeps_master_weights(job, stack):
+        raise NotYetAvailable(
+            f"{job.framework} with zero_stage 1 in {job.precision} is not traced yet.", pointer="/layout/zero_stage"
+        )
+    if stack.has_fused_kernels and job.tensor_parallel > 1 and job.sequence_parallel:
+        raise NotYetAvailable(
+            f"{job.framework} gathers a split sequence again in the backward pass; that is not traced yet.",
+            pointer="/layout/sequence_parallel",
+        )
+    if job.fused_cross_entropy and job.tensor_parallel > 1:
+        raise NotYetAvailable(
+            "A fused cross-entropy over tensor-parallel ranks is not traced yet.", pointer="/layout/fused_cross_entropy"
+        )
+
+
+def device_mesh(job: TraceJob) -> DeviceMesh:
+    """Return the mesh of the job's ranks; call it outside the fake mode, for it reads its own ranks."""
+    if job.shard_group < job.data_parallel:
+        copies = job.data_parallel // job.shard_group
+        return init_device_mesh(
+            "cpu",
+            (copies, job.shard_group, job.tensor_parallel),
+            mesh_dim_names=("replicate", "shard", "tensor"),
+        )
+    return init_device_mesh("cpu", (job.data_parallel, job.tensor_parallel), mesh_dim_names=("shard", "tensor"))
+
+
+def _data_mesh(mesh: DeviceMesh, job: TraceJob) -> DeviceMesh:
+    return mesh["replicate", "shard"] if job.shard_group < job.data_parallel else mesh["shard"]
+
+
+def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
+    if not keeps_master_weights(job, stack):
+        return TorchOptimizer(job.optimizer, model.parameters())
+    return MasterWeightOptimizer(
+        job.optimizer,
+        model.parameters(),
+        shards=job.data_parallel if job.zero_stage == 1 else 1,
+        fp32_gradients=stack.main_gradients_in_fp32,
+    )
+
+
+def _gradient_buckets(job: TraceJob, stack: Stack, model: Any) -> list[torch.Tensor]:
+    """Return DistributedDataParallel's flat buckets, filled as it fills them: from the last parameter on."""
+    if not stack.has_gradient_buckets or is_fully_sharded(job) or job.data_parallel == 1:
+        return []
+    buckets: list[torch.Tensor] = []
+    elements, limit_bytes = 0, FIRST_BUCKET_BYTES
+    parameters = list(model.parameters())
+    for parameter in reversed(parameters):
+        elements += parameter.to_local().numel() if hasattr(parameter, "to_local") else parameter.numel()
+        if elements * parameter.element_size() >= limit_bytes:
+            buckets.append(torch.empty(elements, dtype=parameter.dtype))
+            elements, limit_bytes = 0, BUCKET_BYTES
+    if elements:
+        buckets.append(torch.empty(elements, dtype=parameters[0].dtype))
+    return buckets

@@ -1,0 +1,87 @@
+"""What each training stack does that changes a trace, and which code stands in for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from planners.errors import NotYetAvailable
+
+
+class Replication(StrEnum):
+    """How a stack computes in 16 bits where data-parallel ranks keep all parameters.
+
+    `autocast`: fp32 parameters, cast when used (torch.autocast). `master_weights`:
+    16-bit parameters, and an fp32 copy in the optimizer.
+    """
+
+    AUTOCAST = "autocast"
+    MASTER_WEIGHTS = "master_weights"
+
+
+class SelectiveRecompute(StrEnum):
+    """What a stack's selective recomputation throws away.
+
+    `operations`: all but the attention kernel's output, every second matrix
+    product and the reduce-scatters (torchtitan's default). `attention`: the
+    attention's inner product alone (Korthikanti et al. 2022, arXiv:2205.05198).
+    """
+
+    OPERATIONS = "operations"
+    ATTENTION = "attention"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """One training stack as it is traced.
+
+    `runs_own_code` says that the stack trains transformers' own modules, which is
+    what a trace runs; elsewhere they stand in for the stack's. Where
+    `loss_in_model` is false the logits leave the model, and a vocabulary split over
+    tensor-parallel ranks stays split in the loss. `wraps_vocabulary` gives the
+    embedding, and the last norm with the head, FSDP units of their own.
+    `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
+    `has_fused_kernels`: norms, SwiGLU and the loss are single kernels.
+    `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
+    """
+
+    runs_own_code: bool
+    loss_in_model: bool
+    wraps_vocabulary: bool = False
+    selective: SelectiveRecompute = SelectiveRecompute.ATTENTION
+    replication: Replication = Replication.AUTOCAST
+    has_gradient_buckets: bool = False
+    main_gradients_in_fp32: bool = False
+    has_fused_kernels: bool = False
+
+
+# Sources: accelerate (fsdp_utils.py: one unit a decoder layer and one for the rest; loss by the model),
+# torchtitan (models/llama3/infra/parallelize.py, distributed/activation_checkpoint.py),
+# torch 2.13 (nn/parallel/distributed.py), Megatron-Core (distributed/param_and_grad_buffer.py,
+# optimizer/distrib_optimizer.py). `reference` is the textbook's 2 + 2 + 12 bytes a parameter.
+STACKS = {
+    "accelerate": Stack(runs_own_code=True, loss_in_model=True, has_gradient_buckets=True),
+    "ddp": Stack(runs_own_code=True, loss_in_model=True, has_gradient_buckets=True),
+    "fsdp2": Stack(
+        runs_own_code=False, loss_in_model=False, wraps_vocabulary=True, selective=SelectiveRecompute.OPERATIONS
+    ),
+    "reference": Stack(runs_own_code=False, loss_in_model=True, replication=Replication.MASTER_WEIGHTS),
+    "megatron": Stack(
+        runs_own_code=False,
+        loss_in_model=False,
+        replication=Replication.MASTER_WEIGHTS,
+        main_gradients_in_fp32=True,
+        has_fused_kernels=True,
+    ),
+}
+
+
+def find_stack(framework: str) -> Stack:
+    """Return how a stack is traced; raise `NotYetAvailable` for one that is not."""
+    stack = STACKS.get(framework)
+    if stack is None:
+        raise NotYetAvailable(
+            f"Framework {framework!r} is not traced yet; traced are {', '.join(sorted(STACKS))}.",
+            pointer="/layout/framework",
+        )
+    return stack

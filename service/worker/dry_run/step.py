@@ -1,0 +1,139 @@
+"""Training steps of one rank on fake tensors, every allocation recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor.parallel import loss_parallel
+
+from service.worker.dry_run.fused_kernels import vocabulary_parallel_loss
+from service.worker.dry_run.fused_loss import chunk_tokens
+from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.ledger import Kind, Ledger
+from service.worker.dry_run.optimizers import MasterWeightOptimizer
+from service.worker.dry_run.patches import StreamClock, traceable_torch
+from service.worker.dry_run.precision import computing
+from service.worker.dry_run.rank import Rank, build_rank, device_mesh, process_group_of
+from service.worker.dry_run.stacks import Stack
+from service.worker.dry_run.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
+
+# The first step makes the optimizer's states, and the second is the first with
+# them from the start. Where it leaves the memory as it found it, the third would
+# repeat it, operation by operation, and is left out.
+MOST_TRACED_STEPS = 3
+FIRST_STEADY_STEP = 1
+# Micro-batches after the second find the memory as the second did.
+MOST_TRACED_MICRO_BATCHES = 2
+STATES = "states"
+# Building, the steps, and the replay: what progress counts.
+TRACE_STAGES = MOST_TRACED_STEPS + 2
+
+Report = Callable[[int, int, str, str], None]
+
+
+def trace_steps(job: TraceJob, stack: Stack, report: Report) -> Ledger:
+    """Run a few steps of rank 0 and return what they allocated and released."""
+    ledger = Ledger()
+    gc.freeze()  # what is imported stays: the collector need not visit it for every new tensor
+    with traceable_torch() as clock, process_group_of(job.world_size):
+        mesh = device_mesh(job)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            report(0, TRACE_STAGES, "stage", "building and sharding")
+            rank = build_rank(job, stack, mesh)
+            tracker = _tracker(job, ledger, clock)
+            batch = _batch(job)
+            _label_what_stands(rank, tracker, batch)
+            with tracker.watching(), _labelling_gradients(rank, tracker):
+                for step in range(MOST_TRACED_STEPS):
+                    report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
+                    found = tracker.live_bytes()
+                    _step(step, job, stack, rank, tracker, batch)
+                    if step >= FIRST_STEADY_STEP and tracker.live_bytes() == found:
+                        break
+    return ledger
+
+
+def _tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> StorageTracker:
+    vocabulary, tokens = job.vocabulary_size, job.micro_batch_tokens
+    shapes = {(tokens, vocabulary), (tokens, -(-vocabulary // job.tensor_parallel))}
+    if job.fused_cross_entropy:
+        shapes.add((chunk_tokens(tokens, int(job.config["hidden_size"]), vocabulary), vocabulary))
+    return StorageTracker(ledger, clock, logit_shapes=frozenset(shapes))
+
+
+def _batch(job: TraceJob) -> dict[str, torch.Tensor]:
+    shape = (job.micro_batch_size, job.sequence_length)
+    return {
+        "input_ids": torch.zeros(shape, dtype=torch.int64),
+        "labels": torch.zeros(shape, dtype=torch.int64),
+        "position_ids": torch.arange(job.sequence_length)[None],
+    }
+
+
+def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, torch.Tensor]) -> None:
+    """Record what is there before the first step begins."""
+    tracker.ledger.mark(0, STATES)
+    tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
+    tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
+    tracker.label_all(batch.items(), Kind.INPUT)
+    tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)
+    tracker.label_all(rank.optimizer.named_states(), Kind.OPTIMIZER_STATE)
+    if isinstance(rank.optimizer, MasterWeightOptimizer):
+        gradients = (("fp32 gradient", gradient) for gradient in rank.optimizer.main_gradients)
+        tracker.label_all(gradients, Kind.GRADIENT)
+
+
+@contextlib.contextmanager
+def _labelling_gradients(rank: Rank, tracker: StorageTracker) -> Any:
+    """Call a gradient a gradient as soon as it is whole."""
+
+    def label(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            tracker.label(parameter.grad, Kind.GRADIENT, "gradient")
+
+    parameters: list[nn.Parameter] = list(rank.model.parameters())
+    handles = [
+        parameter.register_post_accumulate_grad_hook(label)  # type: ignore[no-untyped-call]
+        for parameter in parameters
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _step(
+    step: int, job: TraceJob, stack: Stack, rank: Rank, tracker: StorageTracker, batch: dict[str, torch.Tensor]
+) -> None:
+    """Run one optimizer step: forward and backward of each micro-batch, then the update."""
+    for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
+        tracker.begin_phase(step, FORWARD)
+        with contextlib.nullcontext() if rank.gathers_logits else loss_parallel():
+            with computing(job, stack):
+                loss = _loss(job, stack, rank, batch)
+            tracker.begin_phase(step, BACKWARD)
+            loss.backward()
+        del loss
+    tracker.begin_phase(step, OPTIMIZER)
+    rank.optimizer.step()
+    tracker.label_all(rank.optimizer.named_states(), Kind.OPTIMIZER_STATE)
+    rank.optimizer.zero_grad()
+    # What only the garbage collector frees must not make one step look unlike the next.
+    gc.collect()
+
+
+def _loss(job: TraceJob, stack: Stack, rank: Rank, batch: dict[str, torch.Tensor]) -> Any:
+    inputs = {name: batch[name] for name in ("input_ids", "position_ids")}
+    if job.fused_cross_entropy or (stack.loss_in_model and rank.gathers_logits):
+        return rank.model(**inputs, labels=batch["labels"]).loss
+    logits = rank.model(**inputs).logits
+    if stack.has_fused_kernels:
+        return vocabulary_parallel_loss(logits)
+    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())

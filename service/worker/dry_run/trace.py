@@ -1,0 +1,129 @@
+"""Level `trace`: one rank's training steps on fake tensors, against the plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from service.worker.dry_run.allocator import replay
+from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from service.worker.dry_run.job import TraceJob, read_job
+from service.worker.dry_run.ledger import ITEMS, Ledger, Peak
+from service.worker.dry_run.precision import is_fully_sharded
+from service.worker.dry_run.stacks import Stack, find_stack
+from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report, trace_steps
+from service.worker.dry_run.verdict import TOLERANCE_FRACTION, relative_error, verdict
+
+TRACED_RANK = 0  # FSDP2's first rank holds the largest shard
+
+
+def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """Return the result of tracing a stored training plan.
+
+    Raises `NotYetAvailable`, naming it, for what cannot be traced.
+    """
+    started = time.monotonic()
+    job = read_job(request)
+    stack = find_stack(job.framework)
+    ledger = trace_steps(job, stack, report)
+    report(TRACE_STAGES - 1, TRACE_STAGES, "stage", "replaying the allocations")
+    result = traced_result(job, stack, ledger, request["plan"]["memory"])
+    result["seconds"] = time.monotonic() - started
+    report(TRACE_STAGES, TRACE_STAGES, "stage", "done")
+    return result
+
+
+def traced_result(job: TraceJob, stack: Stack, ledger: Ledger, memory: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a ledger shows, beside what the plan's `memory` predicted.
+
+    Both are the allocator's live bytes; the reserved ones come from the replay.
+    """
+    peak = ledger.peak()
+    predicted_bytes = int(memory["allocated_bytes"])
+    fixed, expandable = replay(ledger.events), replay(ledger.events, expandable_segments=True)
+    step, phase = phase_at(ledger, peak.event)
+    items = peak.bytes_by_item()
+    return {
+        "level": "trace",
+        "rank": TRACED_RANK,
+        "predicted": {
+            "peak_bytes": predicted_bytes,
+            "items": {name: int(memory["items"].get(name, 0)) for name in ITEMS},
+        },
+        "measured": {
+            "peak_bytes": peak.allocated_bytes,
+            "reserved_bytes": fixed.peak_reserved_bytes,
+            "reserved_expandable_segments_bytes": expandable.peak_reserved_bytes,
+            "items": items,
+            "kinds": peak.bytes_by_kind(),
+        },
+        "relative_error": relative_error(predicted_bytes, peak.allocated_bytes),
+        "tolerance_fraction": TOLERANCE_FRACTION,
+        "device": "cpu (fake tensors, no data)",
+        "traced_with": traced_with(job),
+        "verdict": verdict(
+            predicted_bytes=predicted_bytes,
+            measured_bytes=peak.allocated_bytes,
+            ran_own_code=stack.runs_own_code,
+            runtime_bytes=int(memory["items"].get("runtime", 0)),
+            planned_peak_bytes=int(memory["peak_bytes"]),
+            limit_bytes=int(memory["limit_bytes"]),
+        ),
+        "stages": [_stage(job, peak, fixed.peak_reserved_bytes)],
+        "phases": phase_peaks(ledger),
+        "timeline": thinned_curve(ledger.allocated_curve()),
+        "peak_phase": phase,
+        "peak_step": step,
+        "largest_live": largest_owners(peak),
+        "notes": trace_notes(job, stack),
+    }
+
+
+def traced_with(job: TraceJob) -> str:
+    """Return which code ran: package versions, model class and how it was sharded."""
+    import torch
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[job.config["model_type"]]
+    version = torch.__version__.partition("+")[0]
+    sharding = "FSDP2" if is_fully_sharded(job) else "replicated parameters"
+    tensor = " and DTensor tensor parallelism" if job.tensor_parallel > 1 else ""
+    return f"transformers {transformers.__version__} {model_class} under torch {version} {sharding}{tensor}"
+
+
+def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
+    """Return what the trace leaves out and what stands in for what."""
+    notes = [
+        "Not in the trace: the CUDA context, cuBLAS workspaces, NCCL's communicators and memory inside kernels.",
+        "reserved_bytes replays the allocations through a model of torch's caching allocator.",
+        "Gradient clipping and checkpoint writing are not run.",
+        "Steps are traced until one leaves the memory as it found it: the second, and a third at most.",
+    ]
+    if not stack.runs_own_code:
+        notes.append(f"transformers' model stands in for {job.framework}'s own.")
+    if stack.has_fused_kernels:
+        notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
+    if job.accumulation_steps > MOST_TRACED_MICRO_BATCHES:
+        notes.append(
+            f"{MOST_TRACED_MICRO_BATCHES} of {job.accumulation_steps} micro-batches of each step were traced; "
+            "the later ones find the memory as the second did."
+        )
+    if job.accumulation_steps > 1 and is_fully_sharded(job):
+        notes.append("Gradients are reduced after every micro-batch, so that none is kept whole.")
+    if not is_fully_sharded(job) and job.data_parallel > 1 and stack.has_gradient_buckets:
+        notes.append("DistributedDataParallel's gradient buckets are allocated by its own sizes, and not filled.")
+    if job.fused_cross_entropy:
+        notes.append("The fused cross-entropy is our own after the Liger kernel's algorithm.")
+    return notes
+
+
+def _stage(job: TraceJob, peak: Peak, reserved_bytes: int) -> dict[str, Any]:
+    return {
+        "stage": 0,
+        "layers": [0, int(job.config["num_hidden_layers"]) - 1],
+        "peak_bytes": peak.allocated_bytes,
+        "reserved_bytes": reserved_bytes,
+        "items": peak.bytes_by_item(),
+    }

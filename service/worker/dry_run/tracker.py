@@ -1,0 +1,178 @@
+"""Watches every operation and writes each storage's life into a ledger.
+
+A storage lives from the operation that makes it until its last tensor is gone;
+torch's own garbage collection decides, as it does on a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from service.worker.dry_run.ledger import Kind, Ledger, Piece
+from service.worker.dry_run.patches import StreamClock, watched_parameter_groups, watched_storage_resizes
+
+WAIT = torch.ops._c10d_functional.wait_tensor.default
+CAST = torch.ops.aten._to_copy.default
+ASK_DEVICE = torch.ops.prim.device.default
+
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
+
+KIND_OF_PHASE = {
+    FORWARD: Kind.FORWARD_ACTIVATION,
+    BACKWARD: Kind.BACKWARD_ACTIVATION,
+    OPTIMIZER: Kind.OPTIMIZER_TEMPORARY,
+}
+
+
+class StorageTracker(TorchDispatchMode):
+    """A dispatch mode that records allocations and releases.
+
+    `logit_shapes` are the (rows, columns) that mark a tensor as logits: the tokens
+    of a micro-batch and the vocabulary, or this rank's part of it.
+    """
+
+    def __init__(self, ledger: Ledger, clock: StreamClock, *, logit_shapes: frozenset[tuple[int, int]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ledger = ledger
+        self._clock = clock
+        self._logit_shapes = logit_shapes
+        # Keyed by the address of the storage, whose entry goes when the storage does.
+        self._live: dict[int, tuple[Piece, weakref.ref[torch.UntypedStorage]]] = {}
+        self._phase = FORWARD
+        self._kind: Kind | None = None
+        self._fake_mode = torch._guards.detect_fake_mode()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record everything until the end of the block."""
+        with watched_storage_resizes(self._resized), watched_parameter_groups(self._around_group), self:
+            yield
+
+    def begin_phase(self, step: int, phase: str) -> None:
+        """Begin a phase: new storages are of its kind unless something says otherwise."""
+        self._phase = phase
+        self.ledger.mark(step, phase)
+
+    @contextlib.contextmanager
+    def making(self, kind: Kind) -> Iterator[None]:
+        """Record what is allocated inside as `kind`."""
+        before, self._kind = self._kind, kind
+        try:
+            yield
+        finally:
+            self._kind = before
+
+    def live_bytes(self) -> int:
+        """Return the bytes that are allocated now."""
+        return sum(piece.allocated_bytes for piece, _ in self._live.values())
+
+    def label(self, tensor: torch.Tensor, kind: Kind, origin: str | None = None) -> None:
+        """Say what a tensor's storage is for, recording it if it is new."""
+        tensor = local_tensor(tensor)
+        storage = tensor.untyped_storage()
+        entry = self._live.get(storage._cdata)
+        if entry is None:
+            self._record(storage, kind, origin or kind.value)
+            return
+        entry[0].kind = kind
+        if origin is not None:
+            entry[0].origin = origin
+
+    def label_all(self, named: Iterable[tuple[str, torch.Tensor]], kind: Kind) -> None:
+        """Say what each of several named tensors is for."""
+        for name, tensor in named:
+            self.label(tensor, kind, name)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is ASK_DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device  # more than half of all calls: answered here, without the fake mode
+        if any(kind is DTensor for kind in types):
+            return NotImplemented  # let it come back with this rank's tensors
+        # With fake tensors there is nothing to wait for.
+        result = args[0] if func is WAIT else func(*args, **(kwargs or {}))
+        if torch._guards.active_fake_mode() is not self._fake_mode:
+            return result  # sharding propagation, on tensors of the global shape
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self._see(value, func, args)
+        return result
+
+    def _see(self, tensor: torch.Tensor, func: Any, args: Any) -> None:
+        tensor = local_tensor(tensor)
+        if type(tensor) is not FakeTensor:
+            return
+        storage = tensor.untyped_storage()
+        entry = self._live.get(storage._cdata)
+        if entry is None:
+            kind = Kind.CAST_PARAMETER if func is CAST and self._is_parameter(args[0]) else self._kind_of(tensor)
+            self._record(storage, kind, func._schema.name)
+        elif entry[0].requested_bytes != storage.nbytes():
+            self._resized(storage)
+
+    def _is_parameter(self, tensor: torch.Tensor) -> bool:
+        entry = self._live.get(local_tensor(tensor).untyped_storage()._cdata)
+        return self._kind is None and entry is not None and entry[0].kind is Kind.PARAMETER
+
+    def _kind_of(self, tensor: torch.Tensor) -> Kind:
+        if self._kind is not None:
+            return self._kind
+        if tensor.dim() >= 2 and tensor.is_floating_point():
+            columns = tensor.shape[-1]
+            if (tensor.numel() // max(columns, 1), columns) in self._logit_shapes:
+                return Kind.LOGITS
+        return KIND_OF_PHASE[self._phase]
+
+    def _record(self, storage: torch.UntypedStorage, kind: Kind, origin: str) -> None:
+        address = storage._cdata
+        piece = self.ledger.allocate(storage.nbytes(), kind=kind, origin=origin, stream=self._clock.current)
+        self._live[address] = (piece, weakref.ref(storage, lambda _dead: self._died(address)))
+
+    def _died(self, address: int) -> None:
+        piece, _ = self._live.pop(address)
+        self.ledger.release(piece)
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        entry = self._live.get(storage._cdata)
+        if entry is None or entry[0].requested_bytes == storage.nbytes():
+            return
+        piece, reference = entry
+        self.ledger.release(piece)
+        regrown = self.ledger.allocate(
+            storage.nbytes(), kind=self._kind or piece.kind, origin=piece.origin, stream=self._clock.current
+        )
+        self._live[storage._cdata] = (regrown, reference)
+
+    @contextlib.contextmanager
+    def _around_group(self, method: str, group: Any) -> Iterator[None]:
+        if method == "post_backward":
+            self._label_unreduced_gradients(group)
+        with self.making(Kind.COMMUNICATION if method == "post_backward" else Kind.GATHERED_PARAMETER):
+            yield
+        if method == "post_backward":
+            for parameter in group.fsdp_params:
+                if parameter.sharded_param.grad is not None:
+                    self.label(parameter.sharded_param.grad, Kind.GRADIENT, "gradient shard")
+
+    def _label_unreduced_gradients(self, group: Any) -> None:
+        for parameter in group.fsdp_params:
+            unsharded = getattr(parameter, "_unsharded_param", None)
+            if unsharded is not None and unsharded.grad is not None:
+                self.label(unsharded.grad, Kind.UNREDUCED_GRADIENT, "gradient before its reduction")
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with this rank's storage under a DTensor or a pending collective."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor._local_tensor
+    return getattr(tensor, "elem", tensor)

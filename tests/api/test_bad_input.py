@@ -1,0 +1,190 @@
+"""Bad input: refused with a pointer to the field, and nothing of it is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.questions import TINY_CONFIG, infer, train
+
+JSON = {"content-type": "application/json"}
+
+
+async def refused(client: httpx.AsyncClient, path: str, body: Any, status: int = 422) -> dict[str, Any]:
+    """Return the problem document with which a body is refused, after a look that nothing was stored."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = await client.post(path, content=content, headers=JSON)
+    problem: dict[str, Any] = response.json()
+    assert response.status_code == status, problem
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "Traceback" not in response.text
+    assert (await client.get("/plans")).json()["items"] == []
+    assert (await client.get("/jobs")).json()["items"] == []
+    return problem
+
+
+def pointers(problem: dict[str, Any]) -> list[str]:
+    return [error["pointer"] for error in problem["errors"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pointer"),
+    [
+        ("/plan/train", train(trainning={}), "/trainning"),
+        ("/plan/infer", infer(serving={"max_len": 1}), "/serving/max_len"),
+        ("/quantize", {"model": "llama-3.2-1b", "scheme": "nf4", "blocksize": 64}, "/blocksize"),
+        ("/models/describe", {"model": "llama-3.2-1b", "x": 1}, "/x"),
+        ("/measurements", {"plan_id": "x", "peak_byte": 1}, "/peak_byte"),
+    ],
+)
+async def test_an_unknown_field(client: httpx.AsyncClient, path: str, body: Any, pointer: str):
+    assert pointers(await refused(client, path, body)) == [pointer]
+
+
+@pytest.mark.parametrize(("path", "body"), [("/plan/train", train), ("/plan/infer", infer)])
+async def test_an_unknown_model_or_gpu_with_the_nearest_names(client: httpx.AsyncClient, path: str, body: Any):
+    problem = await refused(client, path, body(model="meta-llama/Llama-3.1-9B"))
+    assert pointers(problem) == ["/model"]
+    assert "meta-llama/Llama-3.1-8B" in problem["nearest"]
+    problem = await refused(client, path, body(hardware={"gpu": "h100-sxm-88gb", "gpus": 1}))
+    assert pointers(problem) == ["/hardware/gpu"]
+    assert "h100-sxm-80gb" in problem["nearest"]
+
+
+async def test_an_unknown_model_type_with_the_nearest_names(client: httpx.AsyncClient):
+    problem = await refused(client, "/plan/train", train(model={"config": {**TINY_CONFIG, "model_type": "lama"}}))
+    assert pointers(problem) == ["/model/config/model_type"]
+    assert "llama" in problem["nearest"]
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"num_attention_heads": 3, "num_key_value_heads": 3}, "/model/config/num_attention_heads"),
+        ({"num_key_value_heads": 3}, "/model/config/num_key_value_heads"),
+        ({"hidden_size": -1}, "/model/config/hidden_size"),
+        ({"hidden_size": 10**30}, "/model/config/hidden_size"),
+        ({"num_hidden_layers": 10**9}, "/model/config/num_hidden_layers"),
+        ({"vocab_size": "many"}, "/model/config/vocab_size"),
+        ({"vocab_size": None}, "/model/config/vocab_size"),
+    ],
+)
+async def test_a_config_whose_sizes_do_not_divide_or_are_absurd(client: httpx.AsyncClient, change: Any, pointer: str):
+    problem = await refused(client, "/plan/train", train(model={"config": {**TINY_CONFIG, **change}}))
+    assert pointers(problem) == [pointer]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"hardware": {"gpu": "h100", "gpus": 8}, "layout": {"tensor_parallel": 3}},
+        {"hardware": {"gpu": "h100", "gpus": 8}, "layout": {"data_parallel": 8, "tensor_parallel": 2}},
+        {"hardware": {"gpu": "h100", "gpus": 1}, "training": {"micro_batch_size": 3}},
+        {"hardware": {"gpu": "h100", "gpus": 8}, "layout": {"pipeline_parallel": 8, "tensor_parallel": 1}},
+    ],
+)
+async def test_a_layout_that_does_not_divide(client: httpx.AsyncClient, parts: dict[str, Any]):
+    assert all(pointers(await refused(client, "/plan/train", train(**parts))))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pointer"),
+    [
+        ("/plan/train", train(training={"sequence_length": -1}), "/training/sequence_length"),
+        ("/plan/train", train(training={"sequence_length": 10**12}), "/training/sequence_length"),
+        ("/plan/train", train(training={"tokens": 1e300}), "/training/tokens"),
+        ("/plan/train", train(hardware={"gpu": "h100", "gpus": 10**9}), "/hardware/gpus"),
+        ("/plan/train", train(hardware={"gpu": "h100", "used_bytes": 10**14}), "/hardware/used_bytes"),
+        ("/plan/train", train(model={"parameters": 1e40}), "/model/parameters"),
+        ("/plan/infer", infer(serving={"concurrency": 0}), "/serving/concurrency"),
+        ("/plan/infer", infer(serving={"gpu_memory_utilization": 1.5}), "/serving/gpu_memory_utilization"),
+        ("/quantize", {"model": "llama-3.2-1b", "scheme": "nf4", "block_size": 0}, "/block_size"),
+        ("/quantize", {"model": "llama-3.2-1b", "scheme": "nf4", "block_size": 65}, "/block_size"),
+        ("/quantize", {"model": "llama-3.2-1b", "scheme": "nf4", "seed": -1}, "/seed"),
+    ],
+)
+async def test_negative_and_absurd_numbers(client: httpx.AsyncClient, path: str, body: Any, pointer: str):
+    assert pointers(await refused(client, path, body)) == [pointer]
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+async def test_a_number_that_is_none(client: httpx.AsyncClient, number: bytes):
+    body = b'{"model": "llama-3.2-1b", "training": {"tokens": [1, ' + number + b"]}}"
+    assert pointers(await refused(client, "/plan/train", body, 400)) == ["/training/tokens/1"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": ',
+        b"{'model': 1}",
+        b'{"model": "a", "model": "b"}',
+        b'{"model": "\xff"}',
+        b'{"model": "\\ud800"}',
+        b'{"model": "\\u0000"}',
+        b"[" * 100_000,
+        b"1" * 10_000,
+        b"\xef\xbb\xbf{}",
+    ],
+)
+async def test_broken_json(client: httpx.AsyncClient, body: bytes):
+    problem = await refused(client, "/plan/train", body, 400)
+    assert problem["code"] == "malformed-request"
+
+
+async def test_an_empty_body(client: httpx.AsyncClient):
+    assert pointers(await refused(client, "/plan/train", b"")) == [""]
+
+
+@pytest.mark.parametrize("declared", ["text/plain", "application/x-www-form-urlencoded", "application/xml", ""])
+async def test_a_body_that_is_not_declared_as_json(client: httpx.AsyncClient, declared: str):
+    response = await client.post("/plan/train", content=b"{}", headers={"content-type": declared})
+    assert response.status_code == 415
+    assert response.json()["code"] == "unsupported-media-type"
+
+
+class Endless(httpx.AsyncByteStream):
+    """A body of 100 MB that counts what is read of it."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self.sent_bytes < 100_000_000:
+            self.sent_bytes += 2**16
+            yield b" " * 2**16
+
+
+@pytest.mark.parametrize("length", [{"content-length": "100000000"}, {}])
+async def test_a_body_of_100_mb_is_refused_before_it_is_read(client: httpx.AsyncClient, length: dict[str, str]):
+    body = Endless()
+    request = client.build_request("POST", "/plan/train", headers={**JSON, **length})
+    request.stream = body
+    response = await client.send(request)
+    assert response.status_code == 413
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["connection"] == "close"
+    # Nothing where the length is declared, else what fills the limit of 2 MiB and one chunk more.
+    assert body.sent_bytes <= (0 if length else 2**21 + 2**16)
+
+
+@pytest.mark.parametrize("path", ["/plans/%00", "/plans?model=%00", "/models/a%00b", "/jobs/%00/cancel"])
+async def test_an_address_with_a_character_that_is_none(client: httpx.AsyncClient, path: str):
+    assert (await client.get(path)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (train(hardware={"fleet": [{"gpu": "h100"}]}), "/hardware/fleet"),
+        (train(validate="device"), "/validate"),
+        (infer(serving={"speculative": {"tokens": 3, "acceptance_rate": 0.5}}), "/serving/speculative"),
+    ],
+)
+async def test_what_is_not_there_yet_is_said_to_be_missing(client: httpx.AsyncClient, body: Any, pointer: str):
+    path = "/plan/train" if "training" in body else "/plan/infer"
+    assert pointers(await refused(client, path, body, 501)) == [pointer]

@@ -1,0 +1,89 @@
+"""Models, GPUs and formats as clients read them."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.api.questions import TINY_CONFIG
+
+
+async def test_a_model_is_found_by_id_and_by_alias_in_any_case(client: httpx.AsyncClient):
+    by_id = (await client.get("/models/meta-llama/Llama-3.1-8B")).json()
+    assert by_id["id"] == "meta-llama/Llama-3.1-8B"
+    # Published count of Llama-3.1-8B's safetensors.
+    assert by_id["parameters"]["total"] == 8_030_261_248
+    assert by_id == (await client.get("/models/LLAMA-3.1-8b")).json()
+
+
+async def test_a_description_adds_up(client: httpx.AsyncClient):
+    model = (await client.get("/models/llama-3.1-8b")).json()
+    parameters = model["parameters"]
+    assert sum(parameters["by_part"].values()) == parameters["total"] == parameters["active"]
+    assert sum(block["parameters_each"] * block["repeats"] for block in model["blocks"]) == parameters["total"]
+    # 2 x 8 heads x 128 x 32 layers x 2 bytes.
+    assert model["kv"]["bytes_per_token"] == 131_072
+
+
+async def test_flops_grow_with_the_sequence(client: httpx.AsyncClient):
+    short, long = [
+        (await client.get(f"/models/llama-3.1-8b?sequence_length={length}")).json()["flops"] for length in (1, 4097)
+    ]
+    # A token at the mean of 4,097 positions attends to 2,049, at one position to 1:
+    # 4 x 32 heads x 128 x 32 layers x 2,048 more operations.
+    assert long["forward_flops_per_token"] - short["forward_flops_per_token"] == 4 * 32 * 128 * 32 * 2048
+    assert long["training_flops_per_token"] == 3 * long["forward_flops_per_token"]
+
+
+async def test_an_unknown_model_is_not_found_and_the_nearest_are_named(client: httpx.AsyncClient):
+    response = await client.get("/models/llama-3.1-9b")
+    assert response.status_code == 404
+    assert "llama-3.1-8b" in response.json()["nearest"]
+
+
+async def test_any_model_can_be_described(client: httpx.AsyncClient):
+    body = {"model": {"config": {**TINY_CONFIG, "novel_trick": True}}}
+    model = (await client.post("/models/describe", json=body)).json()
+    # Embedding and head 2 x 1000 x 256; a layer: q, o 256 x 256, k, v 128 x 256, three MLP matrices
+    # 512 x 256, two norms of 256; and the last norm.
+    layer = 2 * 256 * 256 + 2 * 128 * 256 + 3 * 512 * 256 + 2 * 256
+    assert model["parameters"]["total"] == 2 * 1000 * 256 + 4 * layer + 256
+    assert any("novel_trick" in note for note in model["assumptions"])
+
+
+async def test_every_listed_model_and_gpu_has_a_page(client: httpx.AsyncClient):
+    for path in ("/models", "/hardware"):
+        listed = (await client.get(path)).json()["items"]
+        assert listed
+        for entry in listed[:: max(1, len(listed) // 10)]:
+            assert (await client.get(f"{path}/{entry['id']}")).json()["id"] == entry["id"]
+            assert entry["source"]
+
+
+async def test_a_gpu_page_can_be_sent_back_as_a_gpu_by_hand(client: httpx.AsyncClient):
+    gpu = (await client.get("/hardware/h100")).json()
+    body = {"model": "llama-3.2-1b", "hardware": {"gpu": gpu, "gpus": 1}, "serving": {"max_model_len": 1024}}
+    response = await client.post("/plan/infer", json=body)
+    assert response.status_code == 200
+    assert response.json()["plan"]["memory"]["limit_bytes"] == gpu["memory_bytes"]
+
+
+async def test_an_unknown_gpu_is_not_found(client: httpx.AsyncClient):
+    response = await client.get("/hardware/h100-sxm-88gb")
+    assert response.status_code == 404
+    assert "h100-sxm-80gb" in response.json()["nearest"]
+
+
+@pytest.mark.parametrize(("gpu", "status"), [("h100", 501), ("h1000000", 404)])
+async def test_calibration_is_not_there_yet(client: httpx.AsyncClient, gpu: str, status: int):
+    body = {"measurements": [{"plan_id": "x", "step_seconds": 1.0}]}
+    assert (await client.put(f"/hardware/{gpu}/calibration", json=body)).status_code == status
+
+
+async def test_formats_tell_range_and_digits(client: httpx.AsyncClient):
+    formats = {entry["name"]: entry for entry in (await client.get("/formats")).json()["items"]}
+    assert formats["fp16"]["largest"] == 65504
+    assert formats["fp16"]["smallest_normal"] == 2.0**-14
+    assert formats["tf32"]["stored_bits"] == 32
+    assert formats["bf16"]["fraction_bits"] == 7
+    assert formats["fp16"]["needs_loss_scaling"]

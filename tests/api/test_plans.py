@@ -1,0 +1,121 @@
+"""The plan routes: answered, stored, listed, read as text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from service.text_tables import COLUMNS
+from tests.api.questions import infer, train
+
+# 70B in bf16 mixed needs 16 bytes a parameter, over a terabyte: never on one card.
+TOO_LARGE: dict[str, Any] = {"model": "llama-3.1-70b", "hardware": {"gpu": "h100", "gpus": 1}}
+
+
+async def test_a_training_plan_says_everything_the_contract_names(client: httpx.AsyncClient):
+    body = (await client.post("/plan/train", json=train(training={"tokens": 1e9}))).json()
+    plan = body["plan"]
+    assert body["fits"] is True
+    assert body["verdict"] == "fits"
+    assert sum(plan["memory"]["items"].values()) == plan["memory"]["peak_bytes"]
+    assert sum(plan["step"]["parts"].values()) == pytest.approx(plan["step"]["seconds"])
+    # 1e9 tokens / (8 sequences x 512 tokens) = 244,140.6 steps.
+    assert plan["run"]["steps"] in (244_140, 244_141)
+    assert plan["run"]["cost_usd"] is None
+    assert plan["sharding"]["mesh"]["order"] == ["pipeline", "data", "context", "tensor"]
+
+
+async def test_a_serving_plan_says_everything_the_contract_names(client: httpx.AsyncClient):
+    body = (await client.post("/plan/infer", json=infer(serving={"concurrency": 4}))).json()
+    kv = body["plan"]["kv"]
+    # 2 (key and value) x 2 heads x 64 x 4 layers x 2 bytes.
+    assert kv["bytes_per_token"] == 2048
+    assert body["meets_concurrency"] is True
+    assert body["meets_slo"] is None
+    assert body["plan"]["performance"]["concurrency"] == 4
+
+
+async def test_the_same_question_has_the_same_answer_to_the_byte(client: httpx.AsyncClient):
+    first, second = [await client.post("/plan/train", json=train()) for _ in range(2)]
+    stored = await client.get(f"/plans/{first.json()['plan_id']}")
+    assert first.content == second.content == stored.content
+
+
+async def test_what_does_not_fit_is_an_answer_and_with_strict_a_conflict(client: httpx.AsyncClient):
+    lax = await client.post("/plan/train", json=train(**TOO_LARGE))
+    strict = await client.post("/plan/train?strict=true", json=train(**TOO_LARGE))
+    assert (lax.status_code, strict.status_code) == (200, 409)
+    assert lax.json()["fits"] is False
+    assert strict.content == lax.content
+    assert (await client.post("/plan/train?strict=true", json=train())).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "question"), [("/plan/train", train()), ("/plan/infer", infer())])
+async def test_a_plan_is_a_table_for_people(client: httpx.AsyncClient, path: str, question: dict[str, Any]):
+    by_query = await client.post(f"{path}?format=text", json=question)
+    by_header = await client.post(path, json=question, headers={"accept": "text/plain"})
+    assert by_query.text == by_header.text
+    assert by_query.headers["content-type"].startswith("text/plain")
+    lines = [line for line in by_query.text.splitlines() if "train.py" not in line]
+    assert max(map(len, lines)) <= COLUMNS
+    assert "Memory of one GPU" in lines
+
+
+async def test_format_json_wins_over_a_header(client: httpx.AsyncClient):
+    response = await client.post("/plan/infer?format=json", json=infer(), headers={"accept": "text/plain"})
+    assert response.headers["content-type"] == "application/json"
+
+
+async def test_plans_are_listed_newest_first_filtered_and_paged(client: httpx.AsyncClient):
+    ids = []
+    for gpus in (2, 4, 8):
+        answer = await client.post("/plan/infer", json=infer(hardware={"gpu": "l40s-48gb", "gpus": gpus}))
+        ids.insert(0, answer.json()["plan_id"])
+    first = (await client.get("/plans", params={"gpu": "l40s", "limit": 2})).json()
+    rest = (await client.get("/plans", params={"gpu": "l40s", "limit": 2, "cursor": first["next_cursor"]})).json()
+    assert [plan["plan_id"] for plan in first["items"] + rest["items"]] == ids
+    assert rest["next_cursor"] is None
+    assert (await client.get("/plans", params={"gpu": "l40s", "kind": "train"})).json()["items"] == []
+    assert ids[0] in (await client.get("/plans", params={"format": "text", "gpu": "l40s"})).text
+
+
+async def test_a_launch_file_is_served_by_its_name(client: httpx.AsyncClient):
+    plan = (await client.post("/plan/train", json=train())).json()
+    response = await client.get(f"/plans/{plan['plan_id']}/artifacts/torchrun")
+    assert response.text == plan["artifacts"]["torchrun"] + "\n"
+    missing = await client.get(f"/plans/{plan['plan_id']}/artifacts/helm")
+    assert missing.status_code == 404
+    assert "torchrun" in missing.json()["detail"]
+
+
+async def test_validate_queues_a_proof_with_the_plan(client: httpx.AsyncClient):
+    question = train(framework="fsdp2", validate="count")
+    body = (await client.post("/plan/train", json=question)).json()
+    job = body["validation"]
+    assert (job["kind"], job["state"], job["plan_id"]) == ("validate", "queued", body["plan_id"])
+    assert (await client.get(f"/jobs/{job['job_id']}")).json()["plan_id"] == body["plan_id"]
+
+
+async def test_a_stored_plan_is_queued_for_a_proof(client: httpx.AsyncClient):
+    plan_id = (await client.post("/plan/train", json=train(framework="fsdp2"))).json()["plan_id"]
+    response = await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})
+    assert response.status_code == 202
+    assert response.json()["kind"] == "validate"
+
+
+async def test_a_proof_of_no_plan_is_not_found(client: httpx.AsyncClient):
+    assert (await client.post("/plans/none/validate", json={"level": "count"})).status_code == 404
+
+
+async def test_the_trace_of_a_serving_plan_is_not_there_yet(client: httpx.AsyncClient):
+    plan_id = (await client.post("/plan/infer", json=infer())).json()["plan_id"]
+    response = await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})
+    assert response.status_code == 501
+
+
+async def test_the_stored_body_is_json_that_reads_back(client: httpx.AsyncClient):
+    plan_id = (await client.post("/plan/infer", json=infer())).json()["plan_id"]
+    assert json.loads((await client.get(f"/plans/{plan_id}")).text)["plan_id"] == plan_id

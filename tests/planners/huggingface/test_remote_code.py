@@ -1,0 +1,94 @@
+"""Families without a module in transformers: hand-worked counts, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planners.architecture import OperationKind
+from planners.catalogue import catalogue
+from planners.errors import InvalidModelConfig
+from planners.huggingface import describe_config
+
+QWEN: dict[str, Any] = {
+    "model_type": "qwen",
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "kv_channels": 8,
+}
+GLM: dict[str, Any] = {
+    "model_type": "chatglm",
+    "padded_vocab_size": 128,
+    "hidden_size": 64,
+    "ffn_hidden_size": 96,
+    "num_layers": 2,
+    "num_attention_heads": 8,
+    "kv_channels": 8,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # Table and head 2 x 92,544 x 4,096 = 758,120,448; a layer: QKV 6,144 x 4,096, output 4,096^2, feed-forward
+        # 3 x 4,096 x 14,336, norms 8,192 = 218,112,000, 32 of them 6,979,584,000; last norm 4,096.
+        ("internlm/internlm2-7b", 7_737_708_544),
+        # 2 x 125,696 x 4,096 = 1,029,701,632; a layer 4 x 4,096^2 + 3 x 4,096 x 11,008 + 8,192 = 202,383,360, 32 of
+        # them 6,476,267,520; last norm 4,096.
+        ("baichuan-inc/Baichuan2-7B-Base", 7_505_973_248),
+        # 2 x 151,936 x 4,096 = 1,244,659,712; a layer as Baichuan's and the bias of QKV 12,288 = 202,395,648, 32 of
+        # them 6,476,660,736; last norm 4,096.
+        ("Qwen/Qwen-7B", 7_721_324_544),
+        # 2 x 65,024 x 4,096 = 532,676,608; a layer: QKV 4,608 x 4,096 + 4,608, output 4,096^2, feed-forward
+        # 3 x 4,096 x 13,696, norms 8,192 = 203,960,832, 28 of them 5,710,903,296; last norm 4,096; 32 frequencies.
+        ("THUDM/chatglm3-6b", 6_243_584_032),
+        # 130,528 x 4,096 = 534,642,688; a layer: QKV 3 x 4,096^2 + 12,288, output 4,096^2 + 4,096, feed-forward
+        # 2 x 4,096 x 16,384 + 20,480, norms 4 x 4,096 = 201,379,840, 28 of them 5,638,635,520; last norm 8,192.
+        ("THUDM/chatglm-6b", 6_173_286_400),
+        # 122,753 x 2,304 = 282,822,912; a layer 4 x 2,304^2 + 3 x 2,304 x 5,760 + 4,608 = 61,051,392, 40 of them
+        # 2,442,055,680; last norm 2,304.
+        ("openbmb/MiniCPM-2B-sft-bf16", 2_724_880_896),
+    ],
+)
+def test_the_count_is_worked_out_by_hand_and_the_published_one(name: str, parameters: int) -> None:
+    model = catalogue().model(name)
+    assert describe_config(model.config, name=name).parameters == parameters
+    assert model.published_parameters == parameters
+
+
+def test_qwens_intermediate_size_is_gate_and_up_together() -> None:
+    shapes = {name: weight.shape for name, weight in describe_config(QWEN, name="small").named_weights()}
+    assert shapes["transformer.h.1.mlp.w1.weight"] == shapes["transformer.h.1.mlp.w2.weight"] == (96, 64)
+    assert shapes["transformer.h.1.mlp.c_proj.weight"] == (64, 96)
+
+
+@pytest.mark.parametrize(("key", "value"), [("no_bias", False), ("intermediate_size", 193)])
+def test_a_qwen_that_is_not_as_published_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        describe_config({**QWEN, key: value}, name="odd")
+    assert caught.value.pointer == f"/model/config/{key}"
+
+
+@pytest.mark.parametrize(("key", "value"), [("add_bias_linear", True), ("rmsnorm", False), ("post_layer_norm", False)])
+def test_a_chatglm_that_is_not_as_published_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        describe_config({**GLM, key: value}, name="odd")
+    assert caught.value.pointer == f"/model/config/{key}"
+
+
+@pytest.mark.parametrize(("grouped", "heads"), [(True, 2), (False, 8)])
+def test_chatglms_groups_count_only_where_it_is_multi_query(grouped: bool, heads: int) -> None:
+    assert describe_config({**GLM, "multi_query_attention": grouped}, name="small").key_value_heads == heads
+
+
+@pytest.mark.parametrize(("name", "rotates"), [("Baichuan2-7B-Base", True), ("Baichuan2-13B-Base", False)])
+def test_only_the_small_baichuan_rotates(name: str, rotates: bool) -> None:
+    spec = describe_config(catalogue().model(name.lower()).config, name=name)
+    kinds = {operation.kind for block in spec.layers for operation in block.operations}
+    assert (OperationKind.ROTARY in kinds) is rotates

@@ -1,0 +1,74 @@
+"""Launch files: accepted by the programs they are for, and none where a program lacks the option."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+
+import pytest
+
+from planners.catalogue import catalogue
+from planners.hardware import GpuCount, Hardware
+from planners.inference import plan_serving
+from planners.plans import Layout
+from planners.questions import ServingQuestion
+from planners.serving.answer import ServingPlan
+from service.artifacts import serving_artifacts, training_artifacts
+
+
+def hardware(*, gpus_per_node: int = 8, gpus: int = 1) -> Hardware:
+    gpu = catalogue().gpu("h100-sxm-80gb")
+    return Hardware(gpu=gpu, gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=gpus_per_node)
+
+
+def layout(gpus: int) -> Layout:
+    return Layout(
+        framework="fsdp2", gpus=gpus, data_parallel=gpus, tensor_parallel=1, pipeline_parallel=1, virtual_pipeline=1,
+        context_parallel=1, expert_parallel=1, sequence_parallel=False, zero_stage=3, shard_group=gpus, offload="none",
+        offload_target="cpu", micro_batch_size=1, gradient_accumulation_steps=1, recompute="none",
+        recompute_layers=None, activation_offload=False, fused_cross_entropy=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpus", "nodes", "processes"), [(1, 1, 1), (8, 1, 8), (16, 2, 8)])
+def test_torchrun_accepts_its_command(gpus: int, nodes: int, processes: int):
+    from torch.distributed.run import get_args_parser
+
+    program, *arguments = shlex.split(training_artifacts(layout(gpus), hardware())["torchrun"])
+    parsed = get_args_parser().parse_args(arguments)
+    assert program == "torchrun"
+    assert (parsed.nnodes, parsed.nproc_per_node) == (str(nodes), str(processes))
+    assert parsed.training_script == "train.py"
+
+
+def test_uneven_nodes_have_no_single_command():
+    assert training_artifacts(layout(12), hardware()) == {}
+
+
+def serving_plan() -> ServingPlan:
+    from planners.huggingface import describe_config
+    from tests.api.questions import TINY_CONFIG
+
+    spec = describe_config(TINY_CONFIG, name="tiny")
+    return plan_serving(ServingQuestion(model=spec, hardware=hardware(), max_model_len=1024)).plan
+
+
+def test_vllm_is_given_every_setting_of_the_plan():
+    plan = serving_plan()
+    words = shlex.split(serving_artifacts("org/name", plan)["vllm"])
+    assert words[:5] == ["vllm", "serve", "org/name", "--dtype", "bfloat16"]
+    options = dict(zip(words[5::2], words[6::2], strict=True))
+    assert options == {
+        "--max-model-len": "1024",
+        "--gpu-memory-utilization": str(plan.settings.gpu_memory_utilization),
+        "--block-size": str(plan.settings.block_size),
+        "--max-num-batched-tokens": str(plan.settings.max_num_batched_tokens),
+        "--max-num-seqs": str(plan.settings.max_num_seqs),
+    }
+
+
+@pytest.mark.parametrize("change", [{"weights": "int4"}, {"kv_cache": "int8"}, {"engine": "sglang"}])
+def test_what_vllm_has_no_option_for_has_no_command(change: dict[str, str]):
+    plan = serving_plan()
+    other = dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, **change))
+    assert serving_artifacts("org/name", other) == {}

@@ -1,0 +1,165 @@
+"""Plans: the same question is the same plan, stored before it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planners.catalogue import catalogue
+from planners.errors import InvalidQuestion, NotYetAvailable, UnknownModel
+from service.errors import PathNotAllowed
+from service.persistence.database import Database
+from service.planning import PlannedAnswer, PlanningService, PlanningTimedOut
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+from service.settings import Settings
+from tests.api.questions import TINY_CONFIG, infer, train
+
+
+def service(database: Database, **settings: Any) -> PlanningService:
+    return PlanningService(database, Settings(**settings), catalogue())
+
+
+async def planned(service: PlanningService, **parts: Any) -> PlannedAnswer:
+    return await service.plan_train(TrainRequest.model_validate(train(**parts)))
+
+
+async def test_an_answer_is_stored_when_it_is_given(database: Database):
+    answer = await planned(service(database))
+    stored = await database.plans.get(answer.plan_id)
+    assert stored.answer == answer.body
+    assert stored.kind == "train"
+    assert stored.gpu == "h100-sxm-80gb"
+    assert stored.model_config == TINY_CONFIG
+
+
+async def test_another_replica_gives_the_same_bytes(database: Database):
+    first, second = await planned(service(database)), await planned(service(database))
+    assert second == first
+
+
+async def test_defaults_written_out_make_no_other_plan(database: Database):
+    asked = service(database)
+    silent = await planned(asked)
+    spoken = await planned(asked, framework="any", training={"precision": "bf16-mixed"}, validate="none")
+    assert spoken.plan_id == silent.plan_id
+
+
+async def test_a_gpu_is_the_same_by_any_of_its_names(database: Database):
+    asked = service(database)
+    by_id = await planned(asked)
+    by_alias = await planned(asked, hardware={"gpu": "H100", "gpus": 1})
+    assert by_alias.plan_id == by_id.plan_id
+
+
+async def test_another_figure_makes_another_plan(database: Database):
+    asked = service(database)
+    plain = await planned(asked)
+    override = {"memory_bytes": 70 * 10**9}
+    other = await planned(asked, hardware={"gpu": "h100-sxm-80gb", "gpus": 1, "override": override})
+    assert other.plan_id != plain.plan_id
+    assert json.loads(other.body)["plan"]["memory"]["limit_bytes"] == 70 * 10**9
+
+
+async def test_asked_at_once_it_is_planned_once(database: Database):
+    asked = service(database)
+    answers = await asyncio.gather(*(planned(asked) for _ in range(8)))
+    assert len(set(answers)) == 1
+
+
+async def test_the_body_carries_what_the_plan_depends_on(database: Database):
+    answer = await service(database).plan_infer(InferRequest.model_validate(infer()))
+    body = json.loads(answer.body)
+    assert body["plan_id"] == answer.plan_id
+    assert body["catalogue_revision"] == catalogue().revision
+    assert body["calibration_revision"] == "none"
+    assert body["search"]["seconds"] > 0
+
+
+async def test_a_refused_question_stores_nothing(database: Database):
+    with pytest.raises(UnknownModel):
+        await planned(service(database), model="llama-9")
+    assert (await database.plans.page()).items == ()
+
+
+async def test_a_search_that_takes_too_long_is_given_up(database: Database):
+    with pytest.raises(PlanningTimedOut, match="within 1e-06 s"):
+        await planned(service(database, request_timeout_seconds=1e-6))
+
+
+async def test_plans_are_found_by_any_name_of_their_model(database: Database):
+    asked = service(database)
+    await planned(asked, model="meta-llama/Llama-3.2-1B")
+    await planned(asked)
+    found = await asked.page(model="llama-3.2-1b")
+    assert [plan.model for plan in found.items] == ["meta-llama/Llama-3.2-1B"]
+    assert (await asked.page(model="no such model")).items == ()
+
+
+async def test_a_model_that_no_catalogue_lists_is_remembered(database: Database):
+    await planned(service(database))
+    seen = await database.models_seen.page()
+    assert [model.config for model in seen.items] == [TINY_CONFIG]
+
+
+def checkpoint(folder: Path, content: str) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(content)
+    return folder
+
+
+async def test_a_model_may_lie_in_a_folder_under_a_root(database: Database, tmp_path: Path):
+    checkpoint(tmp_path / "tiny", json.dumps(TINY_CONFIG))
+    by_path = await planned(service(database, model_roots=(tmp_path,)), model={"path": "tiny"})
+    stored = await database.plans.get(by_path.plan_id)
+    assert stored.model == "tiny"
+    assert stored.model_config == TINY_CONFIG
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc", "link", "tiny/../../outside", "\0"])
+async def test_no_path_leads_out_of_the_roots(database: Database, tmp_path: Path, path: str):
+    root = tmp_path / "root"
+    root.mkdir()
+    outside = checkpoint(tmp_path / "outside", json.dumps(TINY_CONFIG))
+    (root / "link").symlink_to(outside)
+    with pytest.raises(PathNotAllowed) as refusal:
+        await planned(service(database, model_roots=(root,)), model={"path": path})
+    assert refusal.value.pointer == "/model/path"
+
+
+async def test_a_linked_config_does_not_lead_out_of_the_roots_either(database: Database, tmp_path: Path):
+    outside = checkpoint(tmp_path / "outside", json.dumps(TINY_CONFIG))
+    folder = tmp_path / "root" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "config.json").symlink_to(outside / "config.json")
+    with pytest.raises(PathNotAllowed):
+        await planned(service(database, model_roots=(tmp_path / "root",)), model={"path": "tiny"})
+
+
+async def test_without_a_root_no_path_is_read(database: Database, tmp_path: Path):
+    with pytest.raises(PathNotAllowed, match="PLIMSOLL_MODEL_ROOTS"):
+        await planned(service(database), model={"path": str(tmp_path)})
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": ' * 100_000, " " * (2**20 + 1)])
+async def test_a_folder_without_a_readable_config_is_refused(database: Database, tmp_path: Path, content: str):
+    checkpoint(tmp_path / "tiny", content)
+    with pytest.raises(Exception, match=r"config\.json") as refusal:
+        await planned(service(database, model_roots=(tmp_path,)), model={"path": "tiny"})
+    assert refusal.value.pointer == "/model/path"  # type: ignore[attr-defined]
+
+
+async def test_the_hub_is_refused_unless_a_mirror_is_set_and_not_there_yet_where_one_is(database: Database):
+    with pytest.raises(InvalidQuestion, match="PLIMSOLL_HUB_URL"):
+        await planned(service(database), model={"hub": "org/name"})
+    with pytest.raises(NotYetAvailable):
+        await planned(service(database, hub_url="http://127.0.0.1:1"), model={"hub": "org/name"})
+
+
+async def test_a_model_given_by_size_names_what_was_assumed(database: Database):
+    answer = await planned(service(database), model={"parameters": 1e9})
+    assert any("parameters" in note for note in json.loads(answer.body)["assumptions"])

@@ -1,0 +1,264 @@
+"""Requests: what is taken, what is refused, and where the refusal points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from planners.catalogue import catalogue
+from planners.errors import InvalidQuestion, NotYetAvailable, UnknownGpu
+from planners.huggingface import describe_config
+from planners.questions import LayoutRequest, Recompute
+from service.gpus import MOST_GPUS_UNASKED, resolve_hardware
+from service.requests.hardware import OneHardware
+from service.requests.jobs import QuantizeRequest, ValidateRequest
+from service.requests.measurements import MeasurementRequest
+from service.requests.models import MOST_CONFIG_DEPTH, ConfigModel, DescribeRequest
+from service.requests.pointers import field_errors, json_pointer
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+from service.requests.values import MOST_SEQUENCE_TOKENS
+from tests.api.questions import TINY_CONFIG, infer, train
+
+BY_HAND: dict[str, Any] = {
+    "memory_bytes": 80 * 10**9,
+    "memory_bytes_per_second": 2e12,
+    "peak_flops_per_second": {"bf16": 3e14},
+    "link_bytes_per_second": 3e11,
+    "pcie_bytes_per_second": 3e10,
+    "nic_bytes_per_second": 2.5e10,
+    "gpus_per_node": 8,
+}
+
+
+def pointers(request: type[BaseModel], body: Any) -> list[str]:
+    """Return where a refused body is at fault."""
+    with pytest.raises(ValidationError) as refusal:
+        request.model_validate(body)
+    return [error.pointer for error in field_errors(refusal.value.errors(), body)]
+
+
+def hardware(**parts: Any) -> OneHardware:
+    return OneHardware.model_validate({"gpu": "h100-sxm-80gb", **parts})
+
+
+def test_a_training_request_needs_only_model_hardware_and_batch():
+    request = TrainRequest.model_validate(train())
+    assert request.training.method == "full"
+    assert request.training.precision == "bf16-mixed"
+    assert request.framework == "any"
+    assert request.validation == "none"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (train(surprise=1), "/surprise"),
+        (train(training={"microbatch": 1}), "/training/microbatch"),
+        (train(layout={"tensor_paralel": 2}), "/layout/tensor_paralel"),
+        (train(hardware={"gpu": "h100", "gpu_count": 8}), "/hardware/gpu_count"),
+        (train(model={"hub": "a/b", "rev": "x"}), "/model/rev"),
+        (train(hardware={"fleet": [{"gpu": "h100", "x": 1}]}), "/hardware/fleet/0/x"),
+    ],
+)
+def test_an_unknown_field_is_refused_where_it_stands(body: dict[str, Any], pointer: str):
+    assert pointers(TrainRequest, body) == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        (train(training={"global_batch_size": 0}), "/training/global_batch_size"),
+        (train(training={"global_batch_size": -8}), "/training/global_batch_size"),
+        (train(training={"global_batch_size": 8.5}), "/training/global_batch_size"),
+        (train(training={"global_batch_size": True}), "/training/global_batch_size"),
+        (train(training={"global_batch_size": "8"}), "/training/global_batch_size"),
+        (train(training={"global_batch_size": 10**30}), "/training/global_batch_size"),
+        (train(training={"tokens": float("nan")}), "/training/tokens"),
+        (train(training={"tokens": -1}), "/training/tokens"),
+        (train(training={"precision": "int3"}), "/training/precision"),
+        (train(training={"recompute": {"full_layers": -1}}), "/training/recompute/full_layers"),
+        (train(layout={"zero_stage": 4}), "/layout/zero_stage"),
+        (train(hardware={"gpu": "h100", "gpus": 0}), "/hardware/gpus"),
+        (train(hardware={"gpu": "h100", "gpus": {"min": 8, "max": 4}}), "/hardware/gpus"),
+        (train(hardware={"gpu": "h100", "reserve_bytes": -1}), "/hardware/reserve_bytes"),
+        (train(model={"parameters": 0}), "/model/parameters"),
+        (train(model=7), "/model"),
+        (train(model={}), "/model/config"),
+        (train(objective="fun"), "/objective"),
+        (train(validate="hard"), "/validate"),
+    ],
+)
+def test_an_absurd_value_is_refused_where_it_stands(body: dict[str, Any], pointer: str):
+    assert pointers(TrainRequest, body) == [pointer]
+
+
+def test_bounds_are_inclusive():
+    TrainRequest.model_validate(train(training={"sequence_length": MOST_SEQUENCE_TOKENS}))
+    body = train(training={"sequence_length": MOST_SEQUENCE_TOKENS + 1})
+    assert pointers(TrainRequest, body) == ["/training/sequence_length"]
+
+
+def test_a_missing_field_is_pointed_at():
+    assert pointers(TrainRequest, {"model": "x", "hardware": {"gpu": "h100"}}) == ["/training"]
+
+
+def test_a_body_that_is_no_object_is_at_fault_as_a_whole():
+    assert pointers(TrainRequest, []) == [""]
+
+
+def test_a_whole_number_may_be_written_with_an_exponent():
+    request = TrainRequest.model_validate(train(hardware={"gpu": "h100", "reserve_bytes": 2e9}))
+    assert isinstance(request.hardware, OneHardware)
+    assert request.hardware.reserve_bytes == 2_000_000_000
+
+
+def test_pointers_escape_slashes_and_tildes():
+    assert json_pointer(("a/b", "c~d"), "extra_forbidden", {"a/b": {"c~d": 1}}) == "/a~1b/c~0d"
+
+
+def test_a_step_that_only_names_a_branch_is_left_out():
+    assert json_pointer(("model", "(config)", "config"), "missing", {"model": {}}) == "/model/config"
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner)
+    )
+)
+def test_whatever_is_sent_is_refused_with_pointers_that_lead_into_it_or_just_beyond(body: Any):
+    for pointer in pointers(TrainRequest, body):
+        assert pointer == "" or pointer.startswith("/")
+
+
+def test_the_question_holds_what_was_asked():
+    spec = describe_config(TINY_CONFIG, name="tiny")
+    body = train(
+        training={"recompute": {"full_layers": 2}, "method": "lora", "lora": {"rank": 8, "target_modules": ["q_proj"]}},
+        layout={"tensor_parallel": 2, "zero_stage": 1},
+        hardware={"gpu": "h100-sxm-80gb", "gpus": 4},
+    )
+    request = TrainRequest.model_validate(body)
+    question = request.to_question(spec, resolve_hardware(request.hardware, catalogue()))
+    assert question.recompute == Recompute(mode="full", full_layers=2)
+    assert question.lora.target_modules == ("q_proj",)
+    assert question.layout == LayoutRequest(tensor_parallel=2, zero_stage=1)
+    assert (question.hardware.gpus.minimum, question.hardware.gpus.maximum) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("serving", "pointer"),
+    [
+        ({"requests_per_second": 3.0}, "/serving/requests_per_second"),
+        ({"input_length": {"mean": 100}}, "/serving/input_length"),
+        ({"output_length": {"p50": 100}}, "/serving/output_length"),
+        ({"speculative": {"tokens": 4, "acceptance_rate": 0.7}}, "/serving/speculative"),
+        ({"prefix_cache_hit_rate": 0.5}, "/serving/prefix_cache_hit_rate"),
+        ({"disaggregated": True}, "/serving/disaggregated"),
+        ({"disaggregated": {"prefill_gpus": 2}}, "/serving/disaggregated"),
+    ],
+)
+def test_what_no_planner_reads_is_said_to_be_missing_and_never_ignored(serving: dict[str, Any], pointer: str):
+    request = InferRequest.model_validate(infer(serving=serving))
+    with pytest.raises(NotYetAvailable) as refusal:
+        request.serving.refuse_what_is_not_there_yet()
+    assert refusal.value.pointer == pointer
+
+
+def test_nothing_cached_and_nothing_disaggregated_are_what_is_planned_anyway():
+    request = InferRequest.model_validate(infer(serving={"prefix_cache_hit_rate": 0, "disaggregated": False}))
+    request.serving.refuse_what_is_not_there_yet()
+
+
+def test_without_a_number_the_fewest_gpus_are_sought():
+    resolved = resolve_hardware(hardware(), catalogue())
+    assert resolved.gpus.is_free
+    assert (resolved.gpus.minimum, resolved.gpus.maximum) == (1, MOST_GPUS_UNASKED)
+
+
+def test_a_range_of_gpus_is_not_a_free_number():
+    resolved = resolve_hardware(hardware(gpus={"min": 8, "max": 512}), catalogue())
+    assert (resolved.gpus.minimum, resolved.gpus.maximum, resolved.gpus.is_free) == (8, 512, False)
+
+
+def test_a_node_holds_what_the_gpu_says_unless_told_otherwise():
+    assert resolve_hardware(hardware(), catalogue()).gpus_per_node == 8
+    assert resolve_hardware(hardware(gpus_per_node=4), catalogue()).gpus_per_node == 4
+
+
+def test_a_gpu_by_hand_needs_every_figure():
+    gpu = resolve_hardware(hardware(gpu=BY_HAND), catalogue()).gpu
+    assert gpu.memory_bytes == 80_000_000_000
+    body = {"gpu": {name: value for name, value in BY_HAND.items() if name != "nic_bytes_per_second"}}
+    assert pointers(OneHardware, body) == ["/gpu/nic_bytes_per_second"]
+
+
+def test_an_override_replaces_its_figures_and_is_named_under_assumptions():
+    listed = catalogue().gpu("h100-sxm-80gb")
+    override = {"memory_bytes": 90 * 10**9, "peak_flops_per_second": {"bf16": 8e14}}
+    gpu = resolve_hardware(hardware(override=override), catalogue()).gpu
+    assert gpu.memory_bytes == 90_000_000_000
+    assert gpu.peak_flops_per_second["bf16"] == 8e14
+    assert gpu.peak_flops_per_second["fp16"] == listed.peak_flops_per_second["fp16"]
+    assert any("memory_bytes, peak_flops_per_second" in note for note in gpu.assumptions)
+
+
+def test_an_unknown_gpu_is_named_with_the_nearest():
+    with pytest.raises(UnknownGpu) as refusal:
+        resolve_hardware(hardware(gpu="h100-sxm-88gb"), catalogue())
+    assert "h100-sxm-80gb" in refusal.value.nearest
+    assert refusal.value.pointer == "/hardware/gpu"
+
+
+@pytest.mark.parametrize("field", ["reserve_bytes", "used_bytes"])
+def test_a_reserve_of_the_whole_card_leaves_no_question(field: str):
+    memory_bytes = catalogue().gpu("h100-sxm-80gb").memory_bytes
+    assert resolve_hardware(hardware(**{field: memory_bytes - 1}), catalogue()).limit_bytes == 1
+    with pytest.raises(InvalidQuestion) as refusal:
+        resolve_hardware(hardware(**{field: memory_bytes}), catalogue())
+    assert refusal.value.pointer == f"/hardware/{field}"
+
+
+def test_a_fleet_is_not_planned_yet():
+    request = TrainRequest.model_validate(train(hardware={"fleet": [{"gpu": "h100"}, {"gpu": "a100"}]}))
+    with pytest.raises(NotYetAvailable) as refusal:
+        resolve_hardware(request.hardware, catalogue())
+    assert refusal.value.pointer == "/hardware/fleet"
+
+
+def nested(depth: int) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        config = {"inner": config}
+    return config
+
+
+def test_a_config_may_nest_so_deep_and_no_deeper():
+    ConfigModel.model_validate({"config": nested(MOST_CONFIG_DEPTH)})
+    assert pointers(ConfigModel, {"config": nested(MOST_CONFIG_DEPTH + 1)}) == ["/config"]
+
+
+def test_a_config_may_hold_keys_that_nobody_knows():
+    request = DescribeRequest.model_validate({"model": {"config": {**TINY_CONFIG, "novel_trick": True}}})
+    assert isinstance(request.model, ConfigModel)
+
+
+def test_quantization_schemes_and_weights_are_checked():
+    assert pointers(QuantizeRequest, {"model": "x", "scheme": "int5"}) == ["/scheme"]
+    assert pointers(QuantizeRequest, {"model": "x", "scheme": "nf4", "weights": "mine"}) == ["/weights"]
+    assert pointers(QuantizeRequest, {"model": "x", "scheme": "nf4", "weights": {}}) == ["/weights/path"]
+
+
+def test_a_validation_names_its_level():
+    assert pointers(ValidateRequest, {}) == ["/level"]
+    assert pointers(ValidateRequest, {"level": "none"}) == ["/level"]
+
+
+def test_a_measurement_measures_something_of_something():
+    assert pointers(MeasurementRequest, {"plan_id": "x"}) == [""]
+    assert pointers(MeasurementRequest, {"peak_bytes": 1}) == [""]
+    assert MeasurementRequest.model_validate({"plan_id": "x", "peak_bytes": 1}).quantities() == {"peak_bytes": 1}

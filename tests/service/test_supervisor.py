@@ -1,0 +1,134 @@
+"""The whole service as `make serve` starts it, with real processes that are killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("supervisor")]
+
+READY_SECONDS = 60.0
+GONE_SECONDS = 20.0
+JOB = {"model": {"config": {"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 2}}}
+
+
+class Service:
+    """A supervised service on a port of its own."""
+
+    def __init__(self, data_folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PLIMSOLL_")}
+        environment["PLIMSOLL_DATA_DIR"] = str(data_folder)
+        self.log = data_folder.with_suffix(".log")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cli.main", "serve", "--port", str(self.port)],
+                env=environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=10.0, trust_env=False)
+
+    def wait_until_ready(self) -> None:
+        wait_for(self._is_ready, READY_SECONDS, lambda: self.log.read_text())
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.client.get("/readyz").status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def child(self, part: str) -> psutil.Process:
+        """Return the supervisor's own child whose command line holds `part`."""
+        children = psutil.Process(self.process.pid).children()
+        return next(child for child in children if part in " ".join(child.cmdline()))
+
+    def family(self) -> list[psutil.Process]:
+        me = psutil.Process(self.process.pid)
+        return [me, *me.children(recursive=True)]
+
+    def quantize(self) -> str:
+        return self.client.post("/quantize", json={**JOB, "scheme": "nf4"}).raise_for_status().json()["job"]["job_id"]
+
+    def state(self, job_id: str) -> str:
+        return self.client.get(f"/jobs/{job_id}").raise_for_status().json()["state"]
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(GONE_SECONDS)
+        self.client.close()
+
+
+def wait_for(condition, seconds: float, describe=lambda: "") -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s: {describe()[-3000:]}")
+        time.sleep(0.1)
+
+
+def are_gone(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+@pytest.fixture
+def service(tmp_path):
+    running = Service(tmp_path / "data")
+    try:
+        running.wait_until_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def test_ctrl_c_ends_everything_with_status_zero(service):
+    family = service.family()
+    service.process.send_signal(signal.SIGINT)
+    assert service.process.wait(GONE_SECONDS) == 0
+    assert are_gone(family[1:])
+
+
+@pytest.mark.parametrize("part", ["-m api", "cli.main worker", "postgres"])
+def test_a_killed_part_is_started_again_and_jobs_still_run(service, part):
+    killed = service.child(part)
+    killed.kill()
+    wait_for(lambda: are_gone([killed]), GONE_SECONDS)
+    service.wait_until_ready()
+    job_id = service.quantize()
+    wait_for(lambda: service.state(job_id) == "succeeded", READY_SECONDS, lambda: service.log.read_text())
+
+
+def test_a_killed_supervisor_leaves_no_process_and_the_next_start_keeps_the_data(tmp_path):
+    first = Service(tmp_path / "data")
+    first.wait_until_ready()
+    job_id = first.quantize()
+    first.client.close()
+    family = first.family()
+    first.process.kill()
+    first.process.wait()
+    wait_for(lambda: are_gone(family), GONE_SECONDS, lambda: str(family))
+    second = Service(tmp_path / "data")
+    try:
+        second.wait_until_ready()
+        wait_for(lambda: second.state(job_id) == "succeeded", READY_SECONDS, lambda: second.log.read_text())
+    finally:
+        second.stop()
+
+
+def test_a_taken_port_is_named_and_ends_the_start(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        environment = {**os.environ, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
+        command = [sys.executable, "-m", "cli.main", "serve", "--port", str(taken.getsockname()[1])]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "in use" in ended.stdout

@@ -1,0 +1,61 @@
+"""Text for people: aligned, in units they read, and nothing that drives their terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.text import job_text
+from service.text_tables import COLUMNS, gib, notes, pairs, seconds_text, table
+
+
+def test_columns_are_aligned_the_first_to_the_left():
+    assert table(("item", "size"), [("weights", 1), ("cache", 100)]) == (
+        "  item     size\n  weights     1\n  cache     100"
+    )
+
+
+def test_a_table_too_wide_shortens_its_first_column():
+    lines = table(("name", "size"), [("x" * 300, "1 GiB")]).splitlines()
+    assert max(map(len, lines)) == COLUMNS
+
+
+def test_facts_without_a_value_are_left_out():
+    assert pairs((("a", 1), ("b", None), ("c", ""))) == "  a  1"
+
+
+@pytest.mark.parametrize(("size_bytes", "text"), [(0, "0.00 GiB"), (2**30, "1.00 GiB"), (None, "")])
+def test_sizes_are_gib(size_bytes: int | None, text: str):
+    assert gib(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (2e-7, "0.2 us"),
+        (1e-3, "1 ms"),
+        (0.9994, "999 ms"),
+        (1, "1 s"),
+        (60, "1 min"),
+        (3600, "1 h"),
+        (86_400, "1.0 d"),
+        (34 * 86_400, "34.0 d"),
+    ],
+)
+def test_times_are_in_the_largest_unit_that_leaves_one(seconds: float | None, text: str):
+    assert seconds_text(seconds) == text
+
+
+def test_a_name_cannot_drive_the_terminal():
+    assert "\x1b" not in notes("Assumptions", ["a model named \x1b[2J"])
+
+
+def test_a_failed_job_says_why():
+    job = {
+        "job_id": "1", "kind": "quantize", "state": "failed", "attempts": 3, "worker": "w", "created_at": "now",
+        "started_at": "now", "finished_at": "now", "result": None, "error": {"code": "x", "detail": "No memory left."},
+        "progress": {"done": 1, "total": 4, "unit": "layers", "message": "layer 1"},
+    }  # fmt: skip
+    text = job_text(job)
+    assert "Error: No memory left." in text
+    assert "1 of 4 layers layer 1" in text

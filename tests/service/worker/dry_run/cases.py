@@ -1,0 +1,105 @@
+"""Small models and plans for the dry runs' tests."""
+
+from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.stacks import find_stack
+from service.worker.dry_run.step import trace_steps
+
+# 101 rows over 4 ranks are 26 a rank: 104 with FSDP's padding.
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 101,
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+
+
+def config(**changes):
+    return LLAMA | changes
+
+
+def job(**changes):
+    values = {
+        "model_name": "small",
+        "config": LLAMA,
+        "framework": "accelerate",
+        "sequence_length": 32,
+        "micro_batch_size": 2,
+        "accumulation_steps": 1,
+        "precision": "bf16-mixed",
+        "optimizer": "adamw",
+        "attention": "flash",
+        "recompute": "none",
+        "recompute_layers": None,
+        "fused_cross_entropy": False,
+        "data_parallel": 4,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "sequence_parallel": False,
+        "zero_stage": 3,
+    } | changes
+    return TraceJob(**({"shard_group": values["data_parallel"]} | values))
+
+
+def traced(**changes):
+    wanted = job(**changes)
+    return trace_steps(wanted, find_stack(wanted.framework), lambda *_progress: None)
+
+
+def requested_bytes(ledger, kind, *, phase="optimizer"):
+    """Return the unrounded bytes of a kind that are alive at the peak of the last such phase."""
+    ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == phase]
+    return sum(piece.requested_bytes for piece in ledger.peak(*ranges[-1]).live if piece.kind == kind)
+
+
+def request(level="trace", *, allocated_bytes=1, training=None, layout=None, kind="train", model=None):
+    return {
+        "level": level,
+        "kind": kind,
+        "plan_id": "p",
+        "model": {"name": "small", "config": model or LLAMA},
+        "request": {
+            "training": {
+                "method": "full",
+                "precision": "bf16-mixed",
+                "optimizer": "adamw",
+                "sequence_length": 32,
+                "attention": "flash",
+                **(training or {}),
+            }
+        },
+        "plan": {
+            "layout": {
+                "framework": "accelerate",
+                "gpus": 4,
+                "data_parallel": 4,
+                "tensor_parallel": 1,
+                "pipeline_parallel": 1,
+                "virtual_pipeline": 1,
+                "context_parallel": 1,
+                "expert_parallel": 1,
+                "sequence_parallel": False,
+                "zero_stage": 3,
+                "shard_group": 4,
+                "offload": "none",
+                "micro_batch_size": 2,
+                "gradient_accumulation_steps": 3,
+                "recompute": "none",
+                "recompute_layers": None,
+                "activation_offload": False,
+                "fused_cross_entropy": False,
+                **(layout or {}),
+            },
+            "memory": {
+                "peak_bytes": allocated_bytes,
+                "limit_bytes": 80 * 10**9,
+                "allocated_bytes": allocated_bytes,
+                "items": {"parameters": allocated_bytes, "runtime": 0},
+            },
+        },
+    }
