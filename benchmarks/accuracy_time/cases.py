@@ -11,13 +11,13 @@ import csv
 import dataclasses
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from planners.architecture import ModelSpec
 from planners.catalogue.catalogue import catalogue
-from planners.hardware import Gpu, GpuCount, Hardware
+from planners.hardware import GpuCount, Hardware
 from planners.huggingface import describe_config
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -141,7 +141,7 @@ def all_cases() -> tuple[list[Case], Counter[str]]:
     return cases, left_out
 
 
-def _rows() -> Iterator[tuple[Row, object]]:
+def _rows() -> Iterator[tuple[Row, Callable[[Row], Case | str]]]:
     for name, turn in (("train_step.csv", published_case), ("nanotron_h100.csv", nanotron_case)):
         with (DATA / name).open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
@@ -305,7 +305,7 @@ def _model(row: Row, gated: bool, *, tied: bool) -> ModelSpec:
     sizes = [int(row[key]) for key in ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab")]
     hidden, layers, heads, key_value_heads, feed_forward, vocabulary = sizes
     if gated:
-        config = {
+        config: dict[str, object] = {
             "model_type": "llama",
             "hidden_size": hidden,
             "num_hidden_layers": layers,
@@ -330,7 +330,9 @@ def _model(row: Row, gated: bool, *, tied: bool) -> ModelSpec:
 
 def _hardware(row: Row) -> Hardware:
     name, changes = GPUS[row["gpu"]]
-    gpu: Gpu = dataclasses.replace(catalogue().gpu(name), **changes)
+    listed = catalogue().gpu(name)
+    network = changes.get("nic_bytes_per_second", listed.nic_bytes_per_second)
+    gpu = dataclasses.replace(listed, nic_bytes_per_second=network)
     count = int(row["n_gpus"])
     return Hardware(gpu=gpu, gpus=GpuCount(minimum=count, maximum=count), gpus_per_node=gpu.gpus_per_node)
 

@@ -43,9 +43,11 @@ def grouped(cases: Sequence[Case]) -> list[Group]:
     """Return the cases as groups, every open choice of a case as a layout of its own."""
     together: dict[tuple[object, ...], list[int]] = {}
     for index, case in enumerate(cases):
-        key = (case.framework, case.gpu, case.hardware.gpu.nic_bytes_per_second, case.hardware.gpus.minimum)
-        key += (case.model.num_layers, case.model.hidden_size, case.model.parameters, case.precision, case.attention)
-        key += (case.sequence_length, case.global_batch_size, 2 in case.layout.get("recompute", ()))
+        key = (
+            (case.framework, case.gpu, case.hardware.gpu.nic_bytes_per_second, case.hardware.gpus.minimum),
+            (case.model.num_layers, case.model.hidden_size, case.model.parameters, case.precision, case.attention),
+            (case.sequence_length, case.global_batch_size),
+        )
         together.setdefault(key, []).append(index)
     return [_group(cases, indices) for indices in together.values()]
 

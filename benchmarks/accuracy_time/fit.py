@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +118,8 @@ class Fit:
         best = np.full(len(self.cases), np.inf)
         for number, group in enumerate(self.groups):
             np.minimum.at(best, group.owner, self._seconds(number, group, values))
-        return np.log(best / self.measured)
+        logarithms: FloatArray = np.log(best / self.measured)
+        return logarithms
 
     def _seconds(self, number: int, group: Group, values: FloatArray) -> FloatArray:
         base = load_efficiency(group.job.profile.name, group.hardware.gpu.id)
@@ -131,7 +133,7 @@ class Fit:
 
 def changed(base: Efficiency, values: Mapping[int, float]) -> Efficiency:
     """Return the efficiencies with some parameters' values in place."""
-    of: dict[str, dict[str, float]] = {"gpus": {}, "stacks": {}}
+    of: dict[str, dict[str, Any]] = {"gpus": {}, "stacks": {}}
     for index, value in values.items():
         of[PARAMETERS[index].folder][PARAMETERS[index].key] = value
     return dataclasses.replace(

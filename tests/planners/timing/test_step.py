@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planners.timing.efficiency import load_efficiency
-from planners.timing.step import bubble_fraction, step_seconds, train_flops_per_token
+from planners.timing.step import bubble_fraction, near_capacity_multiple, step_seconds, train_flops_per_token
 from tests.planners.factories import gpu, hardware, llama, small_llama
+from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout, step
 
 SHARDED = {"data_parallel": 8, "zero_stage": 3}
@@ -120,3 +121,60 @@ def test_torchtitan_s_a100_runs_are_met_within_a_seventh(sizes, recompute, token
     one = one_layout(data_parallel=64, zero_stage=3, micro_batch_size=2, recompute=recompute)
     seconds = step_seconds(one, asked, hardware(8, gpu=card), load_efficiency("fsdp2", "a100-sxm-80gb")).total[0]
     assert 128 * 4096 / seconds / 64 == pytest.approx(tokens_per_second_per_gpu, rel=1 / 7)
+
+
+@pytest.mark.parametrize(
+    ("part_of_limit", "multiple"),
+    # Nothing up to 88 % of the card, then linearly to three times at the limit: half way at 94 %.
+    [(0.5, 1.0), (0.88, 1.0), (0.94, 2.0), (1.0, 3.0), (1.2, 3.0), (np.nan, 1.0)],
+)
+def test_a_step_slows_down_near_the_card_s_capacity(part_of_limit, multiple):
+    limit = hardware(8).limit_bytes
+    found = near_capacity_multiple(np.array([part_of_limit * limit]), hardware(8), plain(near_capacity_slowdown=3.0))
+    assert found[0] == pytest.approx(multiple)
+
+
+def test_near_capacity_every_part_is_slower():
+    asked, one = job("reference"), one_layout(data_parallel=8)
+    peaks = np.array([float(hardware(8).limit_bytes)])
+    efficiency = plain(near_capacity_slowdown=3.0)
+    free = step_seconds(one, asked, hardware(8), efficiency)
+    full = step_seconds(one, asked, hardware(8), efficiency, peaks)
+    assert full.total[0] == pytest.approx(3 * free.total[0])
+    assert full.optimizer[0] == pytest.approx(3 * free.optimizer[0])
+
+
+def test_stalls_begin_at_the_stack_s_number_of_nodes():
+    asked = job("reference", model=small_llama(), sequence_length=256, global_batch_size=64)
+    efficiency = plain(stall_nodes=2, stall_seconds=1.0)
+    below, at = (
+        step_seconds(one_layout(data_parallel=ranks), asked, hardware(ranks), efficiency).pipeline_bubble[0]
+        for ranks in (8, 16)
+    )
+    # Two nodes: 64 sequences over 16 ranks are four micro-batches.
+    assert below == 0.0
+    assert at == pytest.approx(4.0)
+
+
+def test_sends_between_stages_are_exposed_as_often_as_the_stack_says():
+    asked = job("reference", model=llama(vocab_size=128), global_batch_size=8)
+    one = one_layout(pipeline_parallel=2)
+    hidden, exposed = (
+        step_seconds(one, asked, hardware(8), plain(exposed_sends=sends)).pipeline_bubble[0] for sends in (0.0, 2.0)
+    )
+    # 8 micro-batches, two sends each of 8,192 x 4,096 x 2 bytes at half of 450 GB/s.
+    assert exposed - hidden == pytest.approx(8 * 2 * 8192 * 4096 * 2 / 225e9)
+
+
+def test_a_gather_for_each_matrix_pays_the_ring_s_latency_as_often():
+    from planners.timing.traffic import data_parallel_seconds, rank_groups
+
+    asked = job("reference", global_batch_size=8)
+    one = one_layout(data_parallel=8, zero_stage=3)
+    seconds = []
+    for calls in (1, 4):
+        efficiency = plain(common={"link_hop_seconds": 1e-3}, gather_calls=calls)
+        groups = rank_groups(one, asked, hardware(8), efficiency)
+        seconds.append(data_parallel_seconds(one, asked, groups, efficiency)[0])
+    # Two gathers and a reduction of 32 layers, seven hops of a millisecond each, three times more often.
+    assert seconds[1] - seconds[0] == pytest.approx(3 * 32 * 3 * 7e-3)
