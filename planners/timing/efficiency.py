@@ -49,8 +49,10 @@ class StackEfficiency:
     `traffic_multiple` is how often kernels that are not fused read and write each
     tensor. `host_layer_seconds` is what the host needs to launch one layer's
     forward and backward pass for one micro-batch; `host_collective_seconds` adds
-    to it for each tensor-parallel collective, and `host_pipelined_rank_seconds`
-    for each tensor-parallel rank where there is a pipeline too.
+    to it for each tensor-parallel collective and each node that it spans, and
+    `host_pipelined_rank_seconds` for each tensor-parallel rank where there is a
+    pipeline too. `gather_overlap_fraction` is what of the gathering of updated
+    weights hides behind the next forward pass.
     `network_fraction` multiplies the GPU's own, `tensor_hop_multiple` and
     `data_hop_multiple` the common latency of a hop between nodes. `attention_multiple`
     is the speed of the stack's attention kernel beside the generation's best.
@@ -60,7 +62,9 @@ class StackEfficiency:
     that nothing hides. `gather_calls` is how many calls gather one layer's
     weights. `stage_policy` is `layers` (equal layers, the head on top) or `cost`
     (embedding and head weigh as much as they compute). From `stall_nodes` nodes
-    on, every micro-batch waits `stall_seconds` (0 nodes: never).
+    on, every micro-batch waits `stall_seconds` (0 nodes: never). Tensor-parallel
+    groups of `stall_tensor_ranks` and more wait so beside any pipeline, on however
+    few nodes, and without one nowhere.
     `near_capacity_slowdown` is how many times longer a step takes on a full card.
     """
 
@@ -76,6 +80,7 @@ class StackEfficiency:
     host_pipelined_rank_seconds: float
     step_seconds: float
     data_overlap_fraction: float
+    gather_overlap_fraction: float
     tensor_overlap_fraction: float
     exposed_sends: float
     gather_calls: int
@@ -85,6 +90,7 @@ class StackEfficiency:
     attention_multiple: float
     stage_policy: str
     stall_nodes: int
+    stall_tensor_ranks: int
     stall_seconds: float
     near_capacity_slowdown: float
 

@@ -52,7 +52,7 @@ def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficien
         layouts, job, groups, layer.attention
     )
     waiting = np.maximum(
-        host_seconds_per_layer(layouts, efficiency) - layer.forward - layer.backward - layer.recompute - exchange, 0.0
+        host_seconds_per_layer(layouts, hardware, efficiency) - layer.forward - layer.backward - layer.recompute - exchange, 0.0
     )
     one = layer.forward + layer.backward + layer.recompute + exchange + waiting
     end = head.forward + head.backward
@@ -74,11 +74,12 @@ def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficien
     )
 
 
-def host_seconds_per_layer(layouts: Candidates, efficiency: Efficiency) -> FloatArray:
+def host_seconds_per_layer(layouts: Candidates, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return the seconds the host needs to launch one layer forward and backward."""
     stack = efficiency.stack
     tensor = layouts.tensor_parallel
-    collectives = np.where(tensor > 1, COLLECTIVES_PER_LAYER * stack.host_collective_seconds, 0.0)
+    nodes = -(-tensor // hardware.gpus_per_node)
+    collectives = np.where(tensor > 1, COLLECTIVES_PER_LAYER * stack.host_collective_seconds * nodes, 0.0)
     pipelined = (tensor > 1) & (layouts.pipeline_parallel > 1)
     result: FloatArray = (
         stack.host_layer_seconds + collectives + np.where(pipelined, tensor * stack.host_pipelined_rank_seconds, 0.0)

@@ -14,13 +14,14 @@ from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
 from planners.timing.collectives import send_seconds
 from planners.timing.efficiency import Efficiency
-from planners.timing.pace import micro_batch_pace
+from planners.timing.pace import Pace, micro_batch_pace
 from planners.timing.traffic import (
     Groups,
     data_parallel_seconds,
     rank_groups,
     stage_parameters,
     tensor_parallel_message_bytes,
+    update_gather_seconds,
 )
 
 # The host's optimizer reads and writes fp32 master weights and two moments and reads the gradient: 7 x 4 bytes.
@@ -92,7 +93,7 @@ def step_seconds(
         pipeline_bubble=pace.fill / layouts.virtual_pipeline
         + _boundary_seconds(layouts, job, groups, efficiency)
         + _stall_seconds(layouts, job, hardware, efficiency),
-        data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace.backward),
+        data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace),
         optimizer=_optimizer_seconds(layouts, job, hardware, efficiency) + efficiency.stack.step_seconds,
         offload=_offload_seconds(layouts, job, hardware, efficiency),
     )
@@ -179,27 +180,28 @@ def _stall_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency
     if not stack.stall_nodes:
         return np.zeros(len(layouts))
     large = layouts.gpus >= stack.stall_nodes * hardware.gpus_per_node
+    wide = layouts.tensor_parallel >= stack.stall_tensor_ranks
+    waits = np.where(layouts.pipeline_parallel > 1, large | wide, large & ~wide)
     slots = layouts.micro_batches(job.global_batch_size) + layouts.pipeline_parallel - 1
-    return np.where(large, slots * stack.stall_seconds, 0.0)
+    return np.where(waits, slots * stack.stall_seconds, 0.0)
 
 
 def _exposed_data_parallel(
-    layouts: Candidates,
-    job: Job,
-    groups: Groups,
-    efficiency: Efficiency,
-    compute: FloatArray,
-    last_backward: FloatArray,
+    layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency, compute: FloatArray, pace: Pace
 ) -> FloatArray:
     """Return what of the traffic computation does not hide.
 
     Traffic of every micro-batch has all computation to hide behind, traffic of
-    the last one only its backward pass.
+    the last one only its backward pass, and the gathering of updated weights the
+    first forward pass of the next step.
     """
+    stack = efficiency.stack
     seconds = data_parallel_seconds(layouts, job, groups, efficiency)
-    hideable = np.where(layouts.zero_stage >= 2, compute, last_backward)
-    hidden = np.minimum(seconds, hideable) * efficiency.overlap_fraction
-    result: FloatArray = seconds - hidden
+    hideable = np.where(layouts.zero_stage >= 2, compute, pace.backward)
+    hidden = np.minimum(seconds, hideable) * stack.data_overlap_fraction
+    gather = update_gather_seconds(layouts, job, groups, efficiency)
+    behind = np.minimum(gather, pace.forward) * stack.gather_overlap_fraction
+    result: FloatArray = seconds - hidden + gather - behind
     return result
 
 

@@ -108,37 +108,45 @@ def context_seconds_per_layer(
 
 
 def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
-    """Return all gradient and weight traffic of a step, hidden or not.
+    """Return the gradient traffic of a step, and ZeRO-3's gathering of weights, hidden or not.
 
     Stage 0 and 1 reduce once a step. From stage 2 on a rank keeps only its part
     of the gradients and so reduces after every micro-batch; stage 3 gathers the
     weights twice in every micro-batch, in one call a layer or one a matrix, as the
     stack does it.
     """
-    local = stage_parameters(layouts, job)
     micro_batches = layouts.micro_batches(job.global_batch_size)
-    gradient_bytes = local * (job.profile.weights.reduce_bytes or job.states.gradient)
-    weight_bytes = _gathered_bytes(layouts, job)
-    layers = job.model.num_layers / layouts.pipeline_parallel
-    calls = np.maximum(layers, 1.0) * efficiency.stack.gather_calls
-
-    def by_layer(total: FloatArray, group: RankGroup) -> FloatArray:
-        return calls * all_gather_seconds(total / calls, group)
-
-    gather, reduce = by_layer(weight_bytes, groups.shard), by_layer(gradient_bytes, groups.shard)
+    gradient_bytes = stage_parameters(layouts, job) * (job.profile.weights.reduce_bytes or job.states.gradient)
+    reduce = _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency)
+    gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
     stage = layouts.zero_stage
-    plain = all_reduce_seconds(gradient_bytes, groups.data)
     sharded = np.select(
         [stage == 1, stage == 2, stage == 3],
         [
-            by_layer(gradient_bytes, groups.data) + gather,
-            micro_batches * reduce + gather,
+            _by_layer(gradient_bytes, groups.data, layouts, job, efficiency),
+            micro_batches * reduce,
             micro_batches * (2.0 * gather + reduce),
         ],
-        default=plain,
+        default=all_reduce_seconds(gradient_bytes, groups.data),
     )
     replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
     result: FloatArray = np.where(stage >= 2, sharded + replicas, sharded)
+    return result
+
+
+def update_gather_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
+    """Return the gathering of the weights that each rank updated a part of: ZeRO stages 1 and 2, once a step."""
+    gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
+    result: FloatArray = np.where((layouts.zero_stage == 1) | (layouts.zero_stage == 2), gather, 0.0)
+    return result
+
+
+def _by_layer(
+    total_bytes: FloatArray, group: RankGroup, layouts: Candidates, job: Job, efficiency: Efficiency
+) -> FloatArray:
+    """Return the seconds of as many calls as the stack makes for a rank's layers."""
+    calls = np.maximum(job.model.num_layers / layouts.pipeline_parallel, 1.0) * efficiency.stack.gather_calls
+    result: FloatArray = calls * all_gather_seconds(total_bytes / calls, group)
     return result
 
 

@@ -23,11 +23,13 @@ def test_the_host_needs_more_for_collectives_and_for_a_pipeline_beside_them():
     efficiency = plain(host_layer_seconds=1e-3, host_collective_seconds=1e-4, host_pipelined_rank_seconds=2e-3)
 
     def seconds(**degrees):
-        return host_seconds_per_layer(one_layout(**degrees), efficiency)[0]
+        return host_seconds_per_layer(one_layout(**degrees), hardware(8), efficiency)[0]
 
     assert seconds() == pytest.approx(1e-3)
     # Eight collectives a layer and micro-batch.
     assert seconds(tensor_parallel=4) == pytest.approx(1e-3 + 8e-4)
+    # Sixteen ranks span two nodes of eight.
+    assert seconds(tensor_parallel=16) == pytest.approx(1e-3 + 16e-4)
     assert seconds(tensor_parallel=4, pipeline_parallel=2) == pytest.approx(1e-3 + 8e-4 + 4 * 2e-3)
     assert seconds(pipeline_parallel=2) == pytest.approx(1e-3)
 

@@ -146,7 +146,7 @@ def test_near_capacity_every_part_is_slower():
 
 def test_stalls_begin_at_the_stack_s_number_of_nodes():
     asked = job("reference", model=small_llama(), sequence_length=256, global_batch_size=64)
-    efficiency = plain(stall_nodes=2, stall_seconds=1.0)
+    efficiency = plain(stall_nodes=2, stall_tensor_ranks=8, stall_seconds=1.0)
     below, at = (
         step_seconds(one_layout(data_parallel=ranks), asked, hardware(ranks), efficiency).pipeline_bubble[0]
         for ranks in (8, 16)
@@ -154,6 +154,19 @@ def test_stalls_begin_at_the_stack_s_number_of_nodes():
     # Two nodes: 64 sequences over 16 ranks are four micro-batches.
     assert below == 0.0
     assert at == pytest.approx(4.0)
+
+
+def test_wide_groups_stall_beside_a_pipeline_and_not_without_one():
+    asked = job("reference", model=small_llama(), sequence_length=256, global_batch_size=4)
+    efficiency = plain(stall_nodes=64, stall_tensor_ranks=2, stall_seconds=10.0)
+
+    def bubble(**degrees):
+        return step_seconds(one_layout(**degrees), asked, hardware(8), efficiency).pipeline_bubble[0]
+
+    # Four micro-batches and one more slot to fill the second stage.
+    assert bubble(tensor_parallel=2, pipeline_parallel=2) == pytest.approx(50.0, rel=1e-3)
+    assert bubble(tensor_parallel=2) == 0.0
+    assert bubble(pipeline_parallel=2) < 1.0
 
 
 def test_sends_between_stages_are_exposed_as_often_as_the_stack_says():
