@@ -187,7 +187,8 @@ def _assumptions(question: TrainingQuestion, job: Job, efficiency: Efficiency) -
     profile = job.profile
     basis = "measured runs of it are on record" if profile.measured else "no measured run of it is on record"
     memory_band = f"{profile.band.low:.2f} to {profile.band.high:.2f} times the estimate: {profile.band.reason}"
-    time_band = f"{efficiency.low:.2f} to {efficiency.high:.2f} times the estimate"
+    low, high = efficiency.band(experts=bool(question.model.experts_per_token))
+    time_band = f"{low:.2f} to {high:.2f} times the estimate for {efficiency.common.coverage:.0%} of such runs"
     notes = [
         f"Memory follows the profile {profile.name!r} ({profile.title}); {basis}. The peak may lie from {memory_band}.",
         f"Step time rests on {efficiency.provenance}; it may lie from {time_band}.",

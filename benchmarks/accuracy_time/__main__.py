@@ -17,9 +17,10 @@ def main() -> None:
     began = time.perf_counter()
     cases, left_out = all_cases()
     estimated = estimated_seconds(grouped(cases), len(cases), planned_seconds)
-    stacks = [load_efficiency(case.framework, case.gpu) for case in cases]
-    low = np.array([stack.low for stack in stacks])
-    high = np.array([stack.high for stack in stacks])
+    ranges = [
+        load_efficiency(case.framework, case.gpu).band(experts=bool(case.model.experts_per_token)) for case in cases
+    ]
+    low, high = np.array(ranges).T
     print_report(cases, estimated, low, high, left_out)
     print(f"\n{len(cases)} cases in {time.perf_counter() - began:.1f} s")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -65,6 +66,15 @@ SOURCES: tuple[tuple[str, str, str], ...] = (
     ("torchtitan", "torchtitan", "fsdp2"),
     ("Ultra-Scale", "Ultra-Scale table", "nanotron"),
 )
+# The published models of experts that rows are of.
+MIXTURES = {
+    "deepseek-v3": "deepseek-ai/DeepSeek-V3",
+    "deepseek-v2": "deepseek-ai/DeepSeek-V2",
+    "gpt-oss-120b": "openai/gpt-oss-120b",
+    "qwen3-235b": "Qwen/Qwen3-235B-A22B",
+    "qwen3-30b": "Qwen/Qwen3-30B-A3B",
+    "kimi-k2": "moonshotai/Kimi-K2-Instruct",
+}
 PRECISIONS = {
     "fp16": "fp16-mixed",
     "bf16": "bf16-mixed",
@@ -161,7 +171,11 @@ def published_case(row: Row) -> Case | str:
     if row["zero_fsdp_distopt"] == "FSDP" and framework == "megatron":
         framework = "fsdp2"
     attention = "eager" if _predates_flash(source) else "flash"
-    model = _model(row, row["gated_mlp"] == "1", tied=row["gated_mlp"] != "1")
+    if row["moe"]:
+        model = _mixture(row)
+        source = f"{source}, experts"
+    else:
+        model = _model(row, row["gated_mlp"] == "1", tied=row["gated_mlp"] != "1")
     data, tensor, pipeline, context = (int(row[key] or 1) for key in ("dp", "tp", "pp", "cp"))
     if data * tensor * pipeline * context != int(row["n_gpus"]):
         return "the printed degrees do not multiply to the GPUs"
@@ -170,6 +184,7 @@ def published_case(row: Row) -> Case | str:
         "tensor_parallel": (tensor,),
         "pipeline_parallel": (pipeline,),
         "context_parallel": (context,),
+        "expert_parallel": (int(row["ep"] or 1),),
         "zero_stage": (ZERO_STAGES[row["zero_fsdp_distopt"]],),
         "sequence_parallel": (int(row["sequence_parallel"].startswith("yes") or _surely_sequence_parallel(row)),),
         "recompute": (_recompute(row),),
@@ -240,8 +255,6 @@ def _problem(row: Row, source: str) -> str | None:
         return "unknown source"
     if source == "Ultra-Scale table":
         return "stands among nanotron's own rows"
-    if row["moe"]:
-        return "mixture of experts: not planned"
     if not row["layers"]:
         return "the model's dimensions are not printed"
     if row["precision"] not in PRECISIONS:
@@ -325,6 +338,18 @@ def _model(row: Row, gated: bool, *, tied: bool) -> ModelSpec:
             "n_positions": int(row["seq"]),
             "vocab_size": vocabulary,
         }
+    return describe_config(config, name=row["model"])
+
+
+def _mixture(row: Row) -> ModelSpec:
+    """Return the published model of experts, cut to the layers of the row."""
+    name = next(known for start, known in MIXTURES.items() if row["model"].startswith(start))
+    config = {**catalogue().model(name).config, "num_hidden_layers": int(row["layers"])}
+    dense = re.search(r"dense(\d+)", row["moe"])
+    if dense and "first_k_dense_replace" in config:
+        config["first_k_dense_replace"] = min(int(dense[1]), int(row["layers"]) - 1)
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][: int(row["layers"])]
     return describe_config(config, name=row["model"])
 
 

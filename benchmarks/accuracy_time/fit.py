@@ -80,6 +80,9 @@ PARAMETERS: tuple[Parameter, ...] = (
     _fraction("stacks", "megatron", "data_overlap_fraction", 0.0),
     _fraction("stacks", "megatron", "tensor_overlap_fraction", 0.0),
     _size("stacks", "megatron", "exposed_sends", 0.0, 2.0),
+    _fraction("stacks", "megatron", "expert_overlap_fraction", 0.0),
+    _size("stacks", "megatron", "host_expert_layer_seconds", 0.0, 0.02),
+    _size("stacks", "megatron", "expert_half_tokens", 0, 4000),
     _size("stacks", "composer", "traffic_multiple", 0.8, 5.0),
     _fraction("stacks", "composer", "data_overlap_fraction", 0.0),
     _fraction("stacks", "composer", "attention_multiple", 0.3),
@@ -201,26 +204,27 @@ def unseen_residuals(cases: Sequence[Case], values: FloatArray) -> FloatArray:
     return found
 
 
-def bands(cases: Sequence[Case], residuals: FloatArray) -> dict[str, tuple[float, float]]:
-    """Return each stack's low and high: the quantiles that leave the stated coverage inside."""
+def bands(cases: Sequence[Case], residuals: FloatArray) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return low and high of each stack, with and without experts: quantiles that leave the stated coverage inside."""
     multiple = np.exp(-residuals)
     outside = (1 - load_efficiency().common.coverage) / 2
     found = {}
-    for stack in sorted({case.framework for case in cases}):
-        mine = np.array([case.framework == stack for case in cases])
+    kinds = [(case.framework, "expert_" if case.model.experts_per_token else "") for case in cases]
+    for kind in sorted(set(kinds)):
+        mine = np.array([other == kind for other in kinds])
         if mine.sum() >= FEWEST_FOR_BAND:
             low, high = np.quantile(multiple[mine], [outside, 1 - outside])
-            found[stack] = (min(float(low), 1.0), max(float(high), 1.0))
+            found[kind] = (min(float(low), 1.0), max(float(high), 1.0))
     return found
 
 
-def write(values: FloatArray, ranges: Mapping[str, tuple[float, float]]) -> None:
+def write(values: FloatArray, ranges: Mapping[tuple[str, str], tuple[float, float]]) -> None:
     """Write values and bands into the data files, in place."""
     for one, value in zip(PARAMETERS, values, strict=True):
         _set(_path(one.folder, one.file), one.key, value)
-    for stack, (low, high) in ranges.items():
-        _set(_path("stacks", stack), "low", low)
-        _set(_path("stacks", stack), "high", high)
+    for (stack, kind), (low, high) in ranges.items():
+        _set(_path("stacks", stack), f"{kind}low", low)
+        _set(_path("stacks", stack), f"{kind}high", high)
 
 
 def _set(path: Path, key: str, value: float) -> None:
@@ -249,8 +253,8 @@ def main() -> None:
         edge = "  (at its bound)" if new in (one.low, one.high) else ""
         print(f"{one.file:10} {one.key:30} {old:10.4g} -> {new:10.4g}{edge}")
     ranges = bands(fit.cases, unseen_residuals(fit.cases, values))
-    for stack, (low, high) in ranges.items():
-        print(f"{stack:10} band {low:.2f} to {high:.2f}")
+    for (stack, kind), (low, high) in ranges.items():
+        print(f"{stack:10} {kind}band {low:.2f} to {high:.2f}")
     if arguments.write:
         write(values, ranges)
 

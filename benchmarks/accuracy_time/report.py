@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.accuracy_time.cases import Case
-from benchmarks.accuracy_time.statistics import FloatArray, errors, kendall_tau, regret, weighted_mean
+from benchmarks.accuracy_time.statistics import BoolArray, FloatArray, errors, kendall_tau, regret, weighted_mean
 
 # The published tables that are printed case by case.
 TABLES = (
@@ -17,6 +17,8 @@ TABLES = (
     "selective recompute table 5",
     "Llama 3 table 4",
 )
+# Runs beyond this multiple stalled: like runs beside them, of the same layout but for one degree, did not.
+STALLED_MULTIPLE = 2.5
 # Rank correlation means little over fewer layouts.
 FEWEST_LAYOUTS = 5
 PARTS = (("fitted", False), ("held out", True))
@@ -35,14 +37,21 @@ def print_report(
         ("source", lambda case: case.source),
         ("framework", lambda case: case.framework),
         ("GPU", lambda case: case.gpu),
-        ("all", lambda case: "nanotron" if case.framework == "nanotron" else "all but nanotron"),
+        ("all", _kind),
     ):
         _errors_by(title, key, cases, estimated, measured, low, high, held)
+    _stalled(cases, estimated, measured, held)
     _ranking(cases, estimated, measured, held)
     _tables(cases, estimated, measured, held)
     print("\nRows that are no case")
     for reason, count in left_out.most_common():
         print(f"{count:6d}  {reason}")
+
+
+def _kind(case: Case) -> str:
+    if case.framework == "nanotron":
+        return "nanotron"
+    return "others, experts" if case.model.experts_per_token else "others, dense"
 
 
 def _errors_by(
@@ -53,7 +62,7 @@ def _errors_by(
     measured: FloatArray,
     low: FloatArray,
     high: FloatArray,
-    held: np.ndarray,
+    held: BoolArray,
 ) -> None:
     names = np.array([key(case) for case in cases])
     heads = "".join(f" | {part:>9}: n  mean  med.   bias cover" for part, _ in PARTS)
@@ -69,7 +78,21 @@ def _errors_by(
     print()
 
 
-def _ranking(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: np.ndarray) -> None:
+def _stalled(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> None:
+    """Print how many of nanotron's runs took far longer than their like, and the errors of the others."""
+    ours = np.array([case.framework == "nanotron" for case in cases])
+    went_wrong = ours & (measured > STALLED_MULTIPLE * estimated)
+    for part, is_held in PARTS:
+        chosen = ours & (held == is_held)
+        signed = estimated[chosen & ~went_wrong] / measured[chosen & ~went_wrong] - 1
+        print(
+            f"nanotron, {part}: {int((chosen & went_wrong).sum())} of {int(chosen.sum())} runs took over"
+            f" {STALLED_MULTIPLE:g} times the estimate; mean error of the others {_percent(np.abs(signed).mean())}"
+        )
+    print()
+
+
+def _ranking(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> None:
     """Print Kendall's τ and the regret of the first choice for each of nanotron's tables."""
     names = np.array([case.table if case.framework == "nanotron" else "" for case in cases])
     print(f"{'nanotron table':16}{'layouts':>8}{'tau':>7}{'regret':>8} | {'fitted':>7}{'tau':>7}{'regret':>8}", end="")
@@ -94,7 +117,7 @@ def _ranking(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray,
     print(line.rstrip(" |"))
 
 
-def _tables(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: np.ndarray) -> None:
+def _tables(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> None:
     for source in TABLES:
         print(f"\n{source}: model, GPUs, tensor x pipeline x data, ZeRO, recompute; seconds measured, estimated")
         for index, case in enumerate(cases):

@@ -49,7 +49,7 @@ def layer_seconds(
     matrices = [operation for operation in part.block.operations if operation.kind is OperationKind.MATMUL]
     scores = [operation for operation in part.block.operations if operation.kind is OperationKind.ATTENTION]
     others = [operation for operation in part.block.operations if operation not in matrices + scores]
-    products = clock.products(matrices)
+    products = clock.products(matrices, most_experts(part.block))
     attention = clock.attention(scores)
     moved = clock.moved(others, part.block)
     forward = products + attention + moved
@@ -62,12 +62,22 @@ def layer_seconds(
         forward=forward,
         backward=backward,
         attention=attention,
-        selective_recompute=_selective(matrices, clock, forward, attention, job),
+        selective_recompute=_selective(matrices, most_experts(part.block), clock, forward, attention, job),
     )
 
 
+def most_experts(block: Block) -> int:
+    """Return how many experts a layer of the block has; 1 for a dense one."""
+    return max((weight.experts for weight in block.weights), default=1)
+
+
 def _selective(
-    matrices: Sequence[Operation], clock: _Clock, forward: FloatArray, attention: FloatArray, job: Job
+    matrices: Sequence[Operation],
+    experts: int,
+    clock: _Clock,
+    forward: FloatArray,
+    attention: FloatArray,
+    job: Job,
 ) -> FloatArray:
     """Return what selective recompute does again: the scores, or all that alternate products do not keep."""
     policy = job.profile.can.selective_policy
@@ -75,7 +85,7 @@ def _selective(
         return attention if job.attention == "eager" else np.zeros_like(attention)
     if policy != "alternate_matmuls":
         return np.zeros_like(forward)
-    return forward - attention - clock.products(matrices[::2])
+    return forward - attention - clock.products(matrices[::2], experts)
 
 
 class _Clock:
@@ -86,6 +96,8 @@ class _Clock:
         self._gpu = efficiency.gpu
         self._tokens = layouts.local_tokens(job.sequence_length)
         self._tensor = layouts.tensor_parallel.astype(np.float64)
+        self._expert_half = efficiency.stack.expert_half_tokens
+        self._expert_ranks = layouts.expert_parallel
         self._degrees, self._degree = np.unique(layouts.tensor_parallel, return_inverse=True)
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)
         rates, wanted = hardware.gpu.peak_flops_per_second, job.precision.compute_format
@@ -100,9 +112,13 @@ class _Clock:
         # Under a causal mask a token attends to half the sequence and itself.
         self._context = (job.sequence_length + 1) / 2
 
-    def products(self, operations: Sequence[Operation]) -> FloatArray:
-        """Return the forward seconds of matrix products together."""
-        per_token = np.zeros(self._degrees.size)
+    def products(self, operations: Sequence[Operation], experts: int) -> FloatArray:
+        """Return the forward seconds of matrix products together.
+
+        `experts` is how many experts a layer has in all: each of a rank's own works
+        on its few tokens only, so that a rank pays for every one's short product.
+        """
+        shared, by_expert, per_token = (np.zeros(self._degrees.size) for _ in range(3))
         for operation in operations:
             inputs, outputs = operation.matmul_shape or (1, 1)
             columns = 1.0 if operation.is_row_parallel else self._degrees
@@ -110,9 +126,17 @@ class _Clock:
             narrowest = np.minimum(inputs / rows, outputs / columns)
             fill = narrowest / (narrowest + self._gpu.matmul_half_features)
             flops = operation.forward_flops_per_token(self._context) / self._degrees
-            per_token += flops / (self._product_rate * fill)
+            seconds = flops / (self._product_rate * fill)
+            per_token += seconds
+            if operation.copies > 1:
+                by_expert += seconds / operation.copies
+            else:
+                shared += seconds
         # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
-        result: FloatArray = (self._tokens + self._gpu.matmul_half_tokens) * per_token[self._degree]
+        half = self._gpu.matmul_half_tokens
+        result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
+        if experts > 1:
+            result = result + self._expert_half * by_expert[self._degree] * (experts / self._expert_ranks)
         return result
 
     def attention(self, operations: Sequence[Operation]) -> FloatArray:

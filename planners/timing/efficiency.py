@@ -46,9 +46,12 @@ class GpuEfficiency:
 class StackEfficiency:
     """How one training stack runs those kernels.
 
-    `traffic_multiple` is how often kernels that are not fused read and write each
+    `low` and `high` are the band of models without experts, `expert_low` and
+    `expert_high` of those with. `expert_half_tokens` is an expert's tokens at which
+    its products run at half their rate. `traffic_multiple` is how often kernels that are not fused read and write each
     tensor. `host_layer_seconds` is what the host needs to launch one layer's
-    forward and backward pass for one micro-batch; `host_collective_seconds` adds
+    forward and backward pass for one micro-batch (`host_expert_layer_seconds` where
+    experts are routed to); `host_collective_seconds` adds
     to it for each tensor-parallel collective and each node that it spans, and
     `host_pipelined_rank_seconds` for each tensor-parallel rank where there is a
     pipeline too. `gather_overlap_fraction` is what of the gathering of updated
@@ -74,14 +77,19 @@ class StackEfficiency:
     provenance: str
     low: float
     high: float
+    expert_low: float
+    expert_high: float
     traffic_multiple: float
+    expert_half_tokens: float
     host_layer_seconds: float
+    host_expert_layer_seconds: float
     host_collective_seconds: float
     host_pipelined_rank_seconds: float
     step_seconds: float
     data_overlap_fraction: float
     gather_overlap_fraction: float
     tensor_overlap_fraction: float
+    expert_overlap_fraction: float
     exposed_sends: float
     gather_calls: int
     network_fraction: float
@@ -110,21 +118,16 @@ class CommonEfficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """All efficiencies of one stack on one card; `low` and `high` bound a step's seconds as multiples."""
+    """All efficiencies of one stack on one card."""
 
     gpu: GpuEfficiency
     stack: StackEfficiency
     common: CommonEfficiency
 
-    @property
-    def low(self) -> float:
-        """Return the least multiple of the estimate that is expected, at the stated coverage."""
-        return self.stack.low
-
-    @property
-    def high(self) -> float:
-        """Return the greatest multiple of the estimate that is expected, at the stated coverage."""
-        return self.stack.high
+    def band(self, *, experts: bool) -> tuple[float, float]:
+        """Return the multiples of the estimate between which a step is expected, at the stated coverage."""
+        stack = self.stack
+        return (stack.expert_low, stack.expert_high) if experts else (stack.low, stack.high)
 
     @property
     def provenance(self) -> str:

@@ -22,6 +22,7 @@ from planners.timing.traffic import (
     COLLECTIVES_PER_LAYER,
     Groups,
     context_seconds_per_layer,
+    expert_seconds_per_layer,
     stage_parameters,
     tensor_parallel_seconds_per_layer,
 )
@@ -51,8 +52,17 @@ def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficien
     exchange = tensor_parallel_seconds_per_layer(layouts, job, groups) * exposed + context_seconds_per_layer(
         layouts, job, groups, layer.attention
     )
+    if job.model.experts_per_token:
+        exchange = exchange + expert_seconds_per_layer(layouts, job, hardware, efficiency) * (
+            1.0 - efficiency.stack.expert_overlap_fraction
+        )
     waiting = np.maximum(
-        host_seconds_per_layer(layouts, hardware, efficiency) - layer.forward - layer.backward - layer.recompute - exchange, 0.0
+        host_seconds_per_layer(layouts, job, hardware, efficiency)
+        - layer.forward
+        - layer.backward
+        - layer.recompute
+        - exchange,
+        0.0,
     )
     one = layer.forward + layer.backward + layer.recompute + exchange + waiting
     end = head.forward + head.backward
@@ -74,16 +84,15 @@ def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficien
     )
 
 
-def host_seconds_per_layer(layouts: Candidates, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+def host_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return the seconds the host needs to launch one layer forward and backward."""
     stack = efficiency.stack
+    own = stack.host_expert_layer_seconds if job.model.experts_per_token else stack.host_layer_seconds
     tensor = layouts.tensor_parallel
     nodes = -(-tensor // hardware.gpus_per_node)
     collectives = np.where(tensor > 1, COLLECTIVES_PER_LAYER * stack.host_collective_seconds * nodes, 0.0)
     pipelined = (tensor > 1) & (layouts.pipeline_parallel > 1)
-    result: FloatArray = (
-        stack.host_layer_seconds + collectives + np.where(pipelined, tensor * stack.host_pipelined_rank_seconds, 0.0)
-    )
+    result: FloatArray = own + collectives + np.where(pipelined, tensor * stack.host_pipelined_rank_seconds, 0.0)
     return result
 
 

@@ -139,10 +139,11 @@ def step_of(
     tokens = job.global_batch_size * job.sequence_length
     gpus = int(layouts.gpus[index])
     rate = train_flops_per_token(job) * tokens / total / gpus
+    low, high = efficiency.band(experts=bool(job.model.experts_per_token))
     return Step(
         seconds=total,
-        low_seconds=total * efficiency.low,
-        high_seconds=total * efficiency.high,
+        low_seconds=total * low,
+        high_seconds=total * high,
         parts=parts,
         tokens_per_second=tokens / total,
         tflops_per_gpu=rate / 1e12,

@@ -33,6 +33,7 @@ def test_a_stack_like_another_takes_its_kernels_and_keeps_its_own_band():
     assert own.traffic_multiple == kin.traffic_multiple
     assert not own.measured
     assert own.low < kin.low < 1 < kin.high < own.high
+    assert load_efficiency("accelerate").band(experts=False) == (own.low, own.high)
 
 
 @pytest.mark.parametrize("name", sorted(efficiency._gpus()))
@@ -48,6 +49,7 @@ def test_what_stacks_hide_is_a_part_and_their_bands_hold_the_estimate(name: str)
     assert 0 <= stack.data_overlap_fraction <= 1
     assert 0 <= stack.tensor_overlap_fraction <= 1
     assert 0 < stack.low < 1 < stack.high
+    assert 0 < stack.expert_low < 1 < stack.expert_high
     assert stack.near_capacity_slowdown >= 1
     assert stack.provenance
 

@@ -19,8 +19,8 @@ def test_parts_add_up_to_the_step():
 
 def test_the_band_is_the_efficiencies_own():
     taken, efficiency = step("fsdp2", layout=SHARDED), load_efficiency("fsdp2")
-    assert taken.low_seconds == pytest.approx(efficiency.low * taken.seconds)
-    assert taken.high_seconds == pytest.approx(efficiency.high * taken.seconds)
+    assert taken.low_seconds == pytest.approx(efficiency.stack.low * taken.seconds)
+    assert taken.high_seconds == pytest.approx(efficiency.stack.high * taken.seconds)
 
 
 def test_rates_follow_from_the_step():
