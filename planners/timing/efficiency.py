@@ -63,7 +63,8 @@ class StackEfficiency:
     it comes in pieces that matrix products can wait for one by one.
     `exposed_sends` counts the sends of a micro-batch across a stage's boundary
     that nothing hides. `gather_calls` is how many calls gather one layer's
-    weights. `stage_policy` is `layers` (equal layers, the head on top) or `cost`
+    weights. `adds_gradients_in_products` marks stacks whose weight-gradient
+    products add to the sum as they write. `stage_policy` is `layers` (equal layers, the head on top) or `cost`
     (embedding and head weigh as much as they compute). From `stall_nodes` nodes
     on, every micro-batch waits `stall_seconds` (0 nodes: never). Tensor-parallel
     groups of `stall_tensor_ranks` and more wait so beside any pipeline, on however
@@ -92,6 +93,7 @@ class StackEfficiency:
     expert_overlap_fraction: float
     exposed_sends: float
     gather_calls: int
+    adds_gradients_in_products: bool
     network_fraction: float
     tensor_hop_multiple: float
     data_hop_multiple: float

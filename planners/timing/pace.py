@@ -125,11 +125,14 @@ def _mean_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
 def _accumulation_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return the adding of one micro-batch's gradients to those before it, where a rank keeps them whole.
 
-    The sum is read and written; where it is a copy of its own, the gradient is
-    read beside it. From ZeRO stage 2 on a rank adds only what it was sent.
+    The gradient is read, and the sum read and written, unless the product that
+    makes the gradient adds it as it writes. From ZeRO stage 2 on a rank adds only
+    what it was sent.
     """
+    if efficiency.stack.adds_gradients_in_products:
+        return np.zeros(len(layouts))
     states = job.states
-    moved = 2 * (states.accumulator or states.gradient) + (states.gradient if states.accumulator else 0)
+    moved = states.gradient + 2 * (states.accumulator or states.gradient)
     rate = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction
     whole = stage_parameters(layouts, job) * (moved / rate)
     return np.where((layouts.zero_stage < 2) & (layouts.micro_batches(job.global_batch_size) > 1), whole, 0.0)

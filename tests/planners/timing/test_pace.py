@@ -44,8 +44,8 @@ def test_a_layer_is_as_slow_as_its_host():
 
 
 def slow_accumulation(fast):
-    # Reading and writing 2-byte gradients of 6.98e9 parameters at half of 3.35 TB/s: 16.7 ms.
-    return np.full_like(fast.forward, 2 * 2 * 6.98e9 / (0.5 * 3.35e12))
+    # Reading 2-byte gradients of 6.98e9 parameters, reading and writing their sum, at half of 3.35 TB/s: 25 ms.
+    return np.full_like(fast.forward, 3 * 2 * 6.98e9 / (0.5 * 3.35e12))
 
 
 def test_a_host_that_is_faster_than_the_kernels_costs_nothing():
@@ -55,21 +55,24 @@ def test_a_host_that_is_faster_than_the_kernels_costs_nothing():
 def test_gradients_are_added_up_once_a_micro_batch_where_a_rank_keeps_them_whole():
     alone, several = pace(plain(), micro_batches=1), pace(plain(), micro_batches=2)
     parameters = MODEL.parameters
-    # The textbook's gradients have 2 bytes: one read, one written, at half of 3.35 TB/s.
-    assert (several.backward - alone.backward)[0] == pytest.approx(4 * parameters / (0.5 * 3.35e12))
+    # The textbook's gradients have 2 bytes: two reads and a write at half of 3.35 TB/s.
+    assert (several.backward - alone.backward)[0] == pytest.approx(6 * parameters / (0.5 * 3.35e12))
     sharded = {"data_parallel": 8, "zero_stage": 2}
     assert (
         pace(plain(), micro_batches=2, **sharded).backward[0] == pace(plain(), micro_batches=1, **sharded).backward[0]
     )
 
 
-def test_a_second_wider_gradient_is_read_beside_the_first():
-    # DeepSpeed adds bf16 gradients to fp32 sums: 2 + 2 x 4 bytes, not 2 x 4 as Megatron's own fp32 gradients take.
-    added = {
-        name: (pace(plain(), framework=name).backward - pace(plain(), framework=name, micro_batches=1).backward)[0]
-        for name in ("deepspeed", "megatron")
-    }
-    assert added["deepspeed"] / added["megatron"] == pytest.approx(10 / 8)
+def test_a_wider_sum_moves_more_and_a_product_that_adds_moves_nothing():
+    # DeepSpeed adds bf16 gradients to fp32 sums, 2 + 2 x 4 bytes; the textbook bf16 to bf16, 3 x 2.
+    def added(framework, **stack):
+        return (
+            pace(plain(**stack), framework=framework).backward
+            - pace(plain(**stack), framework=framework, micro_batches=1).backward
+        )[0]
+
+    assert added("deepspeed") / added("reference") == pytest.approx(10 / 6)
+    assert added("deepspeed", adds_gradients_in_products=True) == 0.0
 
 
 def test_the_other_stages_fill_the_pipeline():
