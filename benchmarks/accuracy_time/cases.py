@@ -27,6 +27,7 @@ Row = Mapping[str, str]
 # Three of ten configurations are held out, chosen by a checksum of the configuration, so that a configuration
 # published twice falls on one side.
 HELD_OUT_OF_TEN = 3
+DEEP_PIPELINE = 8
 GIB = 2**30
 
 # How sources name the card, and the catalogue's card with what the source says differs from it.
@@ -189,7 +190,7 @@ def published_case(row: Row) -> Case | str:
         "sequence_parallel": (int(row["sequence_parallel"].startswith("yes") or _surely_sequence_parallel(row)),),
         "recompute": (_recompute(row),),
         "virtual_pipeline": _virtual_stages(row, source),
-        "micro_batch_size": _micro_batches(row),
+        "micro_batch_size": _micro_batches(row, attention),
     }
     if not layout["micro_batch_size"]:
         return "no micro-batch divides the printed global batch"
@@ -304,12 +305,15 @@ def _virtual_stages(row: Row, source: str) -> tuple[int, ...]:
     return tuple(count for count in (1, 2, 3, 4, 5) if layers % (pipeline * count) == 0) or (1,)
 
 
-def _micro_batches(row: Row) -> tuple[int, ...]:
+def _micro_batches(row: Row, attention: str) -> tuple[int, ...]:
     if "local batch" in row["notes"]:
         # torchtitan cuts a rank's local batch into micro-batches of one for its pipeline.
         return (1,)
     if row["micro_batch"]:
         return (int(row["micro_batch"]),)
+    if attention == "eager" and int(row["pp"]) >= DEEP_PIPELINE:
+        # Megatron's authors print 1 for every such model in their second table and in the paper after it.
+        return (1,)
     share = int(row["global_batch"]) // int(row["dp"] or 1)
     return tuple(size for size in (1, 2, 4, 8) if share % size == 0)
 
