@@ -33,7 +33,8 @@ def rank_group(
     A ring that leaves the node is as fast as the network cards of all its
     members in the node together, and never faster than the link inside.
     """
-    in_node = np.clip(hardware.gpus_per_node // np.maximum(stride, 1), 1, np.maximum(ranks, 1))
+    # Division of floats is several times faster than of integers, and exact at these sizes.
+    in_node = np.clip(np.floor(hardware.gpus_per_node / np.maximum(stride, 1)), 1.0, np.maximum(ranks, 1))
     leaves_node = ranks > in_node
     link = hardware.gpu.link_bytes_per_second * efficiency.gpu.link_fraction
     cards = in_node * hardware.gpu.nic_bytes_per_second
