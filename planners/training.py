@@ -49,9 +49,9 @@ def _plan(question: TrainingQuestion) -> TrainingAnswer:
     """Return the answer without advice."""
     check_question(question)
     check_fixed(question)
-    efficiency = load_efficiency()
-    found = search(question, _jobs(question), efficiency)
+    found = search(question, _jobs(question))
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
+    efficiency = load_efficiency(pool.job.profile.name, question.hardware.gpu.id)
     plan = _full_plan(question, pool, index, efficiency)
     verdict = VERDICT_NAMES[int(pool.verdicts[index])]
     return TrainingAnswer(
@@ -151,7 +151,7 @@ def _jobs(question: TrainingQuestion) -> list[Job]:
 
 def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency) -> TrainingPlan:
     hardware, job = question.hardware, pool.job
-    step = step_of(pool.layouts, index, job, hardware, efficiency)
+    step = step_of(pool.layouts, index, job, hardware, efficiency, float(pool.peaks[index]))
     return TrainingPlan(
         layout=pool.layouts.layout(
             index,
@@ -203,7 +203,8 @@ def _assumptions(question: TrainingQuestion, job: Job, efficiency: Efficiency) -
     profile = job.profile
     basis = "measured runs of it are on record" if profile.measured else "no measured run of it is on record"
     memory_band = f"{profile.band.low:.2f} to {profile.band.high:.2f} times the estimate: {profile.band.reason}"
-    time_band = f"{efficiency.low:.2f} to {efficiency.high:.2f} times the estimate"
+    low, high = efficiency.band(experts=bool(question.model.experts_per_token))
+    time_band = f"{low:.2f} to {high:.2f} times the estimate for {efficiency.common.coverage:.0%} of such runs"
     notes = [
         f"Memory follows the profile {profile.name!r} ({profile.title}); {basis}. The peak may lie from {memory_band}.",
         f"Step time rests on {efficiency.provenance}; it may lie from {time_band}.",

@@ -18,7 +18,7 @@ from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
 from planners.questions import TrainingQuestion
-from planners.timing.efficiency import Efficiency
+from planners.timing.efficiency import load_efficiency
 from planners.timing.step import step_seconds
 
 # Arrays of this many layouts stay in the processor's cache and bound the search's memory.
@@ -49,7 +49,7 @@ class Found:
     fitting: int
 
 
-def search(question: TrainingQuestion, jobs: Sequence[Job], efficiency: Efficiency) -> Found:
+def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
     """Return the best layout of all jobs' frameworks, or the closest where none fits.
 
     Raises `ImpossibleLayout` with the commonest reason when rules leave nothing.
@@ -59,7 +59,7 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], efficiency: Efficien
     for with_offload in (False, True):
         for counts in gpu_counts(question):
             batch = [
-                _pool(question, job, counts, efficiency, excluded, with_offload=with_offload)
+                _pool(question, job, counts, excluded, with_offload=with_offload)
                 for job in jobs
                 if not with_offload or (job.profile.can.searches_offload and question.layout.offload is None)
             ]
@@ -81,7 +81,6 @@ def _pool(
     question: TrainingQuestion,
     job: Job,
     counts: IntArray,
-    efficiency: Efficiency,
     excluded: Counter[str],
     *,
     with_offload: bool,
@@ -90,13 +89,14 @@ def _pool(
     everything = candidate_layouts(question, job, counts, with_offload=with_offload)
     if not len(everything):
         excluded["degrees_multiply_to_gpus"] += 1
-        return _evaluated(everything, job, question.hardware, efficiency)
+        return _evaluated(everything, job, question.hardware)
     obeyed = obey(everything, job)
     excluded.update(obeyed.excluded)
-    return _evaluated(everything.take(np.flatnonzero(obeyed.allowed)), job, question.hardware, efficiency)
+    return _evaluated(everything.take(np.flatnonzero(obeyed.allowed)), job, question.hardware)
 
 
-def _evaluated(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> Pool:
+def _evaluated(layouts: Candidates, job: Job, hardware: Hardware) -> Pool:
+    efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
     peaks = np.empty(len(layouts))
     seconds = np.full(len(layouts), math.inf)
     judged = np.zeros(len(layouts))
@@ -107,7 +107,8 @@ def _evaluated(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Ef
         judged[chunk] = verdicts(peaks[chunk], job, hardware)
         fitting = np.flatnonzero(judged[chunk] > 0)
         if fitting.size:
-            seconds[start + fitting] = step_seconds(some.take(fitting), job, hardware, efficiency).total
+            close = peaks[start + fitting]
+            seconds[start + fitting] = step_seconds(some.take(fitting), job, hardware, efficiency, close).total
     return Pool(job=job, layouts=layouts, peaks=peaks, verdicts=judged, seconds=seconds)
 
 

@@ -25,24 +25,29 @@ class RankGroup:
     launch_seconds: float
 
 
-def rank_group(ranks: IntArray, stride: IntArray, hardware: Hardware, efficiency: Efficiency) -> RankGroup:
-    """Return groups whose members stand `stride` ranks apart.
+def rank_group(
+    ranks: IntArray, stride: IntArray, hardware: Hardware, efficiency: Efficiency, *, hop_multiple: float = 1.0
+) -> RankGroup:
+    """Return groups whose members stand `stride` ranks apart; `hop_multiple` is of the latency between nodes.
 
     A ring that leaves the node is as fast as the network cards of all its
     members in the node together, and never faster than the link inside.
     """
-    in_node = np.clip(hardware.gpus_per_node // np.maximum(stride, 1), 1, np.maximum(ranks, 1))
+    # Division of floats is several times faster than of integers, and exact at these sizes.
+    in_node = np.clip(np.floor(hardware.gpus_per_node / np.maximum(stride, 1)), 1.0, np.maximum(ranks, 1))
     leaves_node = ranks > in_node
-    link = hardware.gpu.link_bytes_per_second
-    network = np.minimum(link, in_node * hardware.gpu.nic_bytes_per_second)
+    link = hardware.gpu.link_bytes_per_second * efficiency.gpu.link_fraction
+    cards = in_node * hardware.gpu.nic_bytes_per_second
+    network = np.minimum(link, cards * (efficiency.gpu.network_fraction * efficiency.stack.network_fraction))
     nodes = np.ceil(ranks / in_node)
     inner_hops = np.maximum(ranks - nodes, 0)
-    ring = inner_hops * efficiency.link_hop_seconds + (nodes - 1) * efficiency.network_hop_seconds
+    network_hop = efficiency.common.network_hop_seconds * hop_multiple
+    ring = inner_hops * efficiency.common.link_hop_seconds + (nodes - 1) * network_hop
     return RankGroup(
         ranks=ranks,
-        bytes_per_second=np.where(leaves_node, network, link) * efficiency.collective_bandwidth_fraction,
+        bytes_per_second=np.where(leaves_node, network, link),
         ring_seconds=ring,
-        launch_seconds=efficiency.launch_seconds,
+        launch_seconds=efficiency.common.launch_seconds,
     )
 
 

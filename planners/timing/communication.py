@@ -13,7 +13,10 @@ from planners.timing.collectives import RankGroup, all_gather_seconds, all_reduc
 from planners.timing.efficiency import Efficiency
 from planners.timing.traffic import (
     ALL_REDUCES_PER_LAYER,
+    EXPERT_EXCHANGES_PER_LAYER,
     context_message_bytes,
+    expert_seconds_per_layer,
+    expert_token_bytes,
     rank_groups,
     tensor_parallel_message_bytes,
 )
@@ -44,6 +47,11 @@ def communication_of(
         ring = float(context_message_bytes(one, job)[0])
         calls = hops * layers * micro_batches
         rows.append(_row("context", "send", hops * ring, calls, calls * _seconds(send_seconds, ring, groups.context)))
+    if one.expert_parallel[0] > 1 and job.model.experts_per_token:
+        whole = float(expert_token_bytes(one, job)[0]) * job.model.experts_per_token
+        calls = EXPERT_EXCHANGES_PER_LAYER * layers * micro_batches
+        seconds = layers * micro_batches * float(expert_seconds_per_layer(one, job, hardware, efficiency)[0])
+        rows.append(_row("expert", "all_to_all", EXPERT_EXCHANGES_PER_LAYER * whole, calls, seconds))
     if one.pipeline_parallel[0] > 1:
         division = int(one.tensor_parallel[0]) if one.sequence_parallel[0] else 1
         calls = 2 * micro_batches * int(one.virtual_pipeline[0])

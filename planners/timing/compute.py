@@ -3,6 +3,10 @@
 A matrix product runs at a fraction of the peak that falls for small sides,
 attention at its kernel's fraction, everything else at the memory's rate. The
 backward pass of a product is two products, one where the weight is frozen.
+
+Sums over the operations of a block are formed once for each distinct
+tensor-parallel degree and spread over the layouts: matrix products take
+(tokens + half) · M(t), all other work tokens · (S/t_s + T/t).
 """
 
 from __future__ import annotations
@@ -17,6 +21,14 @@ from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
 from planners.memory.job import BlockWeights, Job
 from planners.timing.efficiency import Efficiency
+
+# Formats of a byte and less: their products take scaling and casting that 16-bit ones do not, and attention stays at
+# 16 bits (Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine's recipes).
+LOW_PRECISION_FORMATS = ("fp8", "mxfp4", "nvfp4")
+ATTENTION_FORMAT = "bf16"
+# The product writes the scores; a fused softmax reads and writes them, dropout again, and the second product reads them
+# (Megatron-LM's CoreAttention with its fused scale-mask-softmax).
+EAGER_SCORE_PASSES = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,85 +46,121 @@ def layer_seconds(
 ) -> LayerSeconds:
     """Return the seconds of one block's operations."""
     clock = _Clock(layouts, job, hardware, efficiency)
-    forward = backward = attention = np.zeros(len(layouts))
-    learns = not part.frozen
-    for operation in part.block.operations:
-        seconds = clock.forward(operation, part.block)
-        forward = forward + seconds
-        if operation.kind is OperationKind.ATTENTION:
-            attention = attention + seconds
-            backward = backward + efficiency.attention_backward_multiple * seconds
-        elif operation.kind is OperationKind.MATMUL:
-            backward = backward + (2.0 if learns else 1.0) * seconds
-        else:
-            backward = backward + 2.0 * seconds
+    matrices = [operation for operation in part.block.operations if operation.kind is OperationKind.MATMUL]
+    scores = [operation for operation in part.block.operations if operation.kind is OperationKind.ATTENTION]
+    others = [operation for operation in part.block.operations if operation not in matrices + scores]
+    products = clock.products(matrices, most_experts(part.block))
+    attention = clock.attention(scores)
+    moved = clock.moved(others, part.block)
+    forward = products + attention + moved
+    backward = (
+        products * (1.0 if part.frozen else 2.0)
+        + efficiency.common.attention_backward_multiple * attention
+        + 2.0 * moved
+    )
     return LayerSeconds(
         forward=forward,
         backward=backward,
         attention=attention,
-        selective_recompute=_selective(part.block, clock, forward, attention, job),
+        selective_recompute=_selective(matrices, most_experts(part.block), clock, forward, attention, job),
     )
 
 
-def _selective(block: Block, clock: _Clock, forward: FloatArray, attention: FloatArray, job: Job) -> FloatArray:
+def most_experts(block: Block) -> int:
+    """Return how many experts a layer of the block has; 1 for a dense one."""
+    return max((weight.experts for weight in block.weights), default=1)
+
+
+def _selective(
+    matrices: Sequence[Operation],
+    experts: int,
+    clock: _Clock,
+    forward: FloatArray,
+    attention: FloatArray,
+    job: Job,
+) -> FloatArray:
     """Return what selective recompute does again: the scores, or all that alternate products do not keep."""
     policy = job.profile.can.selective_policy
     if policy == "attention_scores":
         return attention if job.attention == "eager" else np.zeros_like(attention)
     if policy != "alternate_matmuls":
         return np.zeros_like(forward)
-    kept: Sequence[Operation] = [op for op in block.operations if op.kind is OperationKind.MATMUL][::2]
-    return forward - attention - sum((clock.forward(op, block) for op in kept), np.zeros_like(forward))
+    return forward - attention - clock.products(matrices[::2], experts)
 
 
 class _Clock:
-    """Knows how long each operation takes on one rank of every layout."""
+    """Knows how long operations take on one rank of every layout."""
 
     def __init__(self, layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> None:
         self._job = job
-        self._efficiency = efficiency
+        self._gpu = efficiency.gpu
         self._tokens = layouts.local_tokens(job.sequence_length)
         self._tensor = layouts.tensor_parallel.astype(np.float64)
+        self._expert_half = efficiency.stack.expert_half_tokens
+        self._expert_ranks = layouts.expert_parallel
+        self._degrees, self._degree = np.unique(layouts.tensor_parallel, return_inverse=True)
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)
-        self._peak = hardware.gpu.peak_flops_per_second[job.precision.compute_format]
-        self._bytes_per_second = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction
-        self._traffic = efficiency.traffic_multiple[job.profile.name]
+        rates, wanted = hardware.gpu.peak_flops_per_second, job.precision.compute_format
+        is_low = wanted in LOW_PRECISION_FORMATS
+        fraction = self._gpu.low_precision_peak_fraction if is_low else self._gpu.matmul_peak_fraction
+        self._product_rate = rates[wanted] * fraction
+        attention_peak = rates[ATTENTION_FORMAT if is_low else wanted]
+        self._attention_rate = attention_peak * self._gpu.attention_peak_fraction * efficiency.stack.attention_multiple
+        self._square_rate = attention_peak * self._gpu.matmul_peak_fraction
+        self._memory_rate = hardware.gpu.memory_bytes_per_second * self._gpu.memory_bandwidth_fraction
+        self._moving_rate = self._memory_rate / efficiency.stack.traffic_multiple
         # Under a causal mask a token attends to half the sequence and itself.
         self._context = (job.sequence_length + 1) / 2
 
-    def forward(self, operation: Operation, block: Block) -> FloatArray:
-        """Return one operation's forward seconds."""
-        flops = operation.forward_flops_per_token(self._context) * self._tokens / self._tensor
-        if operation.kind is OperationKind.MATMUL:
-            return flops / (self._peak * self._matmul_fraction(operation))
-        if operation.kind is OperationKind.ATTENTION:
-            return self._attention(operation, flops)
-        return self._moved_bytes(operation, block) * self._traffic / self._bytes_per_second
+    def products(self, operations: Sequence[Operation], experts: int) -> FloatArray:
+        """Return the forward seconds of matrix products together.
 
-    def _matmul_fraction(self, operation: Operation) -> FloatArray:
-        inputs, outputs = operation.matmul_shape or (1, 1)
-        split_inputs, split_outputs = (self._tensor, 1.0) if operation.is_row_parallel else (1.0, self._tensor)
-        narrowest = np.minimum(inputs / split_inputs, outputs / split_outputs)
-        half_tokens, half_features = self._efficiency.matmul_half_tokens, self._efficiency.matmul_half_features
-        fill = self._tokens / (self._tokens + half_tokens) * narrowest / (narrowest + half_features)
-        result: FloatArray = self._efficiency.matmul_peak_fraction * fill
+        `experts` is how many experts a layer has in all: each of a rank's own works
+        on its few tokens only, so that a rank pays for every one's short product.
+        """
+        shared, by_expert, per_token = (np.zeros(self._degrees.size) for _ in range(3))
+        for operation in operations:
+            inputs, outputs = operation.matmul_shape or (1, 1)
+            columns = 1.0 if operation.is_row_parallel else self._degrees
+            rows = self._degrees if operation.is_row_parallel else 1.0
+            narrowest = np.minimum(inputs / rows, outputs / columns)
+            fill = narrowest / (narrowest + self._gpu.matmul_half_features)
+            flops = operation.forward_flops_per_token(self._context) / self._degrees
+            seconds = flops / (self._product_rate * fill)
+            per_token += seconds
+            if operation.copies > 1:
+                by_expert += seconds / operation.copies
+            else:
+                shared += seconds
+        # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
+        half = self._gpu.matmul_half_tokens
+        result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
+        if experts > 1:
+            result = result + self._expert_half * by_expert[self._degree] * (experts / self._expert_ranks)
         return result
 
-    def _attention(self, operation: Operation, flops: FloatArray) -> FloatArray:
+    def attention(self, operations: Sequence[Operation]) -> FloatArray:
+        """Return the forward seconds of scores, softmax and weighted sums."""
+        flops = sum(operation.forward_flops_per_token(self._context) for operation in operations)
+        local = flops * self._tokens / self._tensor
         if self._job.attention == "flash":
-            return flops / (self._peak * self._efficiency.attention_peak_fraction)
-        kernels = self._job.profile.kernels
-        # Eager attention multiplies the whole square and moves its scores through memory, written and read once each.
-        scores = operation.heads * self._tokens * self._job.sequence_length / self._tensor
-        moved = 2.0 * scores * max(kernels.eager_score_bytes, self._job.precision.compute_bytes)
-        products = 2.0 * flops / (self._peak * self._efficiency.matmul_peak_fraction)
-        result: FloatArray = products + moved * self._traffic / self._bytes_per_second
-        return result
+            result: FloatArray = local / self._attention_rate
+            return result
+        # Eager attention multiplies the whole square and moves its scores through memory.
+        heads = sum(operation.heads for operation in operations)
+        scores = heads * self._tokens * self._job.sequence_length / self._tensor
+        size = max(self._job.profile.kernels.eager_score_bytes, self._job.precision.compute_bytes)
+        products = 2.0 * local / self._square_rate
+        eager: FloatArray = products + scores * (EAGER_SCORE_PASSES * size / self._memory_rate)
+        return eager
 
-    def _moved_bytes(self, operation: Operation, block: Block) -> FloatArray:
+    def moved(self, operations: Sequence[Operation], block: Block) -> FloatArray:
+        """Return the forward seconds of everything else: each tensor read or written once."""
         widths = {tensor.name: tensor.width for tensor in block.tensors}
-        names = (*operation.inputs, operation.output)
-        elements = sum(widths.get(name, 0) for name in names)
-        division = self._sequence_division if operation.region == "sequence" else self._tensor
-        result: FloatArray = self._tokens * elements * self._job.precision.compute_bytes / division
+        width = {"sequence": 0, "tensor": 0}
+        for operation in operations:
+            names = (*operation.inputs, operation.output)
+            width[str(operation.region)] += sum(widths.get(name, 0) for name in names)
+        per_token = width["sequence"] / self._sequence_division + width["tensor"] / self._tensor
+        result: FloatArray = self._tokens * per_token * (self._job.precision.compute_bytes / self._moving_rate)
         return result

@@ -1,60 +1,195 @@
-"""Measured efficiencies: what of each datasheet rate real work reaches, from a data file."""
+"""Measured efficiencies: what of each datasheet rate real work reaches, from data files.
+
+Three things decide: the GPU's generation (`gpus/*.toml`), the training stack
+(`stacks/*.toml`), and what is the same everywhere (`efficiencies.toml`). Every
+file names where its figures come from.
+"""
 
 from __future__ import annotations
 
 import functools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# A card of no known generation is taken for this file, which says so.
+UNKNOWN_GENERATION = "other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
-    """Fractions are of datasheet rates; `low` and `high` bound a step's seconds as multiples of the estimate."""
+class GpuEfficiency:
+    """What kernels of one GPU generation reach of the datasheet; fractions are above 0 and at most 1.
 
+    A matrix product runs at `matmul_peak_fraction` of the peak when its sides
+    are long; at half of that when it has `matmul_half_tokens` tokens, or when
+    its narrower side has `matmul_half_features` features.
+    """
+
+    name: str
+    ids: tuple[str, ...]
     provenance: str
-    low: float
-    high: float
     matmul_peak_fraction: float
+    low_precision_peak_fraction: float
     matmul_half_tokens: float
     matmul_half_features: float
     attention_peak_fraction: float
-    attention_backward_multiple: float
     memory_bandwidth_fraction: float
-    traffic_multiple: Mapping[str, float]
-    collective_bandwidth_fraction: float
+    link_fraction: float
+    network_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackEfficiency:
+    """How one training stack runs those kernels.
+
+    `low` and `high` are the band of models without experts, `expert_low` and
+    `expert_high` of those with. `expert_half_tokens` is an expert's tokens at which
+    its products run at half their rate. `traffic_multiple` is how often kernels that are not fused read and write each
+    tensor. `host_layer_seconds` is what the host needs to launch one layer's
+    forward and backward pass for one micro-batch (`host_expert_layer_seconds` where
+    experts are routed to); `host_collective_seconds` adds
+    to it for each tensor-parallel collective and each node that it spans, and
+    `host_pipelined_rank_seconds` for each tensor-parallel rank where there is a
+    pipeline too. `gather_overlap_fraction` is what of the gathering of updated
+    weights hides behind the next forward pass.
+    `network_fraction` multiplies the GPU's own, `tensor_hop_multiple` and
+    `data_hop_multiple` the common latency of a hop between nodes. `attention_multiple`
+    is the speed of the stack's attention kernel beside the generation's best.
+    Tensor-parallel traffic overlaps only under sequence parallelism, which is when
+    it comes in pieces that matrix products can wait for one by one.
+    `exposed_sends` counts the sends of a micro-batch across a stage's boundary
+    that nothing hides. `gather_calls` is how many calls gather one layer's
+    weights. `adds_gradients_in_products` marks stacks whose weight-gradient
+    products add to the sum as they write. `stage_policy` is `layers` (equal layers, the head on top) or `cost`
+    (embedding and head weigh as much as they compute). From `stall_nodes` nodes
+    on, every micro-batch waits `stall_seconds` (0 nodes: never). Tensor-parallel
+    groups of `stall_tensor_ranks` and more wait so beside any pipeline, on however
+    few nodes, and without one nowhere.
+    `near_capacity_slowdown` is how many times longer a step takes on a full card.
+    """
+
+    name: str
+    like: str
+    measured: bool
+    provenance: str
+    low: float
+    high: float
+    expert_low: float
+    expert_high: float
+    traffic_multiple: float
+    expert_half_tokens: float
+    host_layer_seconds: float
+    host_expert_layer_seconds: float
+    host_collective_seconds: float
+    host_pipelined_rank_seconds: float
+    step_seconds: float
+    data_overlap_fraction: float
+    gather_overlap_fraction: float
+    tensor_overlap_fraction: float
+    expert_overlap_fraction: float
+    exposed_sends: float
+    gather_calls: int
+    adds_gradients_in_products: bool
+    network_fraction: float
+    tensor_hop_multiple: float
+    data_hop_multiple: float
+    attention_multiple: float
+    stage_policy: str
+    stall_nodes: int
+    stall_tensor_ranks: int
+    stall_seconds: float
+    near_capacity_slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonEfficiency:
+    """What neither card nor stack changes: latencies, the backward pass's factors, the host."""
+
+    coverage: float
+    attention_backward_multiple: float
     launch_seconds: float
     link_hop_seconds: float
     network_hop_seconds: float
-    overlap_fraction: float
     host_memory_bytes_per_second: float
     pcie_fraction: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """All efficiencies of one stack on one card."""
+
+    gpu: GpuEfficiency
+    stack: StackEfficiency
+    common: CommonEfficiency
+
+    def band(self, *, experts: bool) -> tuple[float, float]:
+        """Return the multiples of the estimate between which a step is expected, at the stated coverage."""
+        stack = self.stack
+        return (stack.expert_low, stack.expert_high) if experts else (stack.low, stack.high)
+
+    @property
+    def provenance(self) -> str:
+        """Return where the figures come from, for people."""
+        return f"{self.stack.provenance}; {self.gpu.provenance}"
+
+    @property
+    def overlap_fraction(self) -> float:
+        """Return what part of data-parallel traffic can hide behind computation."""
+        return self.stack.data_overlap_fraction
+
+    @property
+    def memory_bandwidth_fraction(self) -> float:
+        """Return what element-wise kernels reach of the memory's rate."""
+        return self.gpu.memory_bandwidth_fraction
+
+
 @functools.cache
-def load_efficiency() -> Efficiency:
-    """Return the efficiencies that every plan uses."""
+def load_efficiency(framework: str = "reference", gpu_id: str = "") -> Efficiency:
+    """Return the efficiencies of a framework on a card of the catalogue.
+
+    A framework without a file of its own is timed like `reference`, and a card of
+    no listed generation like `gpus/other.toml`; both files say so in their
+    provenance.
+    """
+    stacks, gpus = _stacks(), _gpus()
+    generation = next((gpu for gpu in gpus.values() if gpu_id.startswith(gpu.ids)), gpus[UNKNOWN_GENERATION])
+    return Efficiency(gpu=generation, stack=stacks.get(framework, stacks["reference"]), common=_common())
+
+
+@functools.cache
+def _gpus() -> Mapping[str, GpuEfficiency]:
+    return {name: _read(GpuEfficiency, table) for name, table in _tables("gpus").items()}
+
+
+@functools.cache
+def _stacks() -> Mapping[str, StackEfficiency]:
+    """Return every stack; one that is `like` another takes from it what its own file leaves out."""
+    tables = _tables("stacks")
+    return {
+        name: _read(StackEfficiency, {**tables.get(table.get("like", ""), {}), "like": "", **table})
+        for name, table in tables.items()
+    }
+
+
+@functools.cache
+def _common() -> CommonEfficiency:
     text = (resources.files("planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
-    matmul, attention, memory = table["matmul"], table["attention"], table["memory"]
-    collective, host = table["collective"], table["host"]
-    return Efficiency(
-        provenance=table["provenance"],
-        low=table["low"],
-        high=table["high"],
-        matmul_peak_fraction=matmul["peak_fraction"],
-        matmul_half_tokens=matmul["half_tokens"],
-        matmul_half_features=matmul["half_features"],
-        attention_peak_fraction=attention["peak_fraction"],
-        attention_backward_multiple=attention["backward_multiple"],
-        memory_bandwidth_fraction=memory["bandwidth_fraction"],
-        traffic_multiple=memory["traffic_multiple"],
-        collective_bandwidth_fraction=collective["bandwidth_fraction"],
-        launch_seconds=collective["launch_seconds"],
-        link_hop_seconds=collective["link_hop_seconds"],
-        network_hop_seconds=collective["network_hop_seconds"],
-        overlap_fraction=collective["overlap_fraction"],
-        host_memory_bytes_per_second=host["memory_bytes_per_second"],
-        pcie_fraction=host["pcie_fraction"],
-    )
+    return _read(CommonEfficiency, tomllib.loads(text))
+
+
+def _tables(folder: str) -> dict[str, dict[str, Any]]:
+    files = sorted((resources.files("planners.timing") / folder).iterdir(), key=lambda file: file.name)
+    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
+    return {table["name"]: table for table in tables}
+
+
+def _read(kind: type[T], table: Mapping[str, Any]) -> T:
+    """Return a value of `kind`; a missing or unknown key raises where the file is wrong."""
+    known = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
+    if known != set(table):
+        raise ValueError(f"{kind.__name__}: keys {sorted(known ^ set(table))} are missing or unknown.")
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from planners.hardware import Hardware
-from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
+from planners.layout.candidates import Candidates, FloatArray
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
+from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
 from planners.timing.collectives import send_seconds
-from planners.timing.compute import layer_seconds
 from planners.timing.efficiency import Efficiency
+from planners.timing.pace import Pace, micro_batch_pace
 from planners.timing.traffic import (
     Groups,
-    context_seconds_per_layer,
     data_parallel_seconds,
     rank_groups,
     stage_parameters,
     tensor_parallel_message_bytes,
-    tensor_parallel_seconds_per_layer,
+    update_gather_seconds,
 )
 
 # The host's optimizer reads and writes fp32 master weights and two moments and reads the gradient: 7 x 4 bytes.
@@ -56,6 +56,10 @@ class StepSeconds:
         )
         return result
 
+    def slowed(self, multiple: FloatArray) -> StepSeconds:
+        """Return every part times `multiple`."""
+        return StepSeconds(**{entry.name: getattr(self, entry.name) * multiple for entry in fields(self)})
+
 
 def bubble_fraction(pipeline_parallel: float, micro_batches: float, virtual_pipeline: float = 1) -> float:
     """Return the idle part of a step: (p − 1)/(v·m + p − 1).
@@ -66,43 +70,61 @@ def bubble_fraction(pipeline_parallel: float, micro_batches: float, virtual_pipe
     return (pipeline_parallel - 1) / (virtual_pipeline * micro_batches + pipeline_parallel - 1)
 
 
-def step_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> StepSeconds:
+def step_seconds(
+    layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, peaks: FloatArray | None = None
+) -> StepSeconds:
     """Return the parts of a step for every layout.
 
-    The slowest stage sets the pace: one more layer, or the head. Data-parallel
-    traffic hides behind the computation of the micro-batches it belongs to, up
-    to the overlap fraction; tensor-parallel traffic hides behind nothing.
+    The slowest stage sets the pace: one more layer, or the head; each stage by
+    its kernels or by its host, whichever is slower. Data-parallel traffic hides
+    behind the computation of the micro-batches it belongs to, up to the overlap
+    fraction. `peaks` are the layouts' peak bytes; near the card's capacity a step
+    slows down in all its parts.
     """
     groups = rank_groups(layouts, job, hardware, efficiency)
-    forward, backward, recompute, attention = _stage_compute(layouts, job, hardware, efficiency)
+    pace = micro_batch_pace(layouts, job, hardware, efficiency, groups)
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
-    layers = np.ceil(job.model.num_layers / layouts.pipeline_parallel)
-    exchange = layers * (
-        tensor_parallel_seconds_per_layer(layouts, job, groups)
-        + context_seconds_per_layer(layouts, job, groups, attention)
-    )
-    one_micro_batch = forward + backward + recompute + exchange
-    fill = (layouts.pipeline_parallel - 1) / layouts.virtual_pipeline * one_micro_batch
-    compute = micro_batches * (forward + backward + recompute)
-    return StepSeconds(
-        forward=micro_batches * forward,
-        backward=micro_batches * backward,
-        recompute=micro_batches * recompute,
-        tensor_parallel=micro_batches * exchange,
-        pipeline_bubble=fill + _boundary_seconds(layouts, job, groups),
-        data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, backward),
-        optimizer=_optimizer_seconds(layouts, job, hardware, efficiency),
+    compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
+    seconds = StepSeconds(
+        forward=micro_batches * pace.forward,
+        backward=micro_batches * pace.backward,
+        recompute=micro_batches * pace.recompute,
+        tensor_parallel=micro_batches * pace.exchange,
+        pipeline_bubble=pace.fill / layouts.virtual_pipeline
+        + _boundary_seconds(layouts, job, groups, efficiency)
+        + _stall_seconds(layouts, job, hardware, efficiency),
+        data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace),
+        optimizer=_optimizer_seconds(layouts, job, hardware, efficiency) + efficiency.stack.step_seconds,
         offload=_offload_seconds(layouts, job, hardware, efficiency),
     )
+    if peaks is None:
+        return seconds
+    return seconds.slowed(near_capacity_multiple(peaks, hardware, efficiency))
 
 
-def step_of(layouts: Candidates, index: int, job: Job, hardware: Hardware, efficiency: Efficiency) -> Step:
-    """Return one layout's step as clients receive it.
+def near_capacity_multiple(peaks: FloatArray, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+    """Return how many times longer a step takes for a given peak: 1 up to the limit's near part, then linearly more.
+
+    An allocator that cannot grow frees its cached blocks and asks the driver
+    again, which stops the device each time.
+    """
+    fill = (peaks / hardware.limit_bytes - NEAR_CAPACITY_FRACTION) / (1.0 - NEAR_CAPACITY_FRACTION)
+    # A peak that nobody knows (NaN) slows nothing.
+    reached = np.nan_to_num(np.clip(fill, 0.0, 1.0))
+    result: FloatArray = 1.0 + (efficiency.stack.near_capacity_slowdown - 1.0) * reached
+    return result
+
+
+def step_of(
+    layouts: Candidates, index: int, job: Job, hardware: Hardware, efficiency: Efficiency, peak: float | None = None
+) -> Step:
+    """Return one layout's step as clients receive it; `peak` is its peak bytes.
 
     The rate counts the model's own operations only, three times the forward
     pass under a causal mask; operations done again are not counted.
     """
-    seconds = step_seconds(layouts.take([index]), job, hardware, efficiency)
+    peaks = None if peak is None else np.array([peak], dtype=np.float64)
+    seconds = step_seconds(layouts.take([index]), job, hardware, efficiency, peaks)
     parts = StepParts(
         forward=float(seconds.forward[0]),
         backward=float(seconds.backward[0]),
@@ -117,10 +139,11 @@ def step_of(layouts: Candidates, index: int, job: Job, hardware: Hardware, effic
     tokens = job.global_batch_size * job.sequence_length
     gpus = int(layouts.gpus[index])
     rate = train_flops_per_token(job) * tokens / total / gpus
+    low, high = efficiency.band(experts=bool(job.model.experts_per_token))
     return Step(
         seconds=total,
-        low_seconds=total * efficiency.low,
-        high_seconds=total * efficiency.high,
+        low_seconds=total * low,
+        high_seconds=total * high,
         parts=parts,
         tokens_per_second=tokens / total,
         tflops_per_gpu=rate / 1e12,
@@ -138,58 +161,48 @@ def train_flops_per_token(job: Job) -> float:
     return passes * job.model.forward_flops_per_token((job.sequence_length + 1) / 2)
 
 
-def _stage_compute(
-    layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return forward, backward and recompute of one micro-batch on the slowest stage, and one layer's attention."""
-    head = layer_seconds(job.head, layouts, job, hardware, efficiency)
-    forward = backward = attention = selective = np.zeros(len(layouts))
-    for part in job.layers:
-        share = part.block.repeats / job.model.num_layers
-        seconds = layer_seconds(part, layouts, job, hardware, efficiency)
-        forward = forward + share * seconds.forward
-        backward = backward + share * seconds.backward
-        attention = attention + share * seconds.attention
-        selective = selective + share * seconds.selective_recompute
-    pipeline = layouts.pipeline_parallel
-    most, fewest = np.ceil(job.model.num_layers / pipeline), job.model.num_layers // pipeline
-    recomputed = np.where(layouts.full_layers == ALL_LAYERS, most, np.minimum(layouts.full_layers, most))
-    recompute = np.select(
-        [layouts.recompute == FULL, layouts.recompute == SELECTIVE], [recomputed * forward, most * selective], 0.0
-    )
-    return (
-        np.maximum(most * forward, fewest * forward + head.forward),
-        np.maximum(most * backward, fewest * backward + head.backward),
-        recompute,
-        attention,
-    )
+def _boundary_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
+    """Return the sends that nothing hides: those of filling and draining, and what the stack exposes in between.
 
-
-def _boundary_seconds(layouts: Candidates, job: Job, groups: Groups) -> FloatArray:
-    """Return the sends of the pipeline's filling and draining, which nothing hides."""
-    division = np.where(layouts.sequence_parallel, layouts.tensor_parallel, 1)
-    one = send_seconds(tensor_parallel_message_bytes(layouts, job) / division, groups.pipeline)
-    result: FloatArray = 2.0 * (layouts.pipeline_parallel - 1) * one
+    Only a tensor-parallel rank's part of the activations crosses, whether sequence
+    parallelism has divided them already or they are scattered and gathered for the
+    purpose (Narayanan et al. 2021, section 4.1, arXiv:2104.04473).
+    """
+    message = tensor_parallel_message_bytes(layouts, job) / layouts.tensor_parallel
+    one = send_seconds(message, groups.pipeline)
+    between = efficiency.stack.exposed_sends * layouts.virtual_pipeline * layouts.micro_batches(job.global_batch_size)
+    result: FloatArray = (2.0 * (layouts.pipeline_parallel - 1) + between) * one
     return result
 
 
+def _stall_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+    """Return the waits of every micro-batch on machines so large that the stack's runs stalled there."""
+    stack = efficiency.stack
+    if not stack.stall_nodes:
+        return np.zeros(len(layouts))
+    large = layouts.gpus >= stack.stall_nodes * hardware.gpus_per_node
+    wide = layouts.tensor_parallel >= stack.stall_tensor_ranks
+    waits = np.where(layouts.pipeline_parallel > 1, large | wide, large & ~wide)
+    slots = layouts.micro_batches(job.global_batch_size) + layouts.pipeline_parallel - 1
+    return np.where(waits, slots * stack.stall_seconds, 0.0)
+
+
 def _exposed_data_parallel(
-    layouts: Candidates,
-    job: Job,
-    groups: Groups,
-    efficiency: Efficiency,
-    compute: FloatArray,
-    last_backward: FloatArray,
+    layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency, compute: FloatArray, pace: Pace
 ) -> FloatArray:
     """Return what of the traffic computation does not hide.
 
     Traffic of every micro-batch has all computation to hide behind, traffic of
-    the last one only its backward pass.
+    the last one only its backward pass, and the gathering of updated weights the
+    first forward pass of the next step.
     """
-    seconds = data_parallel_seconds(layouts, job, groups)
-    hideable = np.where(layouts.zero_stage >= 2, compute, last_backward)
-    hidden = np.minimum(seconds * efficiency.overlap_fraction, hideable * efficiency.overlap_fraction)
-    result: FloatArray = seconds - hidden
+    stack = efficiency.stack
+    seconds = data_parallel_seconds(layouts, job, groups, efficiency)
+    hideable = np.where(layouts.zero_stage >= 2, compute, pace.backward)
+    hidden = np.minimum(seconds, hideable) * stack.data_overlap_fraction
+    gather = update_gather_seconds(layouts, job, groups, efficiency)
+    behind = np.minimum(gather, pace.forward) * stack.gather_overlap_fraction
+    result: FloatArray = seconds - hidden + gather - behind
     return result
 
 
@@ -210,10 +223,10 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     """Return gradients down, the optimizer on the host, and weights up, one after another."""
     divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
     elements = stage_parameters(layouts, job) / divided
-    pcie = hardware.gpu.pcie_bytes_per_second * efficiency.pcie_fraction
+    pcie = hardware.gpu.pcie_bytes_per_second * efficiency.common.pcie_fraction
     size = job.precision.compute_bytes
     there_and_back = 2.0 * elements * size / pcie
-    on_host = elements * HOST_OPTIMIZER_BYTES / efficiency.host_memory_bytes_per_second
+    on_host = elements * HOST_OPTIMIZER_BYTES / efficiency.common.host_memory_bytes_per_second
     weights_up = 2.0 * layouts.micro_batches(job.global_batch_size) * elements * size / pcie
     offloaded = np.where(layouts.offload >= 1, there_and_back + on_host, 0.0)
     paged = 2.0 * job.optimizer.moments * elements * (job.optimizer.moment_bytes or job.states.moment) / pcie

@@ -27,6 +27,9 @@ from planners.timing.collectives import (
 from planners.timing.efficiency import Efficiency
 
 ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
+COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
+
+EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +51,38 @@ def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
     over_context = job.profile.sharding.over_context
     shard_stride = tensor if over_context else tensor * context
 
-    def group(ranks: IntArray, stride: IntArray) -> RankGroup:
-        return rank_group(ranks, stride, hardware, efficiency)
+    stack = efficiency.stack
+
+    def group(ranks: IntArray, stride: IntArray, hop_multiple: float) -> RankGroup:
+        return rank_group(ranks, stride, hardware, efficiency, hop_multiple=hop_multiple)
 
     ranks = shard_ranks(layouts, job)
     return Groups(
-        tensor=group(tensor, one),
-        context=group(context, tensor),
-        shard=group(ranks, shard_stride),
-        replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group),
-        data=group(data * context, tensor),
-        pipeline=group(layouts.pipeline_parallel, tensor * context * data),
+        tensor=group(tensor, one, stack.tensor_hop_multiple),
+        context=group(context, tensor, 1.0),
+        shard=group(ranks, shard_stride, stack.data_hop_multiple),
+        replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group, stack.data_hop_multiple),
+        data=group(data * context, tensor, stack.data_hop_multiple),
+        pipeline=group(layouts.pipeline_parallel, tensor * context * data, 1.0),
     )
 
 
 def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
-    """Return the trainable parameters of one rank's share of the model, stages taken as equal."""
-    return job.trainable_parameters / (layouts.tensor_parallel * layouts.pipeline_parallel)
+    """Return the trainable parameters of one rank's share of the model, stages taken as equal.
+
+    Expert parallelism divides the experts and nothing else.
+    """
+    experts = sum(
+        weight.elements * part.block.repeats for part in job.layers for weight in part.trainable if weight.experts > 1
+    )
+    return _rank_share(job.trainable_parameters, experts, layouts)
+
+
+def _rank_share(everything: int, experts: int, layouts: Candidates) -> FloatArray:
+    result: FloatArray = (everything - experts + experts / layouts.expert_parallel) / (
+        layouts.tensor_parallel * layouts.pipeline_parallel
+    )
+    return result
 
 
 def tensor_parallel_message_bytes(layouts: Candidates, job: Job) -> FloatArray:
@@ -104,42 +122,85 @@ def context_seconds_per_layer(
     return result
 
 
-def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups) -> FloatArray:
-    """Return all gradient and weight traffic of a step, hidden or not.
+def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
+    """Return the gradient traffic of a step, and ZeRO-3's gathering of weights, hidden or not.
 
     Stage 0 and 1 reduce once a step. From stage 2 on a rank keeps only its part
     of the gradients and so reduces after every micro-batch; stage 3 gathers the
-    weights twice in every micro-batch.
+    weights twice in every micro-batch, in one call a layer or one a matrix, as the
+    stack does it.
     """
-    local = stage_parameters(layouts, job)
     micro_batches = layouts.micro_batches(job.global_batch_size)
-    gradient_bytes = local * (job.profile.weights.reduce_bytes or job.states.gradient)
-    weight_bytes = _gathered_bytes(layouts, job)
-    layers = job.model.num_layers / layouts.pipeline_parallel
-    calls = np.maximum(layers, 1.0)
-
-    def by_layer(total: FloatArray, group: RankGroup) -> FloatArray:
-        return calls * all_gather_seconds(total / calls, group)
-
-    gather, reduce = by_layer(weight_bytes, groups.shard), by_layer(gradient_bytes, groups.shard)
+    gradient_bytes = stage_parameters(layouts, job) * (job.profile.weights.reduce_bytes or job.states.gradient)
+    reduce = _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency)
+    gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
     stage = layouts.zero_stage
-    plain = all_reduce_seconds(gradient_bytes, groups.data)
     sharded = np.select(
         [stage == 1, stage == 2, stage == 3],
         [
-            by_layer(gradient_bytes, groups.data) + gather,
-            micro_batches * reduce + gather,
+            _by_layer(gradient_bytes, groups.data, layouts, job, efficiency),
+            micro_batches * reduce,
             micro_batches * (2.0 * gather + reduce),
         ],
-        default=plain,
+        default=all_reduce_seconds(gradient_bytes, groups.data),
     )
     replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
     result: FloatArray = np.where(stage >= 2, sharded + replicas, sharded)
     return result
 
 
+def update_gather_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
+    """Return the gathering of the weights that each rank updated a part of: ZeRO stages 1 and 2, once a step."""
+    gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
+    result: FloatArray = np.where((layouts.zero_stage == 1) | (layouts.zero_stage == 2), gather, 0.0)
+    return result
+
+
+def _by_layer(
+    total_bytes: FloatArray, group: RankGroup, layouts: Candidates, job: Job, efficiency: Efficiency
+) -> FloatArray:
+    """Return the seconds of as many calls as the stack makes for a rank's layers."""
+    calls = np.maximum(job.model.num_layers / layouts.pipeline_parallel, 1.0) * efficiency.stack.gather_calls
+    result: FloatArray = calls * all_gather_seconds(total_bytes / calls, group)
+    return result
+
+
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
-    everything = job.model.parameters / (layouts.tensor_parallel * layouts.pipeline_parallel)
-    result: FloatArray = everything * float(job.precision.compute_bytes)
+    experts = sum(
+        weight.elements * block.repeats for block in job.model.layers for weight in block.weights if weight.experts > 1
+    )
+    result: FloatArray = _rank_share(job.model.parameters, experts, layouts) * float(job.precision.compute_bytes)
+    return result
+
+
+def expert_token_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return one copy of every token that a rank sends to experts in the mean layer; layers without them send none.
+
+    Tensor-parallel ranks share the tokens among them.
+    """
+    mixtures = [part for part in job.layers if any(weight.experts > 1 for weight in part.block.weights)]
+    share = sum(part.block.repeats for part in mixtures) / job.model.num_layers
+    width = job.model.hidden_size * job.precision.compute_bytes * share
+    result: FloatArray = layouts.local_tokens(job.sequence_length) * width / layouts.tensor_parallel
+    return result
+
+
+def expert_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+    """Return the mean layer's exchanges of tokens with the experts' ranks: there and back, forward and backward.
+
+    A token goes to its k experts' ranks, evenly spread. Over the network it goes
+    once to each node that has any of them, (n − 1)·(1 − (1 − 1/n)^k) of n nodes,
+    and is copied there (DeepSeek-AI 2024, section 3.2.2, arXiv:2412.19437).
+    """
+    ranks, chosen = layouts.expert_parallel, job.model.experts_per_token
+    token_bytes = expert_token_bytes(layouts, job)
+    inside = np.clip(hardware.gpus_per_node // layouts.tensor_parallel, 1, ranks)
+    nodes = np.ceil(ranks / inside)
+    gpu, reached = hardware.gpu, efficiency.gpu
+    by_link = chosen * (inside - 1) / ranks / (gpu.link_bytes_per_second * reached.link_fraction)
+    away = (nodes - 1) * (1.0 - (1.0 - 1.0 / nodes) ** chosen)
+    by_network = away / (gpu.nic_bytes_per_second * reached.network_fraction)
+    one = efficiency.common.launch_seconds + token_bytes * np.maximum(by_link, by_network)
+    result: FloatArray = np.where(ranks > 1, EXPERT_EXCHANGES_PER_LAYER * one, 0.0)
     return result

@@ -36,4 +36,4 @@ def step(framework: str = "reference", *, layout: dict[str, Any] | None = None, 
     """Return the step of one layout."""
     asked = question(framework=framework, **changes)
     through = training_job(asked, load_profile(framework))
-    return step_of(one_layout(**(layout or {})), 0, through, asked.hardware, load_efficiency())
+    return step_of(one_layout(**(layout or {})), 0, through, asked.hardware, load_efficiency(framework))

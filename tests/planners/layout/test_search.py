@@ -4,14 +4,13 @@ from planners.errors import ImpossibleLayout
 from planners.layout.search import search
 from planners.memory.job import training_job
 from planners.memory.profile import profiles_to_search
-from planners.timing.efficiency import load_efficiency
 from tests.planners.factories import LLAMA_3_70B, llama, question, small_llama
 
 
 def found(framework: str = "fsdp2", **changes):
     asked = question(framework=framework, **changes)
     jobs = [training_job(asked, profile) for profile in profiles_to_search(framework)]
-    return search(asked, jobs, load_efficiency())
+    return search(asked, jobs)
 
 
 def chosen_layouts(result):

@@ -1,16 +1,20 @@
+import dataclasses
+
 import pytest
 
 from planners.memory.job import BlockWeights
+from planners.precision import Precision
 from planners.timing.compute import layer_seconds
 from planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware, llama
+from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout
 
 
 def layer(framework: str = "reference", *, layout: dict | None = None, **changes):
     asked = job(framework, sequence_length=4096, global_batch_size=8, **changes)
     part: BlockWeights = asked.layers[0]
-    return layer_seconds(part, one_layout(**(layout or {})), asked, hardware(8), load_efficiency())
+    return layer_seconds(part, one_layout(**(layout or {})), asked, hardware(8), load_efficiency(framework))
 
 
 def test_a_layer_is_slower_than_its_operations_at_the_peak():
@@ -45,3 +49,44 @@ def test_selective_recompute_does_again_what_it_did_not_keep():
 
 def test_kernels_that_are_not_fused_move_more():
     assert layer("accelerate", model=llama()).forward[0] > layer("megatron", model=llama()).forward[0]
+
+
+def test_a_long_product_runs_at_the_card_s_fraction_of_the_peak():
+    asked = job("reference", sequence_length=4096, global_batch_size=8)
+    efficiency = plain(card={"memory_bandwidth_fraction": 1.0})
+    part = asked.layers[0]
+    seconds = layer_seconds(part, one_layout(), asked, hardware(8), efficiency)
+    matrices = 2 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096) * 4096 / (0.5 * 989.4e12)
+    # Attention: 2 x 32 heads x (128 + 128) x 2,048.5 positions x 4,096 tokens at half the peak.
+    attention = 2 * 32 * 256 * 2048.5 * 4096 / (0.5 * 989.4e12)
+    # Element-wise: two norms 2 x 4096 each, two adds 3 x 4096 less the last one's output, which the next layer counts;
+    # rotary 4096 + 1024 + 4096, activation 3 x 14336; 2 bytes each.
+    moved = (9 * 4096 + 9216 + 3 * 14336) * 4096 * 2 / 3.35e12
+    assert seconds.forward[0] == pytest.approx(matrices + attention + moved, rel=1e-6)
+    assert seconds.backward[0] == pytest.approx(2 * matrices + 2.5 * attention + 2 * moved, rel=1e-6)
+
+
+def test_half_the_tokens_of_half_efficiency_make_a_product_half_as_fast():
+    asked = job("reference", sequence_length=4096, global_batch_size=8)
+    fast = layer_seconds(asked.head, one_layout(), asked, hardware(8), plain()).forward[0]
+    slow = layer_seconds(asked.head, one_layout(), asked, hardware(8), plain(card={"matmul_half_tokens": 4096.0}))
+    product = 2 * 4096 * 128256 * 4096 / (0.5 * 989.4e12)
+    assert slow.forward[0] - fast == pytest.approx(product)
+
+
+def test_fp8_speeds_products_up_and_leaves_attention_at_16_bits():
+    asked = job("reference", sequence_length=4096, global_batch_size=8)
+    low = dataclasses.replace(asked, precision=Precision(name="fp8", compute_format="fp8", compute_bytes=2))
+    efficiency = plain(card={"low_precision_peak_fraction": 0.5})
+    wide, narrow = (layer_seconds(one.layers[0], one_layout(), one, hardware(8), efficiency) for one in (asked, low))
+    assert narrow.attention[0] == wide.attention[0]
+    # 1978.9 against 989.4 TFLOP/s: the matrices' 3.612 ms of forward become half.
+    assert (wide.forward - narrow.forward)[0] == pytest.approx(1.787e12 / (0.5 * 989.4e12) / 2, rel=1e-3)
+
+
+def test_eager_scores_cross_the_memory_six_times():
+    asked = job("reference", sequence_length=4096, global_batch_size=8, attention="eager")
+    seconds = layer_seconds(asked.layers[0], one_layout(), asked, hardware(8), plain()).attention[0]
+    products = 2 * 2 * 32 * 256 * 2048.5 * 4096 / (0.5 * 989.4e12)
+    # 32 heads x 4,096^2 scores of 2 bytes, six times, at half of 3.35 TB/s.
+    assert seconds == pytest.approx(products + 6 * 2 * 32 * 4096**2 / (0.5 * 3.35e12))

@@ -1,0 +1,102 @@
+"""The planner's own answer for every case: cases of one job are asked together, as the search asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.accuracy_time.cases import Case
+from planners.hardware import Hardware
+from planners.layout.candidates import Candidates, FloatArray, IntArray, candidates_from_rows
+from planners.memory.job import Job, training_job
+from planners.memory.profile import Profile, load_profile, profile_names
+from planners.precision import Precision
+from planners.questions import Recompute, TrainingQuestion
+from planners.timing.efficiency import load_efficiency
+from planners.timing.step import step_seconds
+
+# A stack without a memory profile borrows one; its time has its own data all the same.
+STAND_INS = {"composer": "fsdp2", "nanotron": "megatron"}
+STATED_MEMORY_ABSENT = np.nan
+# Products in FP8, activations and attention in 16 bits: timed before the memory planner knows it.
+FP8 = Precision(name="fp8-mixed", compute_format="fp8", compute_bytes=2)
+
+Seconds = Callable[[Candidates, Job, Hardware, FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Cases that differ in their layouts only; `owner` is the case of each layout."""
+
+    job: Job
+    hardware: Hardware
+    layouts: Candidates
+    owner: IntArray
+    peaks: FloatArray
+
+
+def grouped(cases: Sequence[Case]) -> list[Group]:
+    """Return the cases as groups, every open choice of a case as a layout of its own."""
+    together: dict[tuple[object, ...], list[int]] = {}
+    for index, case in enumerate(cases):
+        key = (
+            (case.framework, case.gpu, case.hardware.gpu.nic_bytes_per_second, case.hardware.gpus.minimum),
+            (case.model.num_layers, case.model.hidden_size, case.model.parameters, case.precision, case.attention),
+            (case.sequence_length, case.global_batch_size),
+        )
+        together.setdefault(key, []).append(index)
+    return [_group(cases, indices) for indices in together.values()]
+
+
+def estimated_seconds(groups: Sequence[Group], count: int, seconds: Seconds) -> FloatArray:
+    """Return the estimate of each of `count` cases, the best of its open choices."""
+    best = np.full(count, np.inf)
+    for group in groups:
+        taken = seconds(group.layouts, group.job, group.hardware, group.peaks)
+        np.minimum.at(best, group.owner, taken)
+    return best
+
+
+def _group(cases: Sequence[Case], indices: Sequence[int]) -> Group:
+    first = cases[indices[0]]
+    rows: list[dict[str, int | bool]] = []
+    owner: list[int] = []
+    for index in indices:
+        choices = cases[index].layout
+        for values in itertools.product(*choices.values()):
+            rows.append(dict(zip(choices, values, strict=True)))
+            owner.append(index)
+    question = TrainingQuestion(
+        model=first.model,
+        hardware=first.hardware,
+        precision="bf16-mixed" if first.precision == FP8.name else first.precision,
+        sequence_length=first.sequence_length,
+        global_batch_size=first.global_batch_size,
+        attention=first.attention,
+        recompute=Recompute(mode="none"),
+    )
+    peaks = [cases[index].peak_bytes for index in owner]
+    job = training_job(question, _profile(first.framework))
+    return Group(
+        job=dataclasses.replace(job, precision=FP8) if first.precision == FP8.name else job,
+        hardware=first.hardware,
+        layouts=candidates_from_rows(rows),
+        owner=np.array(owner),
+        peaks=np.array([STATED_MEMORY_ABSENT if peak is None else peak for peak in peaks]),
+    )
+
+
+def _profile(framework: str) -> Profile:
+    if framework in profile_names():
+        return load_profile(framework)
+    return dataclasses.replace(load_profile(STAND_INS[framework]), name=framework)
+
+
+def planned_seconds(layouts: Candidates, job: Job, hardware: Hardware, peaks: FloatArray) -> FloatArray:
+    """Return the planner's answer with the efficiencies it ships."""
+    efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
+    return step_seconds(layouts, job, hardware, efficiency, peaks).total

@@ -1,0 +1,263 @@
+"""Fit the efficiencies to the fitted part of the published runs, and write them into their data files.
+
+    python -m benchmarks.accuracy_time.fit [--write]
+
+Least squares on the logarithm of estimated over measured seconds, by
+Levenberg-Marquardt, with Huber's weights so that runs that went wrong (a bad
+node, a retry) do not pull. Each source weighs as the square root of its cases.
+Parameters stay inside physical bounds. `low` and `high` of a stack are quantiles
+of errors on cases that a fit had not seen: the fitted part is cut into folds, and
+each fold is estimated by a fit to the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.accuracy_time.cases import Case, all_cases
+from benchmarks.accuracy_time.estimates import Group, grouped
+from benchmarks.accuracy_time.statistics import FloatArray
+from planners.timing.efficiency import Efficiency, load_efficiency
+from planners.timing.step import step_seconds
+
+# Beyond this error (in logarithms, about 30 %) a case pulls with a constant force only (Huber 1964).
+HUBER = 0.25
+ITERATIONS = 25
+FOLDS = 4
+# Fewer fitted cases than this cannot carry a stack's own band.
+FEWEST_FOR_BAND = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One figure of one data file, with its physical bounds."""
+
+    folder: str
+    file: str
+    key: str
+    low: float
+    high: float
+    step: float
+
+
+def _fraction(folder: str, file: str, key: str, low: float, high: float = 1.0) -> Parameter:
+    return Parameter(folder=folder, file=file, key=key, low=low, high=high, step=0.01)
+
+
+def _size(folder: str, file: str, key: str, low: float, high: float) -> Parameter:
+    return Parameter(folder=folder, file=file, key=key, low=low, high=high, step=(high - low) / 200)
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    _fraction("gpus", "ampere", "matmul_peak_fraction", 0.5, 0.90),
+    _size("gpus", "ampere", "matmul_half_features", 32, 1024),
+    _size("gpus", "ampere", "matmul_half_tokens", 16, 1024),
+    _fraction("gpus", "ampere", "attention_peak_fraction", 0.3, 0.75),
+    _fraction("gpus", "ampere", "link_fraction", 0.5, 0.9),
+    _fraction("gpus", "ampere", "network_fraction", 0.2, 0.95),
+    _fraction("gpus", "hopper", "matmul_peak_fraction", 0.4, 0.82),
+    _fraction("gpus", "hopper", "low_precision_peak_fraction", 0.3, 0.80),
+    _size("gpus", "hopper", "matmul_half_features", 32, 2048),
+    _size("gpus", "hopper", "matmul_half_tokens", 16, 1024),
+    _fraction("gpus", "hopper", "attention_peak_fraction", 0.3, 0.75),
+    _fraction("gpus", "blackwell", "matmul_peak_fraction", 0.3, 0.85),
+    _fraction("gpus", "blackwell", "low_precision_peak_fraction", 0.3, 0.85),
+    _size("gpus", "blackwell", "matmul_half_features", 32, 2048),
+    _fraction("gpus", "blackwell", "attention_peak_fraction", 0.3, 0.75),
+    _fraction("gpus", "blackwell-ultra", "low_precision_peak_fraction", 0.3, 0.85),
+    _size("stacks", "megatron", "traffic_multiple", 0.8, 3.0),
+    _fraction("stacks", "megatron", "data_overlap_fraction", 0.0),
+    _fraction("stacks", "megatron", "tensor_overlap_fraction", 0.0),
+    _size("stacks", "megatron", "exposed_sends", 0.0, 2.0),
+    _fraction("stacks", "megatron", "expert_overlap_fraction", 0.0),
+    _size("stacks", "megatron", "host_expert_layer_seconds", 0.0, 0.02),
+    _size("stacks", "megatron", "expert_half_tokens", 0, 4000),
+    _size("stacks", "composer", "traffic_multiple", 0.8, 5.0),
+    _fraction("stacks", "composer", "data_overlap_fraction", 0.0),
+    _fraction("stacks", "composer", "attention_multiple", 0.3),
+    _size("stacks", "fsdp2", "traffic_multiple", 0.8, 5.0),
+    _fraction("stacks", "fsdp2", "attention_multiple", 0.3),
+    _fraction("stacks", "deepspeed", "data_overlap_fraction", 0.0),
+    _size("stacks", "deepspeed", "data_hop_multiple", 1.0, 20.0),
+    _size("stacks", "nanotron", "traffic_multiple", 0.8, 12.0),
+    _size("stacks", "nanotron", "host_layer_seconds", 0.0, 0.02),
+    _size("stacks", "nanotron", "host_collective_seconds", 0.0, 0.002),
+    _size("stacks", "nanotron", "host_pipelined_rank_seconds", 0.0, 0.02),
+    _size("stacks", "nanotron", "step_seconds", 0.0, 1.0),
+    _fraction("stacks", "nanotron", "data_overlap_fraction", 0.0),
+    _fraction("stacks", "nanotron", "gather_overlap_fraction", 0.0),
+    _size("stacks", "nanotron", "exposed_sends", 0.0, 10.0),
+    _fraction("stacks", "nanotron", "network_fraction", 0.02),
+    _size("stacks", "nanotron", "data_hop_multiple", 1.0, 50.0),
+    _size("stacks", "nanotron", "stall_seconds", 0.0, 3.0),
+    _size("stacks", "nanotron", "near_capacity_slowdown", 1.0, 12.0),
+)
+
+
+class Fit:
+    """The fitted cases, and what they say of each set of values."""
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self.cases = cases
+        self.groups = grouped(cases)
+        self.measured = np.array([case.seconds for case in cases])
+        counts = Counter(case.source for case in cases)
+        self.weights = np.array([counts[case.source] ** -0.25 for case in cases])
+        self._cache: dict[tuple[int, tuple[float, ...]], FloatArray] = {}
+
+    def residuals(self, values: FloatArray) -> FloatArray:
+        """Return the logarithms of estimated over measured."""
+        best = np.full(len(self.cases), np.inf)
+        for number, group in enumerate(self.groups):
+            np.minimum.at(best, group.owner, self._seconds(number, group, values))
+        logarithms: FloatArray = np.log(best / self.measured)
+        return logarithms
+
+    def _seconds(self, number: int, group: Group, values: FloatArray) -> FloatArray:
+        base = load_efficiency(group.job.profile.name, group.hardware.gpu.id)
+        mine = [i for i, one in enumerate(PARAMETERS) if one.file in (base.gpu.name, base.stack.name)]
+        key = (number, tuple(values[mine]))
+        if key not in self._cache:
+            efficiency = changed(base, {i: float(values[i]) for i in mine})
+            self._cache[key] = step_seconds(group.layouts, group.job, group.hardware, efficiency, group.peaks).total
+        return self._cache[key]
+
+
+def changed(base: Efficiency, values: Mapping[int, float]) -> Efficiency:
+    """Return the efficiencies with some parameters' values in place."""
+    of: dict[str, dict[str, Any]] = {"gpus": {}, "stacks": {}}
+    for index, value in values.items():
+        of[PARAMETERS[index].folder][PARAMETERS[index].key] = value
+    return dataclasses.replace(
+        base, gpu=dataclasses.replace(base.gpu, **of["gpus"]), stack=dataclasses.replace(base.stack, **of["stacks"])
+    )
+
+
+def start_values() -> FloatArray:
+    """Return what the data files say now, inside the bounds."""
+    values = []
+    for one in PARAMETERS:
+        text = _path(one.folder, one.file).read_text(encoding="utf-8")
+        found = re.search(rf"^{one.key} = (\S+)", text, re.MULTILINE)
+        values.append(float(found[1]) if found else one.low)
+    return np.clip(values, [one.low for one in PARAMETERS], [one.high for one in PARAMETERS])
+
+
+def fitted_values(fit: Fit, values: FloatArray) -> FloatArray:
+    """Return the values of least weighted squares, by damped Gauss-Newton steps inside the bounds."""
+    low, high = (np.array([getattr(one, end) for one in PARAMETERS]) for end in ("low", "high"))
+    span, damping = high - low, 1e-2
+    residual = fit.residuals(values)
+    for _ in range(ITERATIONS):
+        weight = fit.weights * np.sqrt(np.minimum(1.0, HUBER / np.maximum(np.abs(residual), 1e-12)))
+        slopes = np.empty((residual.size, values.size))
+        for index, one in enumerate(PARAMETERS):
+            moved = values.copy()
+            moved[index] += one.step if values[index] + one.step <= one.high else -one.step
+            slopes[:, index] = (fit.residuals(moved) - residual) / (moved[index] - values[index]) * span[index]
+        jacobian, weighted = slopes * weight[:, None], residual * weight
+        while damping < 1e6:
+            normal = jacobian.T @ jacobian
+            free = np.ones(values.size, dtype=bool)
+            gradient = jacobian.T @ weighted
+            free &= ~((values <= low) & (gradient > 0)) & ~((values >= high) & (gradient < 0))
+            inner = normal[np.ix_(free, free)] + damping * np.diag(np.diag(normal)[free] + 1e-6)
+            move = np.zeros(values.size)
+            move[free] = -np.linalg.solve(inner, gradient[free])
+            trial = np.clip(values + move * span, low, high)
+            found = fit.residuals(trial)
+            if _loss(found, fit.weights) < _loss(residual, fit.weights):
+                gain = _loss(residual, fit.weights) - _loss(found, fit.weights)
+                values, residual, damping = trial, found, damping / 3
+                break
+            damping *= 4
+        else:
+            return values
+        if gain < 1e-5 * _loss(residual, fit.weights):
+            return values
+    return values
+
+
+def _loss(residual: FloatArray, weights: FloatArray) -> float:
+    size = np.abs(residual)
+    return float((weights**2 * np.where(size <= HUBER, size**2, HUBER * (2 * size - HUBER))).sum())
+
+
+def unseen_residuals(cases: Sequence[Case], values: FloatArray) -> FloatArray:
+    """Return the logarithms of estimated over measured, each case by a fit to the folds it is not in."""
+    fold = np.array([zlib.crc32(case.identity[::-1].encode()) % FOLDS for case in cases])
+    whole, found = Fit(cases), np.empty(len(cases))
+    for number in range(FOLDS):
+        others = Fit([case for case, mine in zip(cases, fold, strict=True) if mine != number])
+        found[fold == number] = whole.residuals(fitted_values(others, values))[fold == number]
+    return found
+
+
+def bands(cases: Sequence[Case], residuals: FloatArray) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return low and high of each stack, with and without experts: quantiles that leave the stated coverage inside."""
+    multiple = np.exp(-residuals)
+    outside = (1 - load_efficiency().common.coverage) / 2
+    found = {}
+    kinds = [(case.framework, "expert_" if case.model.experts_per_token else "") for case in cases]
+    for kind in sorted(set(kinds)):
+        mine = np.array([other == kind for other in kinds])
+        if mine.sum() >= FEWEST_FOR_BAND:
+            low, high = np.quantile(multiple[mine], [outside, 1 - outside])
+            found[kind] = (min(float(low), 1.0), max(float(high), 1.0))
+    return found
+
+
+def write(values: FloatArray, ranges: Mapping[tuple[str, str], tuple[float, float]]) -> None:
+    """Write values and bands into the data files, in place."""
+    for one, value in zip(PARAMETERS, values, strict=True):
+        _set(_path(one.folder, one.file), one.key, value)
+    for (stack, kind), (low, high) in ranges.items():
+        _set(_path("stacks", stack), f"{kind}low", low)
+        _set(_path("stacks", stack), f"{kind}high", high)
+
+
+def _set(path: Path, key: str, value: float) -> None:
+    text = path.read_text(encoding="utf-8")
+    written, count = re.subn(rf"^{key} = \S+", f"{key} = {float(f'{value:.3g}')!r}", text, flags=re.MULTILINE)
+    if count != 1:
+        raise ValueError(f"{path.name}: {key} stands there {count} times, not once.")
+    path.write_text(written, encoding="utf-8")
+
+
+def _path(folder: str, file: str) -> Path:
+    return Path(str(resources.files("planners.timing") / folder / f"{file}.toml"))
+
+
+def main() -> None:
+    """Fit, print, and write where asked to."""
+    parser = argparse.ArgumentParser(description="Fit the time model to the fitted part of the published runs.")
+    parser.add_argument("--write", action="store_true", help="write the values into planners/timing")
+    arguments = parser.parse_args()
+    fit = Fit([case for case in all_cases()[0] if not case.held_out])
+    before = start_values()
+    values = fitted_values(fit, before)
+    print(f"{len(fit.cases)} cases, loss {_loss(fit.residuals(before), fit.weights):.3f}", end="")
+    print(f" -> {_loss(fit.residuals(values), fit.weights):.3f}")
+    for one, old, new in zip(PARAMETERS, before, values, strict=True):
+        edge = "  (at its bound)" if new in (one.low, one.high) else ""
+        print(f"{one.file:10} {one.key:30} {old:10.4g} -> {new:10.4g}{edge}")
+    ranges = bands(fit.cases, unseen_residuals(fit.cases, values))
+    for (stack, kind), (low, high) in ranges.items():
+        print(f"{stack:10} {kind}band {low:.2f} to {high:.2f}")
+    if arguments.write:
+        write(values, ranges)
+
+
+if __name__ == "__main__":
+    main()

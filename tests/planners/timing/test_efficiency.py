@@ -1,0 +1,62 @@
+import pytest
+
+from planners.timing import efficiency
+from planners.timing.efficiency import CommonEfficiency, StackEfficiency, load_efficiency
+
+FRACTIONS = (
+    "matmul_peak_fraction",
+    "low_precision_peak_fraction",
+    "attention_peak_fraction",
+    "memory_bandwidth_fraction",
+    "link_fraction",
+    "network_fraction",
+)
+STACKS = sorted(efficiency._stacks())
+
+
+def test_a_card_is_found_by_the_start_of_its_id():
+    assert load_efficiency("megatron", "a100-pcie-40gb").gpu.name == "ampere"
+    assert load_efficiency("megatron", "gb200-nvl-186gb").gpu.name == "blackwell"
+    assert load_efficiency("megatron", "gb300-nvl-279gb").gpu.name == "blackwell-ultra"
+
+
+def test_a_card_of_no_measured_generation_says_so():
+    assert "no measured generation" in load_efficiency("megatron", "mi300x-192gb").provenance
+
+
+def test_a_stack_without_a_file_is_timed_as_the_textbook_s():
+    assert load_efficiency("unheard-of").stack.name == "reference"
+
+
+def test_a_stack_like_another_takes_its_kernels_and_keeps_its_own_band():
+    own, kin = load_efficiency("accelerate").stack, load_efficiency("composer").stack
+    assert own.traffic_multiple == kin.traffic_multiple
+    assert not own.measured
+    assert own.low < kin.low < 1 < kin.high < own.high
+    assert load_efficiency("accelerate").band(experts=False) == (own.low, own.high)
+
+
+@pytest.mark.parametrize("name", sorted(efficiency._gpus()))
+def test_what_cards_reach_is_above_nothing_and_at_most_the_datasheet(name: str):
+    card = efficiency._gpus()[name]
+    assert all(0 < getattr(card, key) <= 1 for key in FRACTIONS)
+    assert card.provenance
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_what_stacks_hide_is_a_part_and_their_bands_hold_the_estimate(name: str):
+    stack = efficiency._stacks()[name]
+    assert 0 <= stack.data_overlap_fraction <= 1
+    assert 0 <= stack.tensor_overlap_fraction <= 1
+    assert 0 < stack.low < 1 < stack.high
+    assert 0 < stack.expert_low < 1 < stack.expert_high
+    assert stack.near_capacity_slowdown >= 1
+    assert stack.provenance
+
+
+def test_a_file_with_a_missing_or_unknown_key_raises():
+    with pytest.raises(ValueError, match="coverage"):
+        efficiency._read(CommonEfficiency, {})
+    whole = dict.fromkeys(StackEfficiency.__dataclass_fields__, 1)
+    with pytest.raises(ValueError, match="luck"):
+        efficiency._read(StackEfficiency, {**whole, "luck": 1})

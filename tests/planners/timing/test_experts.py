@@ -1,0 +1,80 @@
+"""Mixtures of experts in time: short products, tokens sent to experts, experts' share of a rank."""
+
+import numpy as np
+import pytest
+
+from planners.huggingface import describe_config
+from planners.timing.communication import communication_of
+from planners.timing.compute import layer_seconds
+from planners.timing.traffic import expert_seconds_per_layer, expert_token_bytes, stage_parameters
+from tests.planners.factories import hardware
+from tests.planners.timing.efficiencies import plain
+from tests.planners.training_cases import job, one_layout
+
+# 8 experts of 3 x 4096 x 14336 in each of 32 layers, two for each token.
+MIXTRAL = describe_config(
+    {
+        "model_type": "mixtral",
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    name="mixtral",
+)
+EXPERT = 3 * 4096 * 14336
+
+
+def asked():
+    return job("megatron", model=MIXTRAL, sequence_length=4096, global_batch_size=16)
+
+
+def test_expert_parallelism_divides_the_experts_only():
+    whole, divided = (stage_parameters(one_layout(expert_parallel=ranks), asked())[0] for ranks in (1, 8))
+    # 7/8 of 8 experts in 32 layers go.
+    assert whole - divided == pytest.approx(32 * 8 * EXPERT * 7 / 8)
+
+
+def test_every_expert_of_a_rank_pays_for_its_short_product():
+    efficiency = plain(expert_half_tokens=100.0)
+    part = asked().layers[0]
+    all_eight, one = (
+        layer_seconds(part, one_layout(expert_parallel=ranks), asked(), hardware(8), efficiency).forward[0]
+        for ranks in (1, 8)
+    )
+    # Seven experts fewer, each 100 tokens of 2 x 3 x 4096 x 14336 operations at half of 989.4 TFLOP/s.
+    assert all_eight - one == pytest.approx(7 * 100 * 2 * EXPERT / (0.5 * 989.4e12))
+
+
+def test_within_a_node_tokens_go_to_each_of_their_experts():
+    seconds = expert_seconds_per_layer(one_layout(expert_parallel=8), asked(), hardware(8), plain())[0]
+    # Four times two copies of 4,096 x 4,096 x 2 bytes, 7/8 of them to other ranks, at half of 450 GB/s.
+    assert seconds == pytest.approx(4 * 2 * 4096 * 4096 * 2 * 7 / 8 / 225e9)
+
+
+def test_between_nodes_a_token_goes_once_to_each_node():
+    seconds = expert_seconds_per_layer(one_layout(expert_parallel=16), asked(), hardware(16), plain())[0]
+    # Two nodes: the other one has at least one of two experts with 1 - 1/4; half of 50 GB/s.
+    assert seconds == pytest.approx(4 * 4096 * 4096 * 2 * 0.75 / 25e9)
+
+
+def test_tensor_parallel_ranks_share_the_tokens():
+    assert expert_token_bytes(one_layout(tensor_parallel=4), asked())[0] == 4096 * 4096 * 2 / 4
+
+
+def test_experts_have_a_line_in_the_communication_table():
+    rows = communication_of(one_layout(data_parallel=8, expert_parallel=8), 0, asked(), hardware(8), plain())
+    row = next(row for row in rows if row.group == "expert")
+    # 16 sequences over 8 ranks: two micro-batches of 32 layers, four exchanges each.
+    assert (row.operation, row.calls_per_step) == ("all_to_all", 4 * 32 * 2)
+    assert row.bytes_per_layer == 4 * 2 * 4096 * 4096 * 2
+
+
+def test_dense_models_send_nothing_to_experts():
+    efficiency = plain()
+    one = one_layout(expert_parallel=1)
+    assert expert_seconds_per_layer(one, job("megatron"), hardware(8), efficiency) == pytest.approx(np.zeros(1))

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from planners.timing.pace import host_seconds_per_layer, micro_batch_pace
+from planners.timing.traffic import rank_groups
+from tests.planners.factories import hardware, llama
+from tests.planners.timing.efficiencies import plain
+from tests.planners.training_cases import job, one_layout
+
+# A vocabulary so small that the head takes nothing beside a layer.
+MODEL = llama(vocab_size=128)
+
+
+def pace(efficiency, *, framework="reference", micro_batches=8, model=MODEL, attention="flash", **degrees):
+    one = one_layout(**degrees)
+    batch = micro_batches * degrees.get("data_parallel", 1) * degrees.get("micro_batch_size", 1)
+    asked = job(framework, model=model, sequence_length=4096, global_batch_size=batch, attention=attention)
+    groups = rank_groups(one, asked, hardware(8), efficiency)
+    return micro_batch_pace(one, asked, hardware(8), efficiency, groups)
+
+
+def test_the_host_needs_more_for_collectives_and_for_a_pipeline_beside_them():
+    efficiency = plain(host_layer_seconds=1e-3, host_collective_seconds=1e-4, host_pipelined_rank_seconds=2e-3)
+
+    def seconds(**degrees):
+        return host_seconds_per_layer(one_layout(**degrees), job(model=MODEL), hardware(8), efficiency)[0]
+
+    assert seconds() == pytest.approx(1e-3)
+    # Eight collectives a layer and micro-batch.
+    assert seconds(tensor_parallel=4) == pytest.approx(1e-3 + 8e-4)
+    # Sixteen ranks span two nodes of eight.
+    assert seconds(tensor_parallel=16) == pytest.approx(1e-3 + 16e-4)
+    assert seconds(tensor_parallel=4, pipeline_parallel=2) == pytest.approx(1e-3 + 8e-4 + 4 * 2e-3)
+    assert seconds(pipeline_parallel=2) == pytest.approx(1e-3)
+
+
+def test_a_layer_is_as_slow_as_its_host():
+    # Half a second a layer is more than any kernel here: 32 layers, a third forward and two thirds backward.
+    slow = pace(plain(host_layer_seconds=0.5))
+    fast = pace(plain())
+    waiting = 32 * 0.5 - (fast.forward + fast.backward - slow_accumulation(fast))[0]
+    assert (slow.forward - fast.forward)[0] == pytest.approx(waiting / 3, rel=0.02)
+    assert (slow.forward + slow.backward)[0] == pytest.approx(16.0, rel=0.02)
+
+
+def slow_accumulation(fast):
+    # Reading 2-byte gradients of 6.98e9 parameters, reading and writing their sum, at half of 3.35 TB/s: 25 ms.
+    return np.full_like(fast.forward, 3 * 2 * 6.98e9 / (0.5 * 3.35e12))
+
+
+def test_a_host_that_is_faster_than_the_kernels_costs_nothing():
+    assert pace(plain(host_layer_seconds=1e-6)).forward[0] == pace(plain()).forward[0]
+
+
+def test_gradients_are_added_up_once_a_micro_batch_where_a_rank_keeps_them_whole():
+    alone, several = pace(plain(), micro_batches=1), pace(plain(), micro_batches=2)
+    parameters = MODEL.parameters
+    # The textbook's gradients have 2 bytes: two reads and a write at half of 3.35 TB/s.
+    assert (several.backward - alone.backward)[0] == pytest.approx(6 * parameters / (0.5 * 3.35e12))
+    sharded = {"data_parallel": 8, "zero_stage": 2}
+    assert (
+        pace(plain(), micro_batches=2, **sharded).backward[0] == pace(plain(), micro_batches=1, **sharded).backward[0]
+    )
+
+
+def test_a_wider_sum_moves_more_and_a_product_that_adds_moves_nothing():
+    # DeepSpeed adds bf16 gradients to fp32 sums, 2 + 2 x 4 bytes; the textbook bf16 to bf16, 3 x 2.
+    def added(framework, **stack):
+        return (
+            pace(plain(**stack), framework=framework).backward
+            - pace(plain(**stack), framework=framework, micro_batches=1).backward
+        )[0]
+
+    assert added("deepspeed") / added("reference") == pytest.approx(10 / 6)
+    assert added("deepspeed", adds_gradients_in_products=True) == 0.0
+
+
+def test_the_other_stages_fill_the_pipeline():
+    one = pace(plain(), pipeline_parallel=4)
+    busy = (one.forward + one.backward + one.recompute + one.exchange)[0]
+    # Three stages as slow as the slowest.
+    assert one.fill[0] == pytest.approx(3 * busy, rel=0.01)
+
+
+def test_the_head_makes_the_last_stage_the_slowest_and_is_filled_once():
+    model = llama(vocab_size=1_000_000)
+    one, small = pace(plain(), model=model, pipeline_parallel=32), pace(plain(), pipeline_parallel=32)
+    # The head's 4.1e9 elements are 18.8 layers' of 0.218e9, less what a layer does beside products.
+    assert 17 * small.forward[0] < one.forward[0] < 19 * small.forward[0]
+    assert one.fill[0] < 2 * small.fill[0]
+
+
+def test_tensor_parallel_traffic_overlaps_under_sequence_parallelism_and_flash_attention_only():
+    hiding = plain(tensor_overlap_fraction=0.75)
+    whole = pace(plain(), tensor_parallel=8).exchange[0]
+    assert pace(hiding, tensor_parallel=8).exchange[0] == pytest.approx(whole)
+    assert pace(hiding, tensor_parallel=8, sequence_parallel=True).exchange[0] == pytest.approx(whole / 4)
+    eager = pace(hiding, tensor_parallel=8, sequence_parallel=True, attention="eager").exchange[0]
+    assert eager == pytest.approx(whole)
