@@ -7,6 +7,8 @@ from planners.layout.candidates import Candidates
 from planners.memory.job import Job
 from planners.memory.stages import all_stages
 from planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
+from planners.sharding import ShardingPolicy, ShardLayout, framework_policy
+from planners.sharding.weights import checkpoint_tensor
 
 MESH_ORDER = ("pipeline", "data", "context", "tensor")
 
@@ -34,11 +36,20 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
             )
             for row in range(rows.owner.size)
         ),
-        weights=_weights(job, int(one.tensor_parallel[0])),
+        weights=_weights(job, _shard_layout(one), framework_policy(job.profile.name, int(one.zero_stage[0]))),
     )
 
 
-def _weights(job: Job, tensor_parallel: int) -> tuple[ShardedWeight, ...]:
+def _shard_layout(one: Candidates) -> ShardLayout:
+    """Return the degrees of the first layout; the table shows shapes before ZeRO or FSDP cuts them."""
+    return ShardLayout(
+        tensor_parallel=int(one.tensor_parallel[0]),
+        replicas=int(one.data_parallel[0] * one.context_parallel[0]),
+        expert_parallel=int(one.expert_parallel[0]),
+    )
+
+
+def _weights(job: Job, layout: ShardLayout, policy: ShardingPolicy) -> tuple[ShardedWeight, ...]:
     """Return every kind of weight once, with how many there are; names have `*` for layer and expert."""
     copies: dict[tuple[str, tuple[int, ...]], int] = {}
     first: dict[tuple[str, tuple[int, ...]], Weight] = {}
@@ -46,14 +57,14 @@ def _weights(job: Job, tensor_parallel: int) -> tuple[ShardedWeight, ...]:
         for weight in (*part.frozen, *part.trainable):
             key = (weight.name.format(layer="*", expert="*"), weight.shape)
             first.setdefault(key, weight)
-            copies[key] = copies.get(key, 0) + part.block.repeats * weight.experts
+            copies[key] = copies.get(key, 0) + part.block.repeats * weight.tensors
     return tuple(
         ShardedWeight(
             name=name,
             shape=shape,
             split=str(first[name, shape].split),
             axis=first[name, shape].dim,
-            local_shape=first[name, shape].local_shape(tensor_parallel),
+            local_shape=checkpoint_tensor(first[name, shape], layout, policy),
             copies=count,
         )
         for (name, shape), count in copies.items()

@@ -1,10 +1,15 @@
+import math
+
+import pytest
+
 from planners.layout.sharding import sharding_of
 from tests.planners.factories import llama
+from tests.planners.sharding.models import GPT_OSS, spec
 from tests.planners.training_cases import job, one_layout
 
 
-def sharding(**degrees: int):
-    return sharding_of(one_layout(**degrees), 0, job("megatron"))
+def sharding(framework: str = "megatron", **degrees: int):
+    return sharding_of(one_layout(**degrees), 0, job(framework))
 
 
 def test_the_mesh_has_tensor_innermost():
@@ -32,6 +37,20 @@ def test_every_parameter_is_in_the_table_once():
     assert counted == llama().parameters
 
 
-def test_vocabulary_is_cut_in_ceilings():
-    head = next(weight for weight in sharding(tensor_parallel=4).weights if weight.name == "lm_head.weight")
-    assert (head.split, head.axis, head.local_shape) == ("vocabulary", 0, (32064, 4096))
+@pytest.mark.parametrize(
+    ("framework", "rows"),
+    # Megatron pads 128,256 rows to a multiple of 128 x 4, 128,512; DTensor cuts them as they are.
+    [("megatron", 32128), ("fsdp2", 32064), ("reference", 32064)],
+)
+def test_the_vocabulary_is_cut_as_the_framework_does(framework: str, rows: int):
+    weights = sharding(framework, tensor_parallel=4).weights
+    head = next(weight for weight in weights if weight.name == "lm_head.weight")
+    assert (head.split, head.axis, head.local_shape) == ("vocabulary", 0, (rows, 4096))
+
+
+def test_fused_experts_are_one_tensor_a_layer():
+    table = sharding_of(one_layout(tensor_parallel=2), 0, job("megatron", model=spec(GPT_OSS)))
+    counted = sum(weight.copies * math.prod(weight.shape) for weight in table.weights)
+    assert counted == spec(GPT_OSS).parameters
+    first = next(weight for weight in table.weights if weight.name.endswith("experts.gate_up_proj"))
+    assert (first.copies, first.shape, first.local_shape) == (2, (4, 16, 48), (4, 16, 24))

@@ -1,0 +1,33 @@
+"""Who holds what of every weight: tensor, expert, pipeline and ZeRO or FSDP sharding, as each stack does it."""
+
+from planners.sharding.groups import Group, Shard
+from planners.sharding.layout import Mesh, ShardLayout
+from planners.sharding.policy import POLICIES, KeyValueHeads, ShardingPolicy, framework_policy, sharding_policy
+from planners.sharding.ranks import (
+    Account,
+    RankElements,
+    account,
+    first_rank_elements,
+    rank_elements,
+    rank_shards,
+    shards,
+)
+
+__all__ = [
+    "POLICIES",
+    "Account",
+    "Group",
+    "KeyValueHeads",
+    "Mesh",
+    "RankElements",
+    "Shard",
+    "ShardLayout",
+    "ShardingPolicy",
+    "account",
+    "first_rank_elements",
+    "framework_policy",
+    "rank_elements",
+    "rank_shards",
+    "sharding_policy",
+    "shards",
+]
