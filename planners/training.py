@@ -39,14 +39,14 @@ def plan_training(question: TrainingQuestion) -> TrainingAnswer:
     fixed degrees that cannot exist, and `NotYetAvailable` for what this version
     does not plan.
     """
-    answer = _plan(question)
+    answer = plan_without_advice(question)
     if answer.verdict == "fits":
         return answer
-    return dataclasses.replace(answer, advice=advice_for(question, _plan))
+    return dataclasses.replace(answer, advice=advice_for(question, plan_without_advice))
 
 
-def _plan(question: TrainingQuestion) -> TrainingAnswer:
-    """Return the answer without advice."""
+def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
+    """Return the answer of `plan_training` without its advice; raises the same."""
     check_question(question)
     check_fixed(question)
     efficiency = load_efficiency()
