@@ -117,11 +117,26 @@ def _kept_elements(block: Block, kernels: Kernels, element_bytes: int) -> dict[s
         if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32:
             # The norm's input upcast to fp32, and its normalised copy beside the output.
             kept[operation.inputs[0]] = float(FP32_BYTES + element_bytes)
+    if kernels.packed_query_keeps_all:
+        _keep_packed(block, kept, element_bytes)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
                 kept[operation.inputs[0]] = 2.0 * element_bytes
     return kept
+
+
+def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> None:
+    """Count keys and values twice where the query is a view of the buffer that holds all three.
+
+    That is so where all three are as wide: one permutation makes the buffer, of
+    which the query is kept, and keys and values are copied once more for the rotation.
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    for operation in block.operations:
+        if operation.kind is OperationKind.ATTENTION and len({widths[name] for name in operation.inputs}) == 1:
+            for name in operation.inputs[1:]:
+                kept[name] = 2.0 * element_bytes
 
 
 def _kept_names(operation: Operation) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ class Activity:
     `stage` is what all its layers keep of one micro-batch, `layer` and
     `checkpoint` what a layer keeps and what a fully recomputed one keeps,
     `recomputed_layers` how many are, `working_set` one layer with everything,
-    `transient` the gradients that meet inside a layer's backward pass.
+    `transient` the gradients that meet inside a layer's backward pass, `gathered`
+    the buffers that tensor parallelism gathers into and scatters from.
     """
 
     stage: FloatArray
@@ -35,6 +36,7 @@ class Activity:
     transient: FloatArray
     head: FloatArray
     logits: FloatArray
+    gathered: FloatArray
 
 
 def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
@@ -89,6 +91,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
         head=np.where(rows.has_head, head, 0.0),
         logits=np.where(rows.has_head, _logits(layouts, rows, job, tokens, tensor), 0.0),
+        gathered=np.where(
+            sequence_division > 1, tokens * job.model.hidden_size * profile.kernels.gathered_workspace_bytes, 0.0
+        ),
     )
 
 
@@ -96,7 +101,9 @@ def _logits(layouts: Candidates, rows: StageRows, job: Job, tokens: FloatArray, 
     """Return logits, their upcast and their gradient at the worst moment, or one chunk of a fused loss."""
     model, loss = job.model, job.profile.loss
     division = tensor if loss.vocabulary_parallel else 1.0
-    plain = tokens * model.vocabulary_size * loss.logits_bytes / division
+    accumulates = layouts.micro_batches(job.global_batch_size)[rows.owner] > 1
+    held = loss.logits_bytes + np.where(accumulates, loss.kept_logits_bytes, 0)
+    plain = tokens * model.vocabulary_size * held / division
     chunks = np.ceil(model.vocabulary_size / model.hidden_size)
     chunk_tokens = 2.0 ** np.ceil(np.log2(np.maximum(np.ceil(tokens / chunks), 1.0)))
     fused = np.minimum(chunk_tokens, tokens) * model.vocabulary_size * FUSED_CHUNK_BYTES

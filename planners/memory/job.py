@@ -8,7 +8,7 @@ from planners.architecture import Block, ModelSpec, Weight
 from planners.errors import InvalidQuestion
 from planners.memory.adapters import adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
-from planners.memory.profile import Profile, StateBytes
+from planners.memory.profile import Profile, StateBytes, load_profile
 from planners.precision import Precision, dtype_bytes, training_precision
 from planners.questions import Lora, TrainingQuestion
 
@@ -69,6 +69,11 @@ def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQues
         return InvalidQuestion(
             f"{name} is planned for {known}, not {question.optimizer!r}.", pointer="/training/optimizer"
         )
+    if question.kernels is not None and question.kernels not in profile.kernel_choices:
+        known = ", ".join(profile.kernel_choices) or "only one way of running them"
+        return InvalidQuestion(
+            f"{name} knows {known}, not {question.kernels[:40]!r} kernels.", pointer="/training/kernels"
+        )
     return None
 
 
@@ -80,6 +85,8 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     if problem is not None:
         raise problem
     model = question.model
+    if question.kernels is not None:
+        profile = load_profile(profile.name, question.kernels)
     return Job(
         model=model,
         profile=profile,

@@ -74,7 +74,9 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         autocast_copies=(policy == "autocast_copies") & (states.parameter != job.precision.compute_bytes),
         keeps_gradients=np.broadcast_to(keeps, stage.shape),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
-        constant_activations=held.dequantized + (rotary_table_bytes(job) if has_transients else 0),
+        constant_activations=held.dequantized
+        + active.gathered
+        + (rotary_table_bytes(job) if has_transients else 0),
         buckets=buckets,
     )
 
@@ -171,7 +173,8 @@ def _optimizer_step(moment: Moment) -> FloatArray:
     """Return the optimizer's step, with its temporaries where it does not work in place."""
     held = moment.held
     on_device = moment.layouts.offload[moment.rows.owner] == 0
-    transient = np.where(on_device, moment.job.profile.optimizer_transient_bytes * held.local_parameters, 0.0)
+    copies = moment.job.profile.optimizer_transient_copies * moment.job.states.parameter
+    transient = np.where(on_device, copies * held.local_parameters, 0.0)
     nothing = np.zeros_like(held.parameters)
     return _items(
         moment,
