@@ -33,9 +33,21 @@ class KeptBytes:
     score_bytes: float
 
 
-def kept_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> KeptBytes:
-    """Return what one layer keeps when nothing is recomputed."""
-    kept = _kept_elements(block, kernels, element_bytes)
+def kept_bytes(
+    block: Block,
+    kernels: Kernels,
+    *,
+    attention: str,
+    element_bytes: int,
+    learning: frozenset[str] | None = None,
+) -> KeptBytes:
+    """Return what one layer keeps when nothing is recomputed.
+
+    `learning` names the matrix products whose weights (or adapters) learn, None
+    meaning all: the gradient of a frozen matrix's input needs the matrix and not
+    the input, so that input is not kept.
+    """
+    kept = _kept_elements(block, kernels, element_bytes, learning)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     gathered_names = _gathered_inputs(block, kernels)
     gathered = sequence = tensor_total = 0.0
@@ -98,9 +110,16 @@ def checkpoint_width(block: Block) -> int:
     return next(tensor.width for tensor in block.tensors if tensor.name == "residual")
 
 
-def widest_tensor(block: Block) -> int:
-    """Return the features of the layer's widest divided tensor, whose gradients meet in the backward pass."""
-    return max((tensor.width for tensor in block.tensors if tensor.region is Region.TENSOR), default=0)
+def meeting_gradients(block: Block, learning: frozenset[str] | None) -> tuple[int, int]:
+    """Return the widest divided tensor's features, and how many gradients of it meet in the backward pass.
+
+    Two meet while the tensor that the last matrix multiplied is still there; where
+    that matrix is frozen the tensor is not kept, and a third gradient meets them.
+    """
+    widest = max((tensor.width for tensor in block.tensors if tensor.region is Region.TENSOR), default=0)
+    last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
+    is_kept = learning is None or not last or last[0] in learning
+    return widest, 2 if is_kept else 3
 
 
 def has_dropout(block: Block) -> bool:
@@ -108,15 +127,19 @@ def has_dropout(block: Block) -> bool:
     return any(op.kind is OperationKind.ACTIVATION for op in block.operations)
 
 
-def _kept_elements(block: Block, kernels: Kernels, element_bytes: int) -> dict[str, float]:
+def _kept_elements(
+    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None
+) -> dict[str, float]:
     """Return bytes for each element of every tensor that some operation keeps."""
     kept: dict[str, float] = {}
     for operation in block.operations:
+        if operation.kind is OperationKind.MATMUL and learning is not None and operation.name not in learning:
+            continue
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
         if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32:
-            # The norm's input upcast to fp32, and its normalised copy beside the output.
-            kept[operation.inputs[0]] = float(FP32_BYTES + element_bytes)
+            # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
+            kept[operation.inputs[0]] = float(FP32_BYTES + (element_bytes if learning is None else 0))
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
     if kernels.gated_keeps_gate_output:

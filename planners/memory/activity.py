@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
-from planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, selectively_kept_bytes, widest_tensor
+from planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, meeting_gradients, selectively_kept_bytes
 from planners.memory.holdings import adapter_activation_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
@@ -61,7 +61,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     working_set, checkpoint, transient = np.zeros_like(everything), np.zeros_like(everything), np.zeros_like(everything)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         block = part.block
-        whole = kept_bytes(block, profile.kernels, attention=job.attention, element_bytes=size)
+        whole = kept_bytes(block, profile.kernels, attention=job.attention, element_bytes=size, learning=part.learning)
         full = on_rank(replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, job)))
         kept = full
         if is_selective.any():
@@ -78,10 +78,15 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         everything = everything + count * kept
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * checkpoint_width(block) * size / sequence_division)
-        meeting = 2 * widest_tensor(block) / tensor + checkpoint_width(block) / sequence_division
+        widest, count_meeting = meeting_gradients(block, part.learning)
+        meeting = count_meeting * widest / tensor + checkpoint_width(block) / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
     layer = everything / np.maximum(rows.layers, 1)
-    head = on_rank(kept_bytes(job.head.block, profile.kernels, attention=job.attention, element_bytes=size))
+    head = on_rank(
+        kept_bytes(
+            job.head.block, profile.kernels, attention=job.attention, element_bytes=size, learning=job.head.learning
+        )
+    )
     return Activity(
         stage=layer * (rows.layers - recomputed) + checkpoint * recomputed,
         layer=layer,

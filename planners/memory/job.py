@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from planners.architecture import Block, ModelSpec, Weight
 from planners.errors import InvalidQuestion
-from planners.memory.adapters import adapter_weights
+from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
 from planners.memory.profile import Profile, StateBytes, load_profile
 from planners.precision import Precision, dtype_bytes, training_precision
@@ -15,11 +15,16 @@ from planners.questions import Lora, TrainingQuestion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockWeights:
-    """The weights of a block, apart into those that learn and those that only stand by."""
+    """The weights of a block, apart into those that learn and those that only stand by.
+
+    `learning` names the matrix products with a weight or an adapter that learns;
+    None means all of them.
+    """
 
     block: Block
     trainable: tuple[Weight, ...]
     frozen: tuple[Weight, ...]
+    learning: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,4 +129,5 @@ def _apart(block: Block, question: TrainingQuestion) -> BlockWeights:
     if question.method == "full":
         return BlockWeights(block=block, trainable=block.weights, frozen=())
     adapters = adapter_weights(block, question.lora) if block.layers else ()
-    return BlockWeights(block=block, trainable=adapters, frozen=block.weights)
+    learning = adapted_operations(block, question.lora) if block.layers else frozenset()
+    return BlockWeights(block=block, trainable=adapters, frozen=block.weights, learning=learning)

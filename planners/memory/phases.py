@@ -142,6 +142,7 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
         + active.layer * np.maximum(layer - active.recomputed_layers, 0.0)
         + active.working_set
         + active.transient
+        + _held_inputs(moment, layers_above)
     )
     return _items(
         moment,
@@ -151,6 +152,16 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
         logits=np.zeros_like(layer),
         communication=gathered + reduced + moment.buckets,
     )
+
+
+def _held_inputs(moment: Moment, finished: FloatArray) -> FloatArray:
+    """Return what hooks of finished layers still hold: each one's recomputed input and that input's gradient."""
+    job, active = moment.job, moment.active
+    if job.method == "full" or not job.profile.weights.frozen_layers_hold_inputs:
+        return np.zeros_like(finished)
+    recomputed = np.minimum(finished, active.recomputed_layers)
+    result: FloatArray = np.where(moment.gathered_by_layer, 2.0 * active.checkpoint * recomputed, 0.0)
+    return result
 
 
 def _root_reduction(moment: Moment) -> FloatArray:
