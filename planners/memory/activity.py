@@ -107,7 +107,8 @@ def _logits(layouts: Candidates, rows: StageRows, job: Job, tokens: FloatArray, 
     model, loss = job.model, job.profile.loss
     division = tensor if loss.vocabulary_parallel else 1.0
     accumulates = layouts.micro_batches(job.global_batch_size)[rows.owner] > 1
-    held = loss.logits_bytes + np.where(accumulates, loss.kept_logits_bytes, 0)
+    whole = np.where((division > 1) if loss.vocabulary_parallel else False, loss.divided_logits_bytes, loss.logits_bytes)
+    held = whole + np.where(accumulates, loss.kept_logits_bytes, 0)
     plain = tokens * model.vocabulary_size * held / division
     chunks = np.ceil(model.vocabulary_size / model.hidden_size)
     chunk_tokens = 2.0 ** np.ceil(np.log2(np.maximum(np.ceil(tokens / chunks), 1.0)))

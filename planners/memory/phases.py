@@ -36,6 +36,7 @@ class Moment:
     active: Activity
     gathered_by_layer: BoolArray
     gathered_once: BoolArray
+    stays_gathered: BoolArray
     autocast_copies: BoolArray
     keeps_gradients: BoolArray
     others_activations: FloatArray
@@ -63,14 +64,18 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         has_reducer = np.isin(stage, traffic.bucket_zero_stages) & (layouts.data_parallel[rows.owner] > 1)
         buckets = buckets + np.where(has_reducer, states.gradient * held.stage_elements, 0.0)
     has_transients = job.profile.kernels.backward_transients
+    is_gathered = policy == "gathered_by_layer"
+    stays = is_gathered & (layouts.pipeline_parallel[rows.owner] > 1) & np.bool_(traffic.pipelines_gather_once)
+    buckets = buckets + np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0)
     return Moment(
         layouts=layouts,
         rows=rows,
         job=job,
         held=held,
         active=active,
-        gathered_by_layer=policy == "gathered_by_layer",
-        gathered_once=policy == "gathered_once",
+        gathered_by_layer=is_gathered & ~stays,
+        gathered_once=(policy == "gathered_once") | stays,
+        stays_gathered=stays,
         autocast_copies=(policy == "autocast_copies") & (states.parameter != job.precision.compute_bytes),
         keeps_gradients=np.broadcast_to(keeps, stage.shape),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
@@ -128,7 +133,7 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
     root = size * held.root_elements + held.root_frozen
     gathered = np.where(
         moment.gathered_by_layer, root + one_layer + np.where(layer > 0, _prefetch(moment), 0.0), 0.0
-    ) + np.where(moment.gathered_once, root + one_layer * (layer + 1.0), 0.0)
+    ) + np.where(moment.gathered_once, root + one_layer * np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0), 0.0)
     reduced = np.where(is_gathered & (layers_above > 0), traffic.reduce_bytes * held.layer_padded, 0.0)
     is_recomputed = moment.layouts.recompute[moment.rows.owner] == FULL
     copied_layers = np.where(is_recomputed, 1.0, layer + 1.0)

@@ -88,11 +88,13 @@ class Kernels:
 class LossPath:
     """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment.
 
-    `kept_logits_bytes` are those of the micro-batch before, where the stack lets
+    `divided_logits_bytes` take their place where tensor parallelism divides the
+    vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
     go of them only after the next forward pass.
     """
 
     logits_bytes: int
+    divided_logits_bytes: int
     kept_logits_bytes: int
     inside_model: bool
     vocabulary_parallel: bool
@@ -108,7 +110,9 @@ class WeightTraffic:
     forward pass and kept until the backward). `gather_budget_elements` and
     `bucket_elements` are fixed buffers, and `reduce_bytes` the width in which
     gradients of one layer are reduced (0: reduced where they lie).
-    `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
+    `pipelines_gather_once` marks a stack that under pipeline parallelism gathers a
+    stage's weights once a step and sums whole gradients in the reduction's width
+    until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
     hooks hold the recomputed input and its gradient to the end of the backward pass.
     """
 
@@ -119,6 +123,7 @@ class WeightTraffic:
     bucket_copy_of_gradients: bool
     reduce_bytes: int
     gradients_always_resident: bool
+    pipelines_gather_once: bool
     frozen_layers_hold_inputs: bool
 
 
