@@ -27,6 +27,7 @@ from planners.timing.step import step_of
 METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
 ATTENTION_KINDS = ("flash", "eager")
+KERNEL_KINDS = ("eager", "fused", "compiled")
 # Kinds of work whose activations are not derived yet: experts' routing and recurrent layers.
 NOT_YET_PLANNED = (OperationKind.ROUTING, OperationKind.CONVOLUTION, OperationKind.SCAN)
 GIB = 2**30
@@ -76,6 +77,7 @@ def check_question(question: TrainingQuestion) -> None:
         (question.method, METHODS, "/training/method"),
         (question.objective, OBJECTIVES, "/objective"),
         (question.attention, ATTENTION_KINDS, "/training/attention"),
+        (question.kernels or KERNEL_KINDS[0], KERNEL_KINDS, "/training/kernels"),
     ):
         if value not in known:
             raise InvalidQuestion(f"{value[:40]!r} is not one of {', '.join(known)}.", pointer=pointer)

@@ -40,14 +40,15 @@ def kept_bytes(
     attention: str,
     element_bytes: int,
     learning: frozenset[str] | None = None,
+    frozen_input_bytes: int = 0,
 ) -> KeptBytes:
     """Return what one layer keeps when nothing is recomputed.
 
     `learning` names the matrix products whose weights (or adapters) learn, None
     meaning all: the gradient of a frozen matrix's input needs the matrix and not
-    the input, so that input is not kept.
+    the input, so that no more than `frozen_input_bytes` of each of its features are kept.
     """
-    kept = _kept_elements(block, kernels, element_bytes, learning)
+    kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     gathered_names = _gathered_inputs(block, kernels)
     gathered = sequence = tensor_total = 0.0
@@ -128,12 +129,14 @@ def has_dropout(block: Block) -> bool:
 
 
 def _kept_elements(
-    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None
+    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None, frozen_input_bytes: int
 ) -> dict[str, float]:
     """Return bytes for each element of every tensor that some operation keeps."""
     kept: dict[str, float] = {}
     for operation in block.operations:
         if operation.kind is OperationKind.MATMUL and learning is not None and operation.name not in learning:
+            for name in operation.inputs if frozen_input_bytes else ():
+                kept[name] = max(kept.get(name, 0.0), float(frozen_input_bytes))
             continue
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))

@@ -61,7 +61,14 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     working_set, checkpoint, transient = np.zeros_like(everything), np.zeros_like(everything), np.zeros_like(everything)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         block = part.block
-        whole = kept_bytes(block, profile.kernels, attention=job.attention, element_bytes=size, learning=part.learning)
+        whole = kept_bytes(
+            block,
+            profile.kernels,
+            attention=job.attention,
+            element_bytes=size,
+            learning=part.learning,
+            frozen_input_bytes=profile.kernels.four_bit_input_bytes if job.method == "qlora" else 0,
+        )
         full = on_rank(replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, job)))
         kept = full
         if is_selective.any():

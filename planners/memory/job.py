@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planners.architecture import Block, ModelSpec, Weight
+from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion
 from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
@@ -89,9 +89,9 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     problem = why_unsupported(question, profile)
     if problem is not None:
         raise problem
-    model = question.model
     if question.kernels is not None:
         profile = load_profile(profile.name, question.kernels)
+    model = _with_own_head(question.model) if profile.unties_head else question.model
     return Job(
         model=model,
         profile=profile,
@@ -123,6 +123,15 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
         size = dtype_bytes(question.optimizer_state_dtype, pointer="/training/optimizer_state_dtype")
         states = replace(states, moment=size)
     return states
+
+
+def _with_own_head(model: ModelSpec) -> ModelSpec:
+    """Return the model with a head matrix beside the embedding that it shares in the checkpoint."""
+    if not model.tied_head:
+        return model
+    shared = next(weight for weight in model.embedding.weights if weight.split is Split.VOCABULARY)
+    own = replace(shared, name="lm_head.weight", part=Part.HEAD, is_linear=True)
+    return replace(model, head=replace(model.head, weights=(*model.head.weights, own)), tied_head=False)
 
 
 def _apart(block: Block, question: TrainingQuestion) -> BlockWeights:

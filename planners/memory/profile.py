@@ -14,10 +14,7 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, TypeVar
 
-from planners.errors import NotYetAvailable, UnknownName
-
-# Frameworks of the wire contract that have no profile file yet.
-NOT_YET_PROFILED = ("atorch", "composer", "litgpt", "megatron-deepspeed", "torchtune")
+from planners.errors import UnknownName
 
 T = TypeVar("T")
 
@@ -68,6 +65,8 @@ class Kernels:
     and values, so that keeping it keeps copies of them too. Under sequence
     parallelism `gathered_workspace_bytes` live for each token and hidden feature,
     undivided: the gathered input and the output before it is scattered.
+    `four_bit_input_bytes` are kept of each input feature of a frozen matrix in four
+    bits, for each token (0: only the matrix itself is kept).
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -82,6 +81,7 @@ class Kernels:
     backward_transients: bool
     packed_query_keeps_all: bool
     gathered_workspace_bytes: int
+    four_bit_input_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,8 @@ class Profile:
     """One framework's memory behaviour and abilities, with its sources.
 
     `kernel_choices` are the ways of running the model's operations that the file
-    tells apart. `optimizer_transient_copies` counts the copies of the stored
+    tells apart. `unties_head` marks a stack that gives every model a head of its
+    own. `optimizer_transient_copies` counts the copies of the stored
     parameters that the optimizer's step makes (torch's foreach: one).
     """
 
@@ -197,6 +198,7 @@ class Profile:
     optimizer_transient_copies: int
     exact_quantization: bool
     kernel_choices: tuple[str, ...]
+    unties_head: bool
 
 
 def profile_names() -> tuple[str, ...]:
@@ -209,16 +211,10 @@ def profile_names() -> tuple[str, ...]:
 def load_profile(name: str, kernels: str | None = None) -> Profile:
     """Return a framework's profile, changed as its file's table `variants` says for the kernels.
 
-    Raises `NotYetAvailable` for a framework without a profile and `UnknownName`
-    for one that nobody knows.
+    Raises `UnknownName` for a framework that nobody knows.
     """
-    if name in NOT_YET_PROFILED:
-        raise NotYetAvailable(
-            f"framework {name!r} has no memory profile yet; planned today: any, {', '.join(profile_names())}.",
-            pointer="/framework",
-        )
     if name not in profile_names():
-        raise UnknownName(name, ("any", *profile_names(), *NOT_YET_PROFILED), pointer="/framework")
+        raise UnknownName(name, ("any", *profile_names()), pointer="/framework")
     text = (resources.files("planners.memory") / "profiles" / f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     changes = {} if kernels is None else table["variants"][kernels]
@@ -249,6 +245,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         optimizer_transient_copies=table["optimizer_transient_copies"],
         exact_quantization=table["exact_quantization"],
         kernel_choices=tuple(table.get("variants", {})),
+        unties_head=table["unties_head"],
     )
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from planners.memory.activations import checkpoint_width, kept_bytes, selectively_kept_bytes, widest_tensor
+from planners.memory.activations import checkpoint_width, kept_bytes, meeting_gradients, selectively_kept_bytes
 from planners.memory.profile import load_profile
 from tests.planners.factories import gpt, llama
 
@@ -65,4 +65,4 @@ def test_full_recompute_keeps_the_layer_s_input(model):
 
 
 def test_the_widest_tensor_is_the_feed_forward_s():
-    assert widest_tensor(llama().layers[0]) == F
+    assert meeting_gradients(llama().layers[0], None) == (F, 2)
