@@ -28,8 +28,8 @@ METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
 ATTENTION_KINDS = ("flash", "eager")
 KERNEL_KINDS = ("eager", "fused", "compiled")
-# Kinds of work whose activations are not derived yet: experts' routing and recurrent layers.
-NOT_YET_PLANNED = (OperationKind.ROUTING, OperationKind.CONVOLUTION, OperationKind.SCAN)
+# Kinds of work whose activations are not derived yet: recurrent layers.
+NOT_YET_PLANNED = (OperationKind.CONVOLUTION, OperationKind.SCAN)
 GIB = 2**30
 
 
@@ -100,10 +100,10 @@ def check_question(question: TrainingQuestion) -> None:
 def _check_model(question: TrainingQuestion) -> None:
     blocks = question.model.layers
     kinds = {op.kind for block in blocks for op in block.operations}
-    if kinds & set(NOT_YET_PLANNED) or any(weight.experts > 1 for block in blocks for weight in block.weights):
+    if kinds & set(NOT_YET_PLANNED):
         raise NotYetAvailable(
             f"training of {question.model.model_type} models is not planned yet: "
-            "experts and recurrent layers are missing.",
+            "recurrent layers are missing.",
             pointer="/model",
         )
 

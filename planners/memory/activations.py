@@ -143,6 +143,10 @@ def _kept_elements(
         if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32:
             # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
             kept[operation.inputs[0]] = float(FP32_BYTES + (element_bytes if learning is None else 0))
+    if kernels.combine_keeps_expert_outputs:
+        for operation in block.operations:
+            if operation.kind is OperationKind.ROUTING and operation.name == "combine":
+                kept[operation.inputs[0]] = float(element_bytes)
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
     if kernels.gated_keeps_gate_output:

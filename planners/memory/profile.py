@@ -40,6 +40,7 @@ class ShardingRules:
 
     `flat` cuts all elements into equal parts; otherwise every tensor's first
     dimension is cut, and parameters and gradients are padded to the largest part.
+    `cuts_whole_experts` marks a cut between experts that lie in one tensor.
     `gradient_zero_stages` are the stages in which whole gradients exist at all.
     """
 
@@ -50,6 +51,7 @@ class ShardingRules:
     optimizer_from: int
     gradient_zero_stages: tuple[int, ...]
     over_context: bool
+    cuts_whole_experts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,8 @@ class Kernels:
     undivided: the gathered input and the output before it is scattered.
     `four_bit_input_bytes` are kept of each input feature of a frozen matrix in four
     bits, for each token (0: only the matrix itself is kept).
+    `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
+    the last matrix, which the router's gradient needs (Megatron weights before it).
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -82,6 +86,7 @@ class Kernels:
     packed_query_keeps_all: bool
     gathered_workspace_bytes: int
     four_bit_input_bytes: int
+    combine_keeps_expert_outputs: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +146,7 @@ class Capabilities:
     pipeline_parallel: bool
     virtual_pipeline: bool
     context_parallel: bool
+    expert_parallel: bool
     sequence_parallel: tuple[bool, ...]
     even_stages: bool
     stage_rule: str
