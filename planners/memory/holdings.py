@@ -40,6 +40,7 @@ class Holdings:
     head_matrix_elements: FloatArray
     largest_matrix_elements: FloatArray
     dequantized: FloatArray
+    dummy_gradients: FloatArray
 
 
 def shard_ranks(layouts: Candidates, job: Job) -> IntArray:
@@ -113,6 +114,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         dequantized=_by_degree(
             layouts, rows, lambda t: max(dequantized_matrix_bytes(part.frozen, t, job) for part in job.layers)
         ),
+        dummy_gradients=_by_degree(layouts, rows, lambda t: _dummy_gradient_bytes(job, t)),
     )
 
 
@@ -191,6 +193,19 @@ def _largest_matrix(job: Job, tensor_parallel: int) -> int:
         (weight.local_elements(tensor_parallel) // weight.experts for part in job.layers for weight in part.trainable),
         default=0,
     )
+
+
+def _dummy_gradient_bytes(job: Job, tensor_parallel: int) -> int:
+    """Return one compute-precision gradient of every distinct matrix of the layers, one for all experts."""
+    if not job.profile.kernels.dummy_weight_gradients:
+        return 0
+    distinct = {
+        (weight.name.rsplit(".", 2)[-2], weight.shape): weight.local_elements(tensor_parallel) // weight.experts
+        for part in job.layers
+        for weight in part.trainable
+        if weight.is_linear
+    }
+    return job.precision.compute_bytes * sum(distinct.values())
 
 
 def rotary_table_bytes(job: Job) -> int:

@@ -80,6 +80,7 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         keeps_gradients=np.broadcast_to(keeps, stage.shape),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
         constant_activations=held.dequantized
+        + held.dummy_gradients
         + active.gathered
         + (rotary_table_bytes(job) if has_transients else 0),
         buckets=buckets,

@@ -71,6 +71,8 @@ class Kernels:
     bits, for each token (0: only the matrix itself is kept).
     `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
     the last matrix, which the router's gradient needs (Megatron weights before it).
+    `dummy_weight_gradients` marks kernels that add weight gradients up where they
+    accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -87,6 +89,7 @@ class Kernels:
     gathered_workspace_bytes: int
     four_bit_input_bytes: int
     combine_keeps_expert_outputs: bool
+    dummy_weight_gradients: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
