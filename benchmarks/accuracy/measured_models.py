@@ -40,7 +40,9 @@ LATENT = {
 }
 # Gemma 7B's and 2 9B's heads are wider than hidden size over heads (their config.json).
 HEAD_DIM = {"gemma-7b": 256, "gemma-2b": 256, "gemma2-9b": 256}
-MIXTURE = re.compile(r"E(?P<experts>\d+) top(?P<top>\d+) moe_ffn(?P<inner>\d+) shared(?P<shared>\d+) dense(?P<dense>\d+)")
+MIXTURE = re.compile(
+    r"E(?P<experts>\d+) top(?P<top>\d+) moe_ffn(?P<inner>\d+) shared(?P<shared>\d+) dense(?P<dense>\d+)"
+)
 # Mixtral 8x7B's config.json.
 MIXTRAL = {"num_local_experts": 8, "num_experts_per_tok": 2}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -88,7 +89,9 @@ def memory_cases() -> Cases:
     for row in _rows():
         stack = row["framework"].split(" (")[0].split(" v0")[0]
         try:
-            cases.append(_case(row, stack))
+            case = _case(row, stack)
+            cases.append(case)
+            cases.extend(_as_the_driver_showed_it(case, row))
         except (CannotAsk, PlimsollError) as problem:
             left_out[stack, _short(str(problem))] += 1
     return Cases(cases=tuple(cases), left_out=left_out)
@@ -150,6 +153,19 @@ def _case(row: dict[str, str], stack: str) -> MemoryCase:
         is_point=row["use_for"] == "point" and measured is not None,
         is_held_out=is_held_out([stack, *configuration]),
     )
+
+
+def _as_the_driver_showed_it(case: MemoryCase, row: Mapping[str, str]) -> Iterator[MemoryCase]:
+    """Yield the same run as nvidia-smi read it, where the source noted that beside the allocator's figure."""
+    shown = re.search(r"nvidia-smi ([\d.]+) MiB", row["notes"])
+    if shown and case.is_point:
+        yield dataclasses.replace(
+            case,
+            case_id=f"{case.case_id}-nvidia-smi",
+            stack=f"{case.stack[:24]}, nvidia-smi",
+            measured_bytes=float(shown[1]) * 2**20,
+            kind="nvidia-smi",
+        )
 
 
 def _question(row: dict[str, str]) -> TrainingQuestion:
@@ -270,9 +286,7 @@ def _lora(row: Mapping[str, str]) -> Lora:
         modules = [module for word in words for module in MODULES.get(word, "").split()]
     else:
         modules = stated.split()[1:]
-    return Lora(
-        rank=int(rank[1]), target_modules=tuple(modules), double_quantization=row["base_quant"] == "bnb.nf4-dq"
-    )
+    return Lora(rank=int(rank[1]), target_modules=tuple(modules), double_quantization=row["base_quant"] == "bnb.nf4-dq")
 
 
 def _short(problem: str) -> str:

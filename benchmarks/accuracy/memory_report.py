@@ -60,7 +60,8 @@ def confusion_table(predictions: Sequence[MemoryPrediction]) -> Iterator[str]:
                     for fits, ran in ((True, True), (False, False), (True, False), (False, True))
                 ]
                 right = (counts[0] + counts[1]) / len(some)
-                yield f"{name[:24]:24} {part:>9} {counts[0]:>10} {counts[1]:>11} {counts[2]:>13} {counts[3]:>8} {right:>7.1%}"
+                told = f"{counts[0]:>10} {counts[1]:>11} {counts[2]:>13} {counts[3]:>8} {right:>7.1%}"
+                yield f"{name[:24]:24} {part:>9} {told}"
 
 
 def _by_stack(prediction: MemoryPrediction) -> str:

@@ -105,7 +105,7 @@ def experts_divide(layouts: Candidates, job: Job) -> BoolArray:
     """Return where every expert-parallel rank has as many experts, and the ranks are some of those that share data."""
     degree = layouts.expert_parallel
     counts = {weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1} or {1}
-    obeyed = (layouts.data_parallel * layouts.context_parallel) % degree == 0
+    obeyed: BoolArray = (layouts.data_parallel * layouts.context_parallel) % degree == 0
     for count in counts:
         obeyed &= count % degree == 0
     return obeyed

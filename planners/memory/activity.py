@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
-from planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, meeting_gradients, selectively_kept_bytes
+from planners.memory.activations import (
+    KeptBytes,
+    checkpoint_width,
+    kept_bytes,
+    meeting_gradients,
+    selectively_kept_bytes,
+)
 from planners.memory.holdings import adapter_activation_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
@@ -114,7 +120,9 @@ def _logits(layouts: Candidates, rows: StageRows, job: Job, tokens: FloatArray, 
     model, loss = job.model, job.profile.loss
     division = tensor if loss.vocabulary_parallel else 1.0
     accumulates = layouts.micro_batches(job.global_batch_size)[rows.owner] > 1
-    whole = np.where((division > 1) if loss.vocabulary_parallel else False, loss.divided_logits_bytes, loss.logits_bytes)
+    whole = np.where(
+        (division > 1) if loss.vocabulary_parallel else False, loss.divided_logits_bytes, loss.logits_bytes
+    )
     held = whole + np.where(accumulates, loss.kept_logits_bytes, 0)
     plain = tokens * model.vocabulary_size * held / division
     chunks = np.ceil(model.vocabulary_size / model.hidden_size)

@@ -16,7 +16,15 @@ from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import Candidates, FloatArray, IntArray
 from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, frozen_weight_bytes
 from planners.memory.job import BlockWeights, Job
-from planners.memory.shards import Divisions, divisions, moment_bytes, over_experts, padded_elements, shard_elements, split_elements
+from planners.memory.shards import (
+    Divisions,
+    divisions,
+    moment_bytes,
+    over_experts,
+    padded_elements,
+    shard_elements,
+    split_elements,
+)
 from planners.memory.stages import StageRows
 
 

@@ -21,7 +21,7 @@ from planners.memory.holdings import Holdings, rotary_table_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
 
-PHASES = ("forward and loss", "backward", "root gradient reduction", "optimizer step")
+PHASES = ("forward and loss", "backward", "root gradient reduction", "optimizer step", "loading")
 ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 
 
@@ -47,7 +47,10 @@ class Moment:
 def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> FloatArray:
     """Return bytes as an array [phase, item, row], in the order of `PHASES` and `ALLOCATED_ITEMS`."""
     moment = _moment(layouts, rows, job, held, active)
-    return np.stack([_loss(moment), _backward(moment), _root_reduction(moment), _optimizer_step(moment)])
+    phases = [_loss(moment), _backward(moment), _root_reduction(moment), _optimizer_step(moment)]
+    if job.profile.loads_whole_weights:
+        phases.append(_loading(moment))
+    return np.stack(phases)
 
 
 def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Moment:
@@ -134,7 +137,9 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
     root = size * held.root_elements + held.root_frozen
     gathered = np.where(
         moment.gathered_by_layer, root + one_layer + np.where(layer > 0, _prefetch(moment), 0.0), 0.0
-    ) + np.where(moment.gathered_once, root + one_layer * np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0), 0.0)
+    ) + np.where(
+        moment.gathered_once, root + one_layer * np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0), 0.0
+    )
     reduced = np.where(is_gathered & (layers_above > 0), traffic.reduce_bytes * held.layer_padded, 0.0)
     is_recomputed = moment.layouts.recompute[moment.rows.owner] == FULL
     copied_layers = np.where(is_recomputed, 1.0, layer + 1.0)
@@ -201,6 +206,23 @@ def _optimizer_step(moment: Moment) -> FloatArray:
         logits=nothing,
         communication=moment.buckets,
         more_optimizer=transient,
+    )
+
+
+def _loading(moment: Moment) -> FloatArray:
+    """Return the time before the first step, when whole weights stand beside the shards made of them."""
+    held, size = moment.held, moment.job.precision.compute_bytes
+    whole = size * held.stage_elements + held.root_frozen + held.layer_frozen * moment.rows.layers
+    is_sharded = moment.gathered_by_layer | moment.gathered_once
+    nothing = np.zeros_like(whole)
+    return _items(
+        moment,
+        parameters=held.parameters + np.where(is_sharded, whole, 0.0),
+        gradients=nothing,
+        activations=nothing,
+        logits=nothing,
+        communication=nothing,
+        more_optimizer=-held.optimizer,
     )
 
 

@@ -188,7 +188,8 @@ class Profile:
 
     `kernel_choices` are the ways of running the model's operations that the file
     tells apart. `unties_head` marks a stack that gives every model a head of its
-    own. `optimizer_transient_copies` counts the copies of the stored
+    own; `loads_whole_weights` one that puts all weights on every GPU before it
+    shards them. `optimizer_transient_copies` counts the copies of the stored
     parameters that the optimizer's step makes (torch's foreach: one).
     """
 
@@ -208,6 +209,7 @@ class Profile:
     exact_quantization: bool
     kernel_choices: tuple[str, ...]
     unties_head: bool
+    loads_whole_weights: bool
 
 
 def profile_names() -> tuple[str, ...]:
@@ -255,6 +257,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         exact_quantization=table["exact_quantization"],
         kernel_choices=tuple(table.get("variants", {})),
         unties_head=table["unties_head"],
+        loads_whole_weights=table["loads_whole_weights"],
     )
 
 

@@ -99,9 +99,7 @@ def deciding_stages(
     return _rows(layouts, owner, stage, model, global_batch_size, rule)
 
 
-def all_stages(
-    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers"
-) -> StageRows:
+def all_stages(layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers") -> StageRows:
     """Return every stage of every layout, in order."""
     pipeline = layouts.pipeline_parallel
     owner = np.repeat(np.arange(len(layouts)), pipeline)

@@ -101,7 +101,13 @@ def test_the_fewest_gpus_are_found_when_none_are_named():
 def test_lora_needs_less_than_full_and_qlora_less_than_lora():
     peaks = [
         plan_training(
-            question(framework="accelerate", method=method, micro_batch_size=1, recompute=Recompute(mode="none"))
+            question(
+                framework="accelerate",
+                method=method,
+                micro_batch_size=1,
+                recompute=Recompute(mode="none"),
+                layout={"zero_stage": 0},
+            )
         ).plan.memory.items.parameters
         for method in ("lora", "qlora")
     ]
