@@ -111,13 +111,22 @@ def checkpoint_width(block: Block) -> int:
     return next(tensor.width for tensor in block.tensors if tensor.name == "residual")
 
 
-def meeting_gradients(block: Block, learning: frozenset[str] | None) -> tuple[int, int]:
+def meeting_gradients(
+    block: Block, learning: frozenset[str] | None, *, experts_in_turn: bool = False
+) -> tuple[float, int]:
     """Return the widest divided tensor's features, and how many gradients of it meet in the backward pass.
 
     Two meet while the tensor that the last matrix multiplied is still there; where
     that matrix is frozen the tensor is not kept, and a third gradient meets them.
+    Of experts that work in turn only one's tensors count, for the tokens that go to it on average.
     """
-    widest = max((tensor.width for tensor in block.tensors if tensor.region is Region.TENSOR), default=0)
+    experts = max((weight.experts for weight in block.weights), default=1) if experts_in_turn else 1
+    widths = [
+        tensor.width / (experts if tensor.name.startswith("expert_") else 1)
+        for tensor in block.tensors
+        if tensor.region is Region.TENSOR
+    ]
+    widest = max(widths, default=0.0)
     last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
     is_kept = learning is None or not last or last[0] in learning
     return widest, 2 if is_kept else 3

@@ -91,7 +91,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         everything = everything + count * kept
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * checkpoint_width(block) * size / sequence_division)
-        widest, count_meeting = meeting_gradients(block, part.learning)
+        widest, count_meeting = meeting_gradients(block, part.learning, experts_in_turn=profile.kernels.experts_in_turn)
         meeting = count_meeting * widest / tensor + checkpoint_width(block) / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
     layer = everything / np.maximum(rows.layers, 1)

@@ -73,6 +73,8 @@ class Kernels:
     the last matrix, which the router's gradient needs (Megatron weights before it).
     `dummy_weight_gradients` marks kernels that add weight gradients up where they
     accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
+    `experts_in_turn` marks stacks that run one expert after the other, so that
+    only one expert's gradients meet in the backward pass.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -90,6 +92,7 @@ class Kernels:
     four_bit_input_bytes: int
     combine_keeps_expert_outputs: bool
     dummy_weight_gradients: bool
+    experts_in_turn: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ import pytest
 
 from planners.errors import ImpossibleLayout
 from planners.huggingface import describe_config
+from planners.memory.activations import meeting_gradients
 from planners.training import plan_training
 from tests.planners.factories import question
 from tests.planners.training_cases import memory
@@ -43,6 +44,14 @@ def test_cutting_between_experts_leaves_a_whole_one_on_some_ranks():
     cut_between = parameters("accelerate", data_parallel=16, zero_stage=3)
     cut_within = parameters("fsdp2", data_parallel=16, zero_stage=3)
     assert cut_between - cut_within == 4 * (EXPERTS // 8 - EXPERTS // 16)
+
+
+def test_of_experts_in_turn_one_s_gradients_meet():
+    layer = describe_config({**CONFIG, "moe_intermediate_size": 512}, name="wide").layers[1]
+    # Two experts of 512 features work on a token: 1,024. Of eight in turn one has 128 on average, and the shared expert
+    # is the widest with its 512.
+    assert meeting_gradients(layer, None) == (1024, 2)
+    assert meeting_gradients(layer, None, experts_in_turn=True) == (512, 2)
 
 
 def test_a_mixture_is_planned_with_its_assumption():
