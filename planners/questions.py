@@ -66,7 +66,12 @@ class Resilience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingQuestion:
-    """A training job to plan. `global_batch_size` counts sequences."""
+    """A training job to plan. `global_batch_size` counts sequences.
+
+    `kernels` says how the model's operations are run: `eager` (one by one),
+    `fused` (hand-written kernels such as Liger's or Transformer Engine's) or
+    `compiled` (torch.compile); None is the framework's default.
+    """
 
     model: ModelSpec
     hardware: Hardware
@@ -83,6 +88,7 @@ class TrainingQuestion:
     activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
+    kernels: str | None = None
     lora: Lora = field(default_factory=Lora)
     layout: LayoutRequest = field(default_factory=LayoutRequest)
     objective: str = "throughput"

@@ -12,10 +12,11 @@ from planners.layout.search import Found, Pool, search
 from planners.layout.sharding import sharding_of
 from planners.memory.adapters import check_targets
 from planners.memory.job import Job, training_job, why_unsupported
+from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.optimizers import optimizer_kind
 from planners.memory.peak import VERDICT_NAMES, memory_of
 from planners.memory.profile import profiles_to_search
-from planners.plans import Alternative, SearchCounts, TrainingAnswer, TrainingPlan
+from planners.plans import Alternative, Layout, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
 from planners.questions import TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
@@ -27,8 +28,9 @@ from planners.timing.step import step_of
 METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
 ATTENTION_KINDS = ("flash", "eager")
-# Kinds of work whose activations are not derived yet: experts' routing and recurrent layers.
-NOT_YET_PLANNED = (OperationKind.ROUTING, OperationKind.CONVOLUTION, OperationKind.SCAN)
+KERNEL_KINDS = ("eager", "fused", "compiled")
+# Kinds of work whose activations are not derived yet: recurrent layers.
+NOT_YET_PLANNED = (OperationKind.CONVOLUTION, OperationKind.SCAN)
 GIB = 2**30
 
 
@@ -39,14 +41,14 @@ def plan_training(question: TrainingQuestion) -> TrainingAnswer:
     fixed degrees that cannot exist, and `NotYetAvailable` for what this version
     does not plan.
     """
-    answer = _plan(question)
+    answer = plan_without_advice(question)
     if answer.verdict == "fits":
         return answer
-    return dataclasses.replace(answer, advice=advice_for(question, _plan))
+    return dataclasses.replace(answer, advice=advice_for(question, plan_without_advice))
 
 
-def _plan(question: TrainingQuestion) -> TrainingAnswer:
-    """Return the answer without advice."""
+def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
+    """Return the answer of `plan_training` without its advice; raises the same."""
     check_question(question)
     check_fixed(question)
     found = search(question, _jobs(question))
@@ -64,7 +66,7 @@ def _plan(question: TrainingQuestion) -> TrainingAnswer:
             layouts_considered=found.considered, layouts_excluded=found.excluded, layouts_fitting=found.fitting
         ),
         advice=(),
-        assumptions=_assumptions(question, pool.job, efficiency),
+        assumptions=_assumptions(question, pool.job, plan.layout, efficiency),
     )
 
 
@@ -76,6 +78,7 @@ def check_question(question: TrainingQuestion) -> None:
         (question.method, METHODS, "/training/method"),
         (question.objective, OBJECTIVES, "/objective"),
         (question.attention, ATTENTION_KINDS, "/training/attention"),
+        (question.kernels or KERNEL_KINDS[0], KERNEL_KINDS, "/training/kernels"),
     ):
         if value not in known:
             raise InvalidQuestion(f"{value[:40]!r} is not one of {', '.join(known)}.", pointer=pointer)
@@ -114,10 +117,9 @@ def _check_length(question: TrainingQuestion) -> None:
 def _check_model(question: TrainingQuestion) -> None:
     blocks = question.model.layers
     kinds = {op.kind for block in blocks for op in block.operations}
-    if kinds & set(NOT_YET_PLANNED) or any(weight.experts > 1 for block in blocks for weight in block.weights):
+    if kinds & set(NOT_YET_PLANNED):
         raise NotYetAvailable(
-            f"training of {question.model.model_type} models is not planned yet: "
-            "experts and recurrent layers are missing.",
+            f"training of {question.model.model_type} models is not planned yet: recurrent layers are missing.",
             pointer="/model",
         )
 
@@ -199,19 +201,26 @@ def _summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> st
     return f"{word}: {where}, {how} needs {needs} in {memory.phase} and takes {speed}."
 
 
-def _assumptions(question: TrainingQuestion, job: Job, efficiency: Efficiency) -> tuple[str, ...]:
+def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficiency: Efficiency) -> tuple[str, ...]:
     profile = job.profile
+    sizes = plan_sizes(layout, parameters=job.model.parameters, sequence_length=job.sequence_length)
+    nearest = nearest_note(layout, method=job.method, sizes=sizes)
     basis = "measured runs of it are on record" if profile.measured else "no measured run of it is on record"
     memory_band = f"{profile.band.low:.2f} to {profile.band.high:.2f} times the estimate: {profile.band.reason}"
     low, high = efficiency.band(experts=bool(question.model.experts_per_token))
     time_band = f"{low:.2f} to {high:.2f} times the estimate for {efficiency.common.coverage:.0%} of such runs"
     notes = [
         f"Memory follows the profile {profile.name!r} ({profile.title}); {basis}. The peak may lie from {memory_band}.",
+        *([nearest] if nearest else []),
         f"Step time rests on {efficiency.provenance}; it may lie from {time_band}.",
         "Model operations count a causal mask and no recompute.",
         f"Up to {efficiency.overlap_fraction:.0%} of data-parallel traffic hides behind computation, no other does.",
         f"Attention is {question.attention}; host_bytes are for each GPU.",
     ]
+    if any(weight.experts > 1 for part in job.layers for weight in part.block.weights):
+        notes.append(
+            "Experts are taken to be equally busy, and the time of their all-to-all exchange is not in the step."
+        )
     if job.optimizer.paged_to_host:
         notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
     positions = question.model.max_position_embeddings

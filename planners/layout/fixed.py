@@ -43,6 +43,7 @@ def check_framework(question: TrainingQuestion, profile: Profile) -> str | None:
         (can.pipeline_parallel, "pipeline_parallel"),
         (can.virtual_pipeline, "virtual_pipeline"),
         (can.context_parallel, "context_parallel"),
+        (can.expert_parallel, "expert_parallel"),
     ):
         if not able and (getattr(request, field) or 1) > 1:
             return f"/layout/{field}"
@@ -122,8 +123,13 @@ def _check_groups(question: TrainingQuestion) -> None:
         raise _impossible(
             "shard_group", "shard_group_divides", f"shard_group {group} does not divide data_parallel {data}."
         )
-    if (request.expert_parallel or 1) > 1:
-        raise _impossible("expert_parallel", "experts_exist", "expert_parallel must be 1 for a dense model.")
+    experts = max(weight.experts for block in question.model.layers for weight in block.weights)
+    degree = request.expert_parallel or 1
+    if experts % degree:
+        counted = f"{experts} experts" if experts > 1 else "one feed-forward of a dense model"
+        raise _impossible(
+            "expert_parallel", "experts_divide", f"expert_parallel {degree} does not divide the {counted}."
+        )
     if request.sequence_parallel and request.tensor_parallel == 1:
         raise _impossible(
             "sequence_parallel", "sequence_parallel_needs_tensor", "sequence_parallel needs tensor_parallel above 1."

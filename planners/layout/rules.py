@@ -101,9 +101,13 @@ def shard_group_divides(layouts: Candidates, job: Job) -> BoolArray:  # noqa: AR
     return obeyed
 
 
-def experts_exist(layouts: Candidates, job: Job) -> BoolArray:  # noqa: ARG001
-    """Return where expert parallelism is not asked of a dense model."""
-    obeyed: BoolArray = layouts.expert_parallel == 1
+def experts_divide(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where every expert-parallel rank has as many experts, and the ranks are some of those that share data."""
+    degree = layouts.expert_parallel
+    counts = {weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1} or {1}
+    obeyed: BoolArray = (layouts.data_parallel * layouts.context_parallel) % degree == 0
+    for count in counts:
+        obeyed &= count % degree == 0
     return obeyed
 
 
@@ -121,6 +125,7 @@ def framework_can(layouts: Candidates, job: Job) -> BoolArray:
         (can.pipeline_parallel, layouts.pipeline_parallel),
         (can.virtual_pipeline, layouts.virtual_pipeline),
         (can.context_parallel, layouts.context_parallel),
+        (can.expert_parallel, layouts.expert_parallel),
     ):
         obeyed &= np.bool_(able) | (degree == 1)
     obeyed &= np.bool_(can.shard_group) | (layouts.shard_group == layouts.data_parallel)
@@ -198,10 +203,10 @@ RULES: tuple[Rule, ...] = (
         obeyed=shard_group_divides,
     ),
     Rule(
-        name="experts_exist",
+        name="experts_divide",
         field="expert_parallel",
-        reason="expert_parallel must be 1 for a dense model",
-        obeyed=experts_exist,
+        reason="expert_parallel must divide the experts (a dense model has one) and data_parallel x context_parallel",
+        obeyed=experts_divide,
     ),
     Rule(
         name="offload_needs_sharding",

@@ -16,7 +16,7 @@ MESH_ORDER = ("pipeline", "data", "context", "tensor")
 def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
     """Return mesh, stages and weights of one layout; the last mesh axis is innermost in a node."""
     one = layouts.take([index])
-    rows = all_stages(one, job.model, job.global_batch_size)
+    rows = all_stages(one, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
     return Sharding(
         mesh=Mesh(
             order=MESH_ORDER,

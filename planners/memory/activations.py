@@ -33,9 +33,22 @@ class KeptBytes:
     score_bytes: float
 
 
-def kept_bytes(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> KeptBytes:
-    """Return what one layer keeps when nothing is recomputed."""
-    kept = _kept_elements(block, kernels, element_bytes)
+def kept_bytes(
+    block: Block,
+    kernels: Kernels,
+    *,
+    attention: str,
+    element_bytes: int,
+    learning: frozenset[str] | None = None,
+    frozen_input_bytes: int = 0,
+) -> KeptBytes:
+    """Return what one layer keeps when nothing is recomputed.
+
+    `learning` names the matrix products whose weights (or adapters) learn, None
+    meaning all: the gradient of a frozen matrix's input needs the matrix and not
+    the input, so that no more than `frozen_input_bytes` of each of its features are kept.
+    """
+    kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     gathered_names = _gathered_inputs(block, kernels)
     gathered = sequence = tensor_total = 0.0
@@ -98,9 +111,25 @@ def checkpoint_width(block: Block) -> int:
     return next(tensor.width for tensor in block.tensors if tensor.name == "residual")
 
 
-def widest_tensor(block: Block) -> int:
-    """Return the features of the layer's widest divided tensor, whose gradients meet in the backward pass."""
-    return max((tensor.width for tensor in block.tensors if tensor.region is Region.TENSOR), default=0)
+def meeting_gradients(
+    block: Block, learning: frozenset[str] | None, *, experts_in_turn: bool = False
+) -> tuple[float, int]:
+    """Return the widest divided tensor's features, and how many gradients of it meet in the backward pass.
+
+    Two meet while the tensor that the last matrix multiplied is still there; where
+    that matrix is frozen the tensor is not kept, and a third gradient meets them.
+    Of experts that work in turn only one's tensors count, for the tokens that go to it on average.
+    """
+    experts = max((weight.experts for weight in block.weights), default=1) if experts_in_turn else 1
+    widths = [
+        tensor.width / (experts if tensor.name.startswith("expert_") else 1)
+        for tensor in block.tensors
+        if tensor.region is Region.TENSOR
+    ]
+    widest = max(widths, default=0.0)
+    last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
+    is_kept = learning is None or not last or last[0] in learning
+    return widest, 2 if is_kept else 3
 
 
 def has_dropout(block: Block) -> bool:
@@ -108,20 +137,45 @@ def has_dropout(block: Block) -> bool:
     return any(op.kind is OperationKind.ACTIVATION for op in block.operations)
 
 
-def _kept_elements(block: Block, kernels: Kernels, element_bytes: int) -> dict[str, float]:
+def _kept_elements(
+    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None, frozen_input_bytes: int
+) -> dict[str, float]:
     """Return bytes for each element of every tensor that some operation keeps."""
     kept: dict[str, float] = {}
     for operation in block.operations:
+        if operation.kind is OperationKind.MATMUL and learning is not None and operation.name not in learning:
+            for name in operation.inputs if frozen_input_bytes else ():
+                kept[name] = max(kept.get(name, 0.0), float(frozen_input_bytes))
+            continue
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
         if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32:
-            # The norm's input upcast to fp32, and its normalised copy beside the output.
-            kept[operation.inputs[0]] = float(FP32_BYTES + element_bytes)
+            # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
+            kept[operation.inputs[0]] = float(FP32_BYTES + (element_bytes if learning is None else 0))
+    if kernels.combine_keeps_expert_outputs:
+        for operation in block.operations:
+            if operation.kind is OperationKind.ROUTING and operation.name == "combine":
+                kept[operation.inputs[0]] = float(element_bytes)
+    if kernels.packed_query_keeps_all:
+        _keep_packed(block, kept, element_bytes)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
                 kept[operation.inputs[0]] = 2.0 * element_bytes
     return kept
+
+
+def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> None:
+    """Count keys and values twice where the query is a view of the buffer that holds all three.
+
+    That is so where all three are as wide: one permutation makes the buffer, of
+    which the query is kept, and keys and values are copied once more for the rotation.
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    for operation in block.operations:
+        if operation.kind is OperationKind.ATTENTION and len({widths[name] for name in operation.inputs}) == 1:
+            for name in operation.inputs[1:]:
+                kept[name] = 2.0 * element_bytes
 
 
 def _kept_names(operation: Operation) -> tuple[str, ...]:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
-from planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, selectively_kept_bytes, widest_tensor
+from planners.memory.activations import (
+    KeptBytes,
+    checkpoint_width,
+    kept_bytes,
+    meeting_gradients,
+    selectively_kept_bytes,
+)
 from planners.memory.holdings import adapter_activation_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
@@ -24,7 +30,8 @@ class Activity:
     `stage` is what all its layers keep of one micro-batch, `layer` and
     `checkpoint` what a layer keeps and what a fully recomputed one keeps,
     `recomputed_layers` how many are, `working_set` one layer with everything,
-    `transient` the gradients that meet inside a layer's backward pass.
+    `transient` the gradients that meet inside a layer's backward pass, `gathered`
+    the buffers that tensor parallelism gathers into and scatters from.
     """
 
     stage: FloatArray
@@ -35,6 +42,7 @@ class Activity:
     transient: FloatArray
     head: FloatArray
     logits: FloatArray
+    gathered: FloatArray
 
 
 def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
@@ -59,7 +67,14 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     working_set, checkpoint, transient = np.zeros_like(everything), np.zeros_like(everything), np.zeros_like(everything)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         block = part.block
-        whole = kept_bytes(block, profile.kernels, attention=job.attention, element_bytes=size)
+        whole = kept_bytes(
+            block,
+            profile.kernels,
+            attention=job.attention,
+            element_bytes=size,
+            learning=part.learning,
+            frozen_input_bytes=profile.kernels.four_bit_input_bytes if job.method == "qlora" else 0,
+        )
         full = on_rank(replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, job)))
         kept = full
         if is_selective.any():
@@ -76,10 +91,15 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         everything = everything + count * kept
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * checkpoint_width(block) * size / sequence_division)
-        meeting = 2 * widest_tensor(block) / tensor + checkpoint_width(block) / sequence_division
+        widest, count_meeting = meeting_gradients(block, part.learning, experts_in_turn=profile.kernels.experts_in_turn)
+        meeting = count_meeting * widest / tensor + checkpoint_width(block) / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
     layer = everything / np.maximum(rows.layers, 1)
-    head = on_rank(kept_bytes(job.head.block, profile.kernels, attention=job.attention, element_bytes=size))
+    head = on_rank(
+        kept_bytes(
+            job.head.block, profile.kernels, attention=job.attention, element_bytes=size, learning=job.head.learning
+        )
+    )
     return Activity(
         stage=layer * (rows.layers - recomputed) + checkpoint * recomputed,
         layer=layer,
@@ -89,6 +109,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
         head=np.where(rows.has_head, head, 0.0),
         logits=np.where(rows.has_head, _logits(layouts, rows, job, tokens, tensor), 0.0),
+        gathered=np.where(
+            sequence_division > 1, tokens * job.model.hidden_size * profile.kernels.gathered_workspace_bytes, 0.0
+        ),
     )
 
 
@@ -96,7 +119,12 @@ def _logits(layouts: Candidates, rows: StageRows, job: Job, tokens: FloatArray, 
     """Return logits, their upcast and their gradient at the worst moment, or one chunk of a fused loss."""
     model, loss = job.model, job.profile.loss
     division = tensor if loss.vocabulary_parallel else 1.0
-    plain = tokens * model.vocabulary_size * loss.logits_bytes / division
+    accumulates = layouts.micro_batches(job.global_batch_size)[rows.owner] > 1
+    whole = np.where(
+        (division > 1) if loss.vocabulary_parallel else False, loss.divided_logits_bytes, loss.logits_bytes
+    )
+    held = whole + np.where(accumulates, loss.kept_logits_bytes, 0)
+    plain = tokens * model.vocabulary_size * held / division
     chunks = np.ceil(model.vocabulary_size / model.hidden_size)
     chunk_tokens = 2.0 ** np.ceil(np.log2(np.maximum(np.ceil(tokens / chunks), 1.0)))
     fused = np.minimum(chunk_tokens, tokens) * model.vocabulary_size * FUSED_CHUNK_BYTES

@@ -5,7 +5,7 @@ Source: Hu et al. 2021, arXiv:2106.09685; shapes as in peft's LoraModel.
 
 from __future__ import annotations
 
-from planners.architecture import Block, Split, Weight
+from planners.architecture import Block, Operation, OperationKind, Part, Split, Weight
 from planners.errors import InvalidQuestion
 from planners.questions import Lora
 
@@ -49,6 +49,28 @@ def adapter_weights(block: Block, lora: Lora) -> tuple[Weight, ...]:
                 )
             )
     return tuple(adapters)
+
+
+def adapted_operations(block: Block, lora: Lora) -> frozenset[str]:
+    """Return the names of the matrix products that an adapter works beside."""
+    adapted = {
+        (weight.part, weight.split is Split.ROW)
+        for weight in block.weights
+        if weight.is_linear and module_name(weight) in lora.target_modules
+    }
+    return frozenset(
+        operation.name
+        for operation in block.operations
+        if operation.kind is OperationKind.MATMUL and (_part(operation), operation.is_row_parallel) in adapted
+    )
+
+
+def _part(operation: Operation) -> Part:
+    """Return which of a layer's parts a product belongs to, by the name its half gave it."""
+    if operation.name.startswith("expert"):
+        return Part.EXPERT
+    is_feed_forward = operation.name.startswith(("feed_forward", "shared"))
+    return Part.FEED_FORWARD if is_feed_forward else Part.ATTENTION
 
 
 def check_targets(blocks: tuple[Block, ...], lora: Lora) -> None:

@@ -11,7 +11,7 @@ from planners.architecture import Part, Weight
 from planners.formats import tensor_bytes
 from planners.layout.candidates import FloatArray
 from planners.memory.job import Job
-from planners.memory.shards import Divisions
+from planners.memory.shards import Divisions, over_experts
 
 # Dettmers et al. 2023 quote half a byte a base parameter, its scales apart (arXiv:2305.14314).
 QUOTED_FOUR_BIT_BYTES = 0.5
@@ -19,12 +19,16 @@ QUOTED_FOUR_BIT_BYTES = 0.5
 
 def frozen_bytes(weights: Sequence[Weight], by: Divisions, job: Job) -> FloatArray:
     """Return what a rank stores of its frozen weights, divided over the shard ranks."""
-    table = {
-        degree: float(sum(frozen_weight_bytes(weight, degree, job) for weight in weights))
-        for degree in np.unique(by.tensor_parallel).tolist()
-    }
-    whole = np.array([table[degree] for degree in by.tensor_parallel.tolist()])
-    return np.ceil(whole / by.shard_ranks)[by.inverse]
+
+    def shard(some: Sequence[Weight], cut: Divisions) -> FloatArray:
+        table = {
+            degree: float(sum(frozen_weight_bytes(weight, degree, job) for weight in some))
+            for degree in np.unique(cut.tensor_parallel).tolist()
+        }
+        whole = np.array([table[degree] for degree in cut.tensor_parallel.tolist()])
+        return np.ceil(whole / cut.shard_ranks)[cut.inverse]
+
+    return over_experts(shard, weights, by)
 
 
 def frozen_weight_bytes(weight: Weight, tensor_parallel: int, job: Job) -> float:

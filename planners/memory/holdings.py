@@ -16,7 +16,15 @@ from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import Candidates, FloatArray, IntArray
 from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, frozen_weight_bytes
 from planners.memory.job import BlockWeights, Job
-from planners.memory.shards import Divisions, divisions, moment_bytes, padded_elements, shard_elements, split_elements
+from planners.memory.shards import (
+    Divisions,
+    divisions,
+    moment_bytes,
+    over_experts,
+    padded_elements,
+    shard_elements,
+    split_elements,
+)
 from planners.memory.stages import StageRows
 
 
@@ -40,6 +48,7 @@ class Holdings:
     head_matrix_elements: FloatArray
     largest_matrix_elements: FloatArray
     dequantized: FloatArray
+    dummy_gradients: FloatArray
 
 
 def shard_ranks(layouts: Candidates, job: Job) -> IntArray:
@@ -54,7 +63,12 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     ranks = shard_ranks(layouts, job)
 
     def division(from_stage: int) -> Divisions:
-        return divisions(layouts.tensor_parallel, np.where(layouts.zero_stage >= from_stage, ranks, 1))
+        return divisions(
+            layouts.tensor_parallel,
+            np.where(layouts.zero_stage >= from_stage, ranks, 1),
+            layouts.expert_parallel,
+            cuts_whole_experts=rules.cuts_whole_experts,
+        )
 
     by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)
     by_gradients = by_parameters if rules.gradients_from == rules.parameters_from else division(rules.gradients_from)
@@ -108,6 +122,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         dequantized=_by_degree(
             layouts, rows, lambda t: max(dequantized_matrix_bytes(part.frozen, t, job) for part in job.layers)
         ),
+        dummy_gradients=_by_degree(layouts, rows, lambda t: _dummy_gradient_bytes(job, t)),
     )
 
 
@@ -154,12 +169,16 @@ def _vocabulary_only(part: BlockWeights) -> BlockWeights:
 
 
 def _frozen_whole(part: BlockWeights, by: Divisions, job: Job) -> FloatArray:
-    """Return the frozen bytes of a gathered layer: the tensor split alone divides it."""
-    table = {
-        degree: float(sum(frozen_weight_bytes(weight, degree, job) for weight in part.frozen))
-        for degree in np.unique(by.tensor_parallel).tolist()
-    }
-    return np.array([table[degree] for degree in by.tensor_parallel.tolist()])[by.inverse]
+    """Return the frozen bytes of a gathered layer: the splits over tensors and experts alone divide it."""
+
+    def whole(weights: Sequence[Weight], cut: Divisions) -> FloatArray:
+        table = {
+            degree: float(sum(frozen_weight_bytes(weight, degree, job) for weight in weights))
+            for degree in np.unique(cut.tensor_parallel).tolist()
+        }
+        return np.array([table[degree] for degree in cut.tensor_parallel.tolist()])[cut.inverse]
+
+    return over_experts(whole, part.frozen, by)
 
 
 def _by_degree(layouts: Candidates, rows: StageRows, quantity: Callable[[int], float]) -> FloatArray:
@@ -182,6 +201,19 @@ def _largest_matrix(job: Job, tensor_parallel: int) -> int:
         (weight.local_elements(tensor_parallel) // weight.experts for part in job.layers for weight in part.trainable),
         default=0,
     )
+
+
+def _dummy_gradient_bytes(job: Job, tensor_parallel: int) -> int:
+    """Return one compute-precision gradient of every distinct matrix of the layers, one for all experts."""
+    if not job.profile.kernels.dummy_weight_gradients:
+        return 0
+    distinct = {
+        (weight.name.rsplit(".", 2)[-2], weight.shape): weight.local_elements(tensor_parallel) // weight.experts
+        for part in job.layers
+        for weight in part.trainable
+        if weight.is_linear
+    }
+    return job.precision.compute_bytes * sum(distinct.values())
 
 
 def rotary_table_bytes(job: Job) -> int:

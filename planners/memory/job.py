@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planners.architecture import Block, ModelSpec, Weight
+from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion
-from planners.memory.adapters import adapter_weights
+from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
-from planners.memory.profile import Profile, StateBytes
+from planners.memory.profile import Profile, StateBytes, load_profile
 from planners.precision import Precision, dtype_bytes, training_precision
 from planners.questions import Lora, TrainingQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockWeights:
-    """The weights of a block, apart into those that learn and those that only stand by."""
+    """The weights of a block, apart into those that learn and those that only stand by.
+
+    `learning` names the matrix products with a weight or an adapter that learns;
+    None means all of them.
+    """
 
     block: Block
     trainable: tuple[Weight, ...]
     frozen: tuple[Weight, ...]
+    learning: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,11 @@ def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQues
         return InvalidQuestion(
             f"{name} is planned for {known}, not {question.optimizer!r}.", pointer="/training/optimizer"
         )
+    if question.kernels is not None and question.kernels not in profile.kernel_choices:
+        known = ", ".join(profile.kernel_choices) or "only one way of running them"
+        return InvalidQuestion(
+            f"{name} knows {known}, not {question.kernels[:40]!r} kernels.", pointer="/training/kernels"
+        )
     return None
 
 
@@ -79,7 +89,9 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     problem = why_unsupported(question, profile)
     if problem is not None:
         raise problem
-    model = question.model
+    if question.kernels is not None:
+        profile = load_profile(profile.name, question.kernels)
+    model = _with_own_head(question.model) if profile.unties_head else question.model
     return Job(
         model=model,
         profile=profile,
@@ -113,8 +125,18 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
     return states
 
 
+def _with_own_head(model: ModelSpec) -> ModelSpec:
+    """Return the model with a head matrix beside the embedding that it shares in the checkpoint."""
+    if not model.tied_head:
+        return model
+    shared = next(weight for weight in model.embedding.weights if weight.split is Split.VOCABULARY)
+    own = replace(shared, name="lm_head.weight", part=Part.HEAD, is_linear=True)
+    return replace(model, head=replace(model.head, weights=(*model.head.weights, own)), tied_head=False)
+
+
 def _apart(block: Block, question: TrainingQuestion) -> BlockWeights:
     if question.method == "full":
         return BlockWeights(block=block, trainable=block.weights, frozen=())
     adapters = adapter_weights(block, question.lora) if block.layers else ()
-    return BlockWeights(block=block, trainable=adapters, frozen=block.weights)
+    learning = adapted_operations(block, question.lora) if block.layers else frozenset()
+    return BlockWeights(block=block, trainable=adapters, frozen=block.weights, learning=learning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ class PeakRows:
 
 def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return each layout's peak on its worst stage."""
-    account = _account(layouts, deciding_stages(layouts, job.model, job.global_batch_size), job)
+    account = _account(layouts, _stages(deciding_stages, layouts, job), job)
     peaks = np.zeros(len(layouts))
     np.maximum.at(peaks, account.rows.owner, account.peak_bytes)
     return peaks
@@ -49,7 +50,7 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:
     """Return the full account of one layout, stage by stage."""
-    account = _account(layouts.take([index]), all_stages(layouts.take([index]), job.model, job.global_batch_size), job)
+    account = _account(layouts.take([index]), _stages(all_stages, layouts.take([index]), job), job)
     stages = tuple(_stage_memory(account, row) for row in range(account.rows.owner.size))
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     items = worst.items
@@ -80,6 +81,10 @@ def verdicts(peaks: FloatArray, job: Job, hardware: Hardware) -> FloatArray:
 
 
 VERDICT_NAMES = ("no", "tight", "fits")
+
+
+def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> StageRows:
+    return stages(layouts, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
 
 
 def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:

@@ -21,7 +21,7 @@ from planners.memory.holdings import Holdings, rotary_table_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
 
-PHASES = ("forward and loss", "backward", "root gradient reduction", "optimizer step")
+PHASES = ("forward and loss", "backward", "root gradient reduction", "optimizer step", "loading")
 ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 
 
@@ -36,6 +36,7 @@ class Moment:
     active: Activity
     gathered_by_layer: BoolArray
     gathered_once: BoolArray
+    stays_gathered: BoolArray
     autocast_copies: BoolArray
     keeps_gradients: BoolArray
     others_activations: FloatArray
@@ -46,7 +47,10 @@ class Moment:
 def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> FloatArray:
     """Return bytes as an array [phase, item, row], in the order of `PHASES` and `ALLOCATED_ITEMS`."""
     moment = _moment(layouts, rows, job, held, active)
-    return np.stack([_loss(moment), _backward(moment), _root_reduction(moment), _optimizer_step(moment)])
+    phases = [_loss(moment), _backward(moment), _root_reduction(moment), _optimizer_step(moment)]
+    if job.profile.loads_whole_weights:
+        phases.append(_loading(moment))
+    return np.stack(phases)
 
 
 def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Moment:
@@ -63,18 +67,25 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         has_reducer = np.isin(stage, traffic.bucket_zero_stages) & (layouts.data_parallel[rows.owner] > 1)
         buckets = buckets + np.where(has_reducer, states.gradient * held.stage_elements, 0.0)
     has_transients = job.profile.kernels.backward_transients
+    is_gathered = policy == "gathered_by_layer"
+    stays = is_gathered & (layouts.pipeline_parallel[rows.owner] > 1) & np.bool_(traffic.pipelines_gather_once)
+    buckets = buckets + np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0)
     return Moment(
         layouts=layouts,
         rows=rows,
         job=job,
         held=held,
         active=active,
-        gathered_by_layer=policy == "gathered_by_layer",
-        gathered_once=policy == "gathered_once",
+        gathered_by_layer=is_gathered & ~stays,
+        gathered_once=(policy == "gathered_once") | stays,
+        stays_gathered=stays,
         autocast_copies=(policy == "autocast_copies") & (states.parameter != job.precision.compute_bytes),
         keeps_gradients=np.broadcast_to(keeps, stage.shape),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
-        constant_activations=held.dequantized + (rotary_table_bytes(job) if has_transients else 0),
+        constant_activations=held.dequantized
+        + held.dummy_gradients
+        + active.gathered
+        + (rotary_table_bytes(job) if has_transients else 0),
         buckets=buckets,
     )
 
@@ -126,7 +137,9 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
     root = size * held.root_elements + held.root_frozen
     gathered = np.where(
         moment.gathered_by_layer, root + one_layer + np.where(layer > 0, _prefetch(moment), 0.0), 0.0
-    ) + np.where(moment.gathered_once, root + one_layer * (layer + 1.0), 0.0)
+    ) + np.where(
+        moment.gathered_once, root + one_layer * np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0), 0.0
+    )
     reduced = np.where(is_gathered & (layers_above > 0), traffic.reduce_bytes * held.layer_padded, 0.0)
     is_recomputed = moment.layouts.recompute[moment.rows.owner] == FULL
     copied_layers = np.where(is_recomputed, 1.0, layer + 1.0)
@@ -140,6 +153,7 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
         + active.layer * np.maximum(layer - active.recomputed_layers, 0.0)
         + active.working_set
         + active.transient
+        + _held_inputs(moment, layers_above)
     )
     return _items(
         moment,
@@ -149,6 +163,16 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
         logits=np.zeros_like(layer),
         communication=gathered + reduced + moment.buckets,
     )
+
+
+def _held_inputs(moment: Moment, finished: FloatArray) -> FloatArray:
+    """Return what hooks of finished layers still hold: each one's recomputed input and that input's gradient."""
+    job, active = moment.job, moment.active
+    if job.method == "full" or not job.profile.weights.frozen_layers_hold_inputs:
+        return np.zeros_like(finished)
+    recomputed = np.minimum(finished, active.recomputed_layers)
+    result: FloatArray = np.where(moment.gathered_by_layer, 2.0 * active.checkpoint * recomputed, 0.0)
+    return result
 
 
 def _root_reduction(moment: Moment) -> FloatArray:
@@ -171,7 +195,8 @@ def _optimizer_step(moment: Moment) -> FloatArray:
     """Return the optimizer's step, with its temporaries where it does not work in place."""
     held = moment.held
     on_device = moment.layouts.offload[moment.rows.owner] == 0
-    transient = np.where(on_device, moment.job.profile.optimizer_transient_bytes * held.local_parameters, 0.0)
+    copies = moment.job.profile.optimizer_transient_copies * moment.job.states.parameter
+    transient = np.where(on_device, copies * held.local_parameters, 0.0)
     nothing = np.zeros_like(held.parameters)
     return _items(
         moment,
@@ -181,6 +206,23 @@ def _optimizer_step(moment: Moment) -> FloatArray:
         logits=nothing,
         communication=moment.buckets,
         more_optimizer=transient,
+    )
+
+
+def _loading(moment: Moment) -> FloatArray:
+    """Return the time before the first step, when whole weights stand beside the shards made of them."""
+    held, size = moment.held, moment.job.precision.compute_bytes
+    whole = size * held.stage_elements + held.root_frozen + held.layer_frozen * moment.rows.layers
+    is_sharded = moment.gathered_by_layer | moment.gathered_once
+    nothing = np.zeros_like(whole)
+    return _items(
+        moment,
+        parameters=held.parameters + np.where(is_sharded, whole, 0.0),
+        gradients=nothing,
+        activations=nothing,
+        logits=nothing,
+        communication=nothing,
+        more_optimizer=-held.optimizer,
     )
 
 

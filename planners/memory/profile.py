@@ -14,10 +14,7 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, TypeVar
 
-from planners.errors import NotYetAvailable, UnknownName
-
-# Frameworks of the wire contract that have no profile file yet.
-NOT_YET_PROFILED = ("atorch", "composer", "litgpt", "megatron-deepspeed", "nanotron", "torchtune")
+from planners.errors import UnknownName
 
 T = TypeVar("T")
 
@@ -43,6 +40,7 @@ class ShardingRules:
 
     `flat` cuts all elements into equal parts; otherwise every tensor's first
     dimension is cut, and parameters and gradients are padded to the largest part.
+    `cuts_whole_experts` marks a cut between experts that lie in one tensor.
     `gradient_zero_stages` are the stages in which whole gradients exist at all.
     """
 
@@ -53,6 +51,7 @@ class ShardingRules:
     optimizer_from: int
     gradient_zero_stages: tuple[int, ...]
     over_context: bool
+    cuts_whole_experts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +63,18 @@ class Kernels:
     each head and pair of positions (`eager`) or each head and token (`flash`).
     `keeps_gathered_inputs` marks stacks that, under sequence parallelism, keep the
     gathered input of a column-parallel matrix instead of gathering it again.
+    `packed_query_keeps_all` marks a query that is a view of one buffer with keys
+    and values, so that keeping it keeps copies of them too. Under sequence
+    parallelism `gathered_workspace_bytes` live for each token and hidden feature,
+    undivided: the gathered input and the output before it is scattered.
+    `four_bit_input_bytes` are kept of each input feature of a frozen matrix in four
+    bits, for each token (0: only the matrix itself is kept).
+    `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
+    the last matrix, which the router's gradient needs (Megatron weights before it).
+    `dummy_weight_gradients` marks kernels that add weight gradients up where they
+    accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
+    `experts_in_turn` marks stacks that run one expert after the other, so that
+    only one expert's gradients meet in the backward pass.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -76,13 +87,26 @@ class Kernels:
     flash_statistic_bytes: int
     dropout_mask_bytes: int
     backward_transients: bool
+    packed_query_keeps_all: bool
+    gathered_workspace_bytes: int
+    four_bit_input_bytes: int
+    combine_keeps_expert_outputs: bool
+    dummy_weight_gradients: bool
+    experts_in_turn: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossPath:
-    """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment."""
+    """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment.
+
+    `divided_logits_bytes` take their place where tensor parallelism divides the
+    vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
+    go of them only after the next forward pass.
+    """
 
     logits_bytes: int
+    divided_logits_bytes: int
+    kept_logits_bytes: int
     inside_model: bool
     vocabulary_parallel: bool
 
@@ -97,6 +121,10 @@ class WeightTraffic:
     forward pass and kept until the backward). `gather_budget_elements` and
     `bucket_elements` are fixed buffers, and `reduce_bytes` the width in which
     gradients of one layer are reduced (0: reduced where they lie).
+    `pipelines_gather_once` marks a stack that under pipeline parallelism gathers a
+    stage's weights once a step and sums whole gradients in the reduction's width
+    until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
+    hooks hold the recomputed input and its gradient to the end of the backward pass.
     """
 
     policy: Mapping[str, str]
@@ -106,6 +134,8 @@ class WeightTraffic:
     bucket_copy_of_gradients: bool
     reduce_bytes: int
     gradients_always_resident: bool
+    pipelines_gather_once: bool
+    frozen_layers_hold_inputs: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +143,7 @@ class Capabilities:
     """What the framework can do; the search stays inside it.
 
     `searches_offload` lets the search offload unasked, once nothing fits without.
+    `stage_rule` is `by_layers` or `by_compute` (`planners/memory/stages.py`).
     """
 
     methods: tuple[str, ...]
@@ -121,8 +152,10 @@ class Capabilities:
     pipeline_parallel: bool
     virtual_pipeline: bool
     context_parallel: bool
+    expert_parallel: bool
     sequence_parallel: tuple[bool, ...]
     even_stages: bool
+    stage_rule: str
     shard_group: bool
     offload: tuple[str, ...]
     searches_offload: bool
@@ -154,7 +187,14 @@ class RuntimeBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One framework's memory behaviour and abilities, with its sources."""
+    """One framework's memory behaviour and abilities, with its sources.
+
+    `kernel_choices` are the ways of running the model's operations that the file
+    tells apart. `unties_head` marks a stack that gives every model a head of its
+    own; `loads_whole_weights` one that puts all weights on every GPU before it
+    shards them. `optimizer_transient_copies` counts the copies of the stored
+    parameters that the optimizer's step makes (torch's foreach: one).
+    """
 
     name: str
     title: str
@@ -168,8 +208,11 @@ class Profile:
     can: Capabilities
     band: ErrorBand
     runtime: RuntimeBytes
-    optimizer_transient_bytes: int
+    optimizer_transient_copies: int
     exact_quantization: bool
+    kernel_choices: tuple[str, ...]
+    unties_head: bool
+    loads_whole_weights: bool
 
 
 def profile_names() -> tuple[str, ...]:
@@ -179,21 +222,17 @@ def profile_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def load_profile(name: str) -> Profile:
-    """Return a framework's profile.
+def load_profile(name: str, kernels: str | None = None) -> Profile:
+    """Return a framework's profile, changed as its file's table `variants` says for the kernels.
 
-    Raises `NotYetAvailable` for a framework without a profile and `UnknownName`
-    for one that nobody knows.
+    Raises `UnknownName` for a framework that nobody knows.
     """
-    if name in NOT_YET_PROFILED:
-        raise NotYetAvailable(
-            f"framework {name!r} has no memory profile yet; planned today: any, {', '.join(profile_names())}.",
-            pointer="/framework",
-        )
     if name not in profile_names():
-        raise UnknownName(name, ("any", *profile_names(), *NOT_YET_PROFILED), pointer="/framework")
+        raise UnknownName(name, ("any", *profile_names()), pointer="/framework")
     text = (resources.files("planners.memory") / "profiles" / f"{name}.toml").read_text(encoding="utf-8")
-    return _profile(tomllib.loads(text))
+    table = tomllib.loads(text)
+    changes = {} if kernels is None else table["variants"][kernels]
+    return _profile({**table, **{part: {**table[part], **values} for part, values in changes.items()}})
 
 
 def profiles_to_search(framework: str) -> tuple[Profile, ...]:
@@ -217,8 +256,11 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         can=_read(Capabilities, table["can"]),
         band=_read(ErrorBand, table["band"]),
         runtime=_read(RuntimeBytes, table["runtime"]),
-        optimizer_transient_bytes=table["optimizer_transient_bytes"],
+        optimizer_transient_copies=table["optimizer_transient_copies"],
         exact_quantization=table["exact_quantization"],
+        kernel_choices=tuple(table.get("variants", {})),
+        unties_head=table["unties_head"],
+        loads_whole_weights=table["loads_whole_weights"],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,23 +17,58 @@ from planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
 class Divisions:
     """The distinct (tensor parallel, shard ranks) pairs among many layouts.
 
-    A table has one entry a pair; `inverse` spreads it over the layouts.
+    A table has one entry a pair; `inverse` spreads it over the layouts. Experts are
+    divided over `expert_parallel` ranks first and sharded over the fewer ranks of
+    `experts`. `cuts_whole_experts` marks stacks that hold a layer's experts as one
+    tensor and cut it between experts (FSDP2 cuts dimension 0).
     """
 
     tensor_parallel: IntArray
     shard_ranks: IntArray
     inverse: IntArray
+    experts: Divisions | None = None
+    expert_parallel: IntArray | None = None
+    cuts_whole_experts: bool = False
 
 
-def divisions(tensor_parallel: IntArray, shard_ranks: IntArray) -> Divisions:
+def divisions(
+    tensor_parallel: IntArray,
+    shard_ranks: IntArray,
+    expert_parallel: IntArray | None = None,
+    *,
+    cuts_whole_experts: bool = False,
+) -> Divisions:
     """Return the distinct pairs; degrees stay below 2^31, so that a pair is one integer."""
     pairs, inverse = np.unique(tensor_parallel << 31 | shard_ranks, return_inverse=True)
-    return Divisions(tensor_parallel=pairs >> 31, shard_ranks=pairs & (2**31 - 1), inverse=inverse)
+    experts = None
+    if expert_parallel is not None and (expert_parallel > 1).any():
+        fewer = np.maximum(shard_ranks // expert_parallel, 1)
+        experts = divisions(tensor_parallel, fewer, cuts_whole_experts=cuts_whole_experts)
+    return Divisions(
+        tensor_parallel=pairs >> 31,
+        shard_ranks=pairs & (2**31 - 1),
+        inverse=inverse,
+        experts=experts,
+        expert_parallel=expert_parallel,
+        cuts_whole_experts=cuts_whole_experts,
+    )
+
+
+def over_experts(
+    quantity: Callable[[Sequence[Weight], Divisions], FloatArray], weights: Sequence[Weight], by: Divisions
+) -> FloatArray:
+    """Return a quantity of dense weights and of experts, each divided over its own ranks."""
+    if by.experts is None or by.expert_parallel is None:
+        return quantity(weights, by)
+    dense = [weight for weight in weights if weight.experts == 1]
+    experts = [weight for weight in weights if weight.experts > 1]
+    total: FloatArray = quantity(dense, by) + quantity(experts, by.experts) / by.expert_parallel
+    return total
 
 
 def split_elements(weights: Sequence[Weight], by: Divisions) -> FloatArray:
     """Return each rank's elements after the tensor split alone."""
-    return _per_tensor_degree(weights, by)[by.inverse]
+    return over_experts(lambda some, cut: _per_tensor_degree(some, cut)[cut.inverse], weights, by)
 
 
 def shard_elements(weights: Sequence[Weight], by: Divisions, *, flat: bool) -> FloatArray:
@@ -42,14 +77,20 @@ def shard_elements(weights: Sequence[Weight], by: Divisions, *, flat: bool) -> F
     A flat cut rounds the sum up once; a cut of each tensor's first dimension
     rounds every tensor, and a rank whose part is short or empty stores as much.
     """
-    return _shard_sum(weights, by, flat=flat, factor=[1.0] * len(weights))[by.inverse]
+    return over_experts(
+        lambda some, cut: _shard_sum(some, cut, flat=flat, factor=[1.0] * len(some))[cut.inverse], weights, by
+    )
 
 
 def padded_elements(weights: Sequence[Weight], by: Divisions, *, flat: bool) -> FloatArray:
     """Return the elements of a gathered or to-be-reduced buffer: all ranks' stored parts."""
     if flat:
         return split_elements(weights, by)
-    return (_shard_sum(weights, by, flat=False, factor=[1.0] * len(weights)) * by.shard_ranks)[by.inverse]
+    return over_experts(
+        lambda some, cut: (_shard_sum(some, cut, flat=False, factor=[1.0] * len(some)) * cut.shard_ranks)[cut.inverse],
+        weights,
+        by,
+    )
 
 
 def moment_bytes(
@@ -60,6 +101,16 @@ def moment_bytes(
     One fp32 step counter a tensor is added where the optimizer has states and
     tensors keep their identity.
     """
+    return over_experts(
+        lambda some, cut: _moment_bytes(some, cut, flat=flat, optimizer=optimizer, element_bytes=element_bytes),
+        weights,
+        by,
+    )
+
+
+def _moment_bytes(
+    weights: Sequence[Weight], by: Divisions, *, flat: bool, optimizer: OptimizerKind, element_bytes: float
+) -> FloatArray:
     factor = [float(optimizer.moments_of(weight)) for weight in weights]
     moments = _shard_sum(weights, by, flat=flat, factor=factor) * element_bytes
     if not flat and (optimizer.moments or optimizer.factored):
@@ -89,13 +140,21 @@ def _shard_sum(weights: Sequence[Weight], by: Divisions, *, flat: bool, factor: 
             )
             total[chosen] = np.ceil(elements / ranks)
         else:
-            first = np.array([weight.local_shape(degree)[0] for weight in weights], dtype=np.int64)
+            first = np.array([_cut_length(weight, degree, by) for weight in weights], dtype=np.int64)
             rest = np.array(
-                [weight.local_elements(degree) / weight.local_shape(degree)[0] for weight in weights], dtype=np.float64
+                [weight.local_elements(degree) / _cut_length(weight, degree, by) for weight in weights],
+                dtype=np.float64,
             )
             rows = -(-first[:, None] // ranks[None, :])
             total[chosen] = (rows * (rest * factors)[:, None]).sum(axis=0)
     return total
+
+
+def _cut_length(weight: Weight, tensor_parallel: int, by: Divisions) -> int:
+    """Return how many rows, or whole experts, of a weight are dealt out."""
+    if by.cuts_whole_experts and weight.experts > 1:
+        return weight.experts
+    return weight.local_shape(tensor_parallel)[0]
 
 
 def _rows_and_columns(weights: Sequence[Weight], by: Divisions, *, flat: bool, optimizer: OptimizerKind) -> FloatArray:

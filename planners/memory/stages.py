@@ -8,11 +8,13 @@ arXiv:2104.04473); the interleaved schedule with v chunks a stage keeps
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import ModelSpec
+from planners.architecture import ModelSpec, OperationKind
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
 
 
@@ -42,6 +44,30 @@ def stage_layers(pipeline_parallel: IntArray, stage: IntArray, num_layers: int) 
     return first, count
 
 
+@functools.lru_cache(maxsize=1024)
+def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> tuple[tuple[int, ...], int]:
+    """Return the layers of each stage, and the head's stage, where blocks are dealt out by their matrices.
+
+    A stage takes blocks until its share of all products is exceeded, the block
+    that exceeds it included; the embedding costs nothing and stands first.
+    Source: nanotron, `build_model` of helpers or trainer.py, which weighs a layer
+    by its matrices and the head by vocabulary x hidden size.
+    """
+    layer_costs = [0.0] * model.num_layers
+    for block in model.layers:
+        for layer in block.layers:
+            layer_costs[layer] = sum(op.forward_flops_per_token(0.0) for op in block.operations)
+    head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
+    share = (sum(layer_costs) + head) / pipeline_parallel
+    counts, stage, done = [0] * pipeline_parallel, 0, 0.0
+    for cost in layer_costs:
+        counts[stage] += 1
+        done += cost
+        if done > share * (stage + 1) and stage < pipeline_parallel - 1:
+            stage += 1
+    return tuple(counts), stage
+
+
 def micro_batches_in_flight(
     pipeline_parallel: IntArray, virtual_pipeline: IntArray, stage: IntArray, micro_batches: IntArray
 ) -> FloatArray:
@@ -53,29 +79,44 @@ def micro_batches_in_flight(
     return in_flight
 
 
-def deciding_stages(layouts: Candidates, model: ModelSpec, global_batch_size: int) -> StageRows:
-    """Return the stages that can be the worst: first, second where it has more layers, and last."""
+def deciding_stages(
+    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers"
+) -> StageRows:
+    """Return the stages that can be the worst: first, second where it has more layers, and the head's."""
     pipeline = layouts.pipeline_parallel
+    if rule == "by_compute":
+        # The first stage takes as many layers as any and the embedding, so only the head's can be worse.
+        heads = _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])
+        others = np.flatnonzero(heads > 0)
+        owner = np.concatenate([np.arange(len(layouts)), others])
+        stage = np.concatenate([np.zeros(len(layouts), dtype=np.int64), heads[others]])
+        return _rows(layouts, owner, stage, model, global_batch_size, rule)
     everyone = np.arange(len(layouts))
     second = np.flatnonzero((pipeline > 2) & (model.num_layers % pipeline > 0))
     last = np.flatnonzero(pipeline > 1)
     owner = np.concatenate([everyone, second, last])
     stage = np.concatenate([np.zeros_like(everyone), np.ones_like(second), pipeline[last] - 1])
-    return _rows(layouts, owner, stage, model, global_batch_size)
+    return _rows(layouts, owner, stage, model, global_batch_size, rule)
 
 
-def all_stages(layouts: Candidates, model: ModelSpec, global_batch_size: int) -> StageRows:
+def all_stages(layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers") -> StageRows:
     """Return every stage of every layout, in order."""
     pipeline = layouts.pipeline_parallel
     owner = np.repeat(np.arange(len(layouts)), pipeline)
     starts = np.cumsum(pipeline) - pipeline
     stage = np.arange(owner.size) - starts[owner]
-    return _rows(layouts, owner, stage, model, global_batch_size)
+    return _rows(layouts, owner, stage, model, global_batch_size, rule)
 
 
-def _rows(layouts: Candidates, owner: IntArray, stage: IntArray, model: ModelSpec, global_batch_size: int) -> StageRows:
+def _rows(
+    layouts: Candidates, owner: IntArray, stage: IntArray, model: ModelSpec, global_batch_size: int, rule: str
+) -> StageRows:
     pipeline = layouts.pipeline_parallel[owner]
+    head = pipeline - 1
     first, count = stage_layers(pipeline, stage, model.num_layers)
+    if rule == "by_compute":
+        first, count = _weighted_layers(pipeline, stage, model)
+        head = _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])[owner]
     in_flight = micro_batches_in_flight(
         pipeline, layouts.virtual_pipeline[owner], stage, layouts.micro_batches(global_batch_size)[owner]
     )
@@ -86,9 +127,27 @@ def _rows(layouts: Candidates, owner: IntArray, stage: IntArray, model: ModelSpe
         layers=count,
         layers_of_kind=tuple(before[first + count] - before[first] for before in _layers_before(model)),
         has_embedding=stage == 0,
-        has_head=stage == pipeline - 1,
+        has_head=stage == head,
         in_flight=in_flight,
     )
+
+
+def _weighted_layers(pipeline: IntArray, stage: IntArray, model: ModelSpec) -> tuple[IntArray, IntArray]:
+    """Return the first layer and the number of layers of stages dealt out by their matrices."""
+    first, count = np.zeros_like(stage), np.zeros_like(stage)
+    for degree in np.unique(pipeline).tolist():
+        counts = np.array(compute_weighted_stages(model, degree)[0])
+        chosen = pipeline == degree
+        count[chosen] = counts[stage[chosen]]
+        first[chosen] = (np.cumsum(counts) - counts)[stage[chosen]]
+    return first, count
+
+
+def _table(layouts: Candidates, value: Callable[[int], int]) -> IntArray:
+    """Return a value of each layout's pipeline degree, worked out once a degree."""
+    degrees, inverse = np.unique(layouts.pipeline_parallel, return_inverse=True)
+    table: IntArray = np.array([value(degree) for degree in degrees.tolist()], dtype=np.int64)[inverse]
+    return table
 
 
 def _layers_before(model: ModelSpec) -> list[IntArray]:

@@ -122,6 +122,22 @@ _ALL = (
         source="PyTorch, nn.parallel.DistributedDataParallel: every rank holds everything",
     ),
     ShardingPolicy(
+        name="fsdp1",
+        key_value_heads=KeyValueHeads.REFUSED,
+        cut=FlatBuffers(rank_multiple=1),
+        deal_layers=even_stages,
+        stacks_experts=True,
+        source="PyTorch, distributed/fsdp/_flat_param.py: the parameters of a module end to end, padded to the ranks",
+    ),
+    ShardingPolicy(
+        name="nanotron",
+        key_value_heads=KeyValueHeads.REFUSED,
+        cut=FlatBuffers(rank_multiple=1),
+        deal_layers=even_stages,
+        stacks_experts=True,
+        source="nanotron, optim/zero.py: optimizer states of all parameters end to end, in equal parts",
+    ),
+    ShardingPolicy(
         name="fsdp2",
         key_value_heads=KeyValueHeads.REFUSED,
         cut=FirstDimension(),
@@ -193,7 +209,19 @@ POLICIES: Mapping[str, ShardingPolicy] = MappingProxyType({policy.name: policy f
 
 # What a framework of a plan places its weights by; DeepSpeed's depends on the stage.
 _OF_FRAMEWORK = MappingProxyType(
-    {"accelerate": "fsdp2", "ddp": "ddp", "fsdp2": "torchtitan", "megatron": "megatron", "reference": "reference"}
+    {
+        "accelerate": "fsdp2",
+        "atorch": "fsdp1",
+        "composer": "fsdp1",
+        "ddp": "ddp",
+        "fsdp2": "torchtitan",
+        "litgpt": "fsdp1",
+        "megatron": "megatron",
+        "megatron-deepspeed": "megatron",
+        "nanotron": "nanotron",
+        "reference": "reference",
+        "torchtune": "fsdp2",
+    }
 )
 DEEPSPEED_PARAMETERS_FROM = 3
 

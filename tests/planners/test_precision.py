@@ -1,6 +1,6 @@
 import pytest
 
-from planners.errors import InvalidQuestion, NotYetAvailable, UnknownName
+from planners.errors import InvalidQuestion, UnknownName
 from planners.precision import dtype_bytes, training_precision
 
 
@@ -11,9 +11,9 @@ def test_activations_are_as_wide_as_the_compute_format(name: str, size: int):
     assert training_precision(name).compute_bytes == size
 
 
-def test_fp8_is_not_planned_yet():
-    with pytest.raises(NotYetAvailable):
-        training_precision("fp8-mixed")
+def test_fp8_multiplies_in_fp8_and_keeps_sixteen_bits():
+    precision = training_precision("fp8-mixed")
+    assert (precision.compute_format, precision.compute_bytes) == ("fp8", 2)
 
 
 def test_unknown_precisions_list_the_near_ones():

@@ -23,7 +23,7 @@ from tests.planners.factories import question
         ({"virtual_pipeline": 20, "pipeline_parallel": 2}, "stages_have_layers", "/layout/pipeline_parallel"),
         ({"data_parallel": 8, "shard_group": 3}, "shard_group_divides", "/layout/shard_group"),
         ({"data_parallel": 2, "shard_group": 4}, "shard_group_divides", "/layout/shard_group"),
-        ({"expert_parallel": 2}, "experts_exist", "/layout/expert_parallel"),
+        ({"expert_parallel": 2}, "experts_divide", "/layout/expert_parallel"),
         (
             {"sequence_parallel": True, "tensor_parallel": 1},
             "sequence_parallel_needs_tensor",

@@ -45,7 +45,7 @@ from tests.planners.training_cases import job
             {"data_parallel": 8, "shard_group": 4},
             {"data_parallel": 8, "shard_group": 3},
         ),
-        ("experts_exist", "reference", {}, {"expert_parallel": 2}),
+        ("experts_divide", "reference", {}, {"expert_parallel": 2}),
         ("offload_needs_sharding", "deepspeed", {"offload": 2, "zero_stage": 3}, {"offload": 2, "zero_stage": 2}),
     ],
 )

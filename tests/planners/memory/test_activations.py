@@ -1,6 +1,6 @@
 import pytest
 
-from planners.memory.activations import checkpoint_width, kept_bytes, selectively_kept_bytes, widest_tensor
+from planners.memory.activations import checkpoint_width, kept_bytes, meeting_gradients, selectively_kept_bytes
 from planners.memory.profile import load_profile
 from tests.planners.factories import gpt, llama
 
@@ -65,4 +65,44 @@ def test_full_recompute_keeps_the_layer_s_input(model):
 
 
 def test_the_widest_tensor_is_the_feed_forward_s():
-    assert widest_tensor(llama().layers[0]) == F
+    assert meeting_gradients(llama().layers[0], None) == (F, 2)
+
+
+ADAPTED = frozenset({"query_projection", "key_projection", "value_projection", "output_projection"})
+
+
+def test_frozen_matrices_keep_no_inputs():
+    kernels = load_profile("accelerate").kernels
+    kept = kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2, learning=ADAPTED)
+    # Norms' inputs in fp32 and not their normalised copies, the adapters' input: (4 + 4 + 2) h and two statistics.
+    assert kept.sequence_bytes == 10 * H + 8
+    # Query 2h, key and value 2h/4 each, context 2h; gate twice and up: 6f; 32 heads' statistics. No product, no 2f.
+    assert kept.tensor_bytes == 2 * H + H + 2 * H + 6 * F + 4 * 32
+
+
+def test_a_frozen_last_matrix_lets_a_third_gradient_meet_the_others():
+    assert meeting_gradients(llama().layers[0], ADAPTED) == (F, 3)
+    assert meeting_gradients(llama().layers[0], None) == (F, 2)
+
+
+def test_older_four_bit_products_keep_their_inputs_in_fp32():
+    kernels = load_profile("litgpt").kernels
+    plain, four_bit = (
+        kept_bytes(
+            llama().layers[0], kernels, attention="flash", element_bytes=2, learning=ADAPTED, frozen_input_bytes=size
+        )
+        for size in (0, 4)
+    )
+    # The feed-forward's input and product, 4 bytes a feature.
+    assert four_bit.sequence_bytes - plain.sequence_bytes == 4 * H
+    assert four_bit.tensor_bytes - plain.tensor_bytes == 4 * F
+
+
+def test_nanotron_s_query_is_a_view_of_a_buffer_with_keys_and_values():
+    kernels = load_profile("nanotron").kernels
+    equal_heads = llama(num_key_value_heads=32).layers[0]
+    kept = kept_bytes(equal_heads, kernels, attention="flash", element_bytes=2)
+    # Query 2h, keys and values twice 4h, context 2h; gate twice, up and product 8f.
+    assert kept.tensor_bytes == 2 * H + 8 * H + 2 * H + 8 * F + 4 * 32
+    grouped = kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
+    assert grouped.tensor_bytes == 2 * H + H + 2 * H + 8 * F + 4 * 32

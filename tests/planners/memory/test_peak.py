@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.peak import NEAR_CAPACITY_FRACTION, memory_of, peak_bytes, verdicts
+from planners.questions import Lora
 from tests.planners.factories import LLAMA_3_70B, hardware, llama, small_llama
 from tests.planners.training_cases import job, memory
 
@@ -160,3 +161,75 @@ def test_qlora_s_base_is_nf4_with_its_scales_and_a_bf16_rest():
     adapters = 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336)) * 32
     assert planned.items.parameters >= base + 2 * rest + 4 * adapters
     assert planned.items.parameters == pytest.approx(base + 2 * rest + (4 + 2) * adapters, rel=1e-6)
+
+
+def test_foreach_makes_one_temporary_of_every_parameter():
+    # Pure bf16 AdamW: 2 parameter + 2 gradient + 4 moments + 2 temporary = 10 bytes, as 7.24e9 parameters in 67.46 GiB.
+    layout = {"recompute": FULL, "fused_cross_entropy": True}
+    planned = memory("accelerate", precision="bf16", sequence_length=64, layout=layout)
+    assert planned.phase == "optimizer step"
+    assert planned.allocated_bytes == pytest.approx(10 * llama().parameters, rel=1e-4)
+
+
+def test_frozen_layers_under_fsdp_hold_two_tensors_each_to_the_end():
+    layout = {"data_parallel": 2, "zero_stage": 3, "recompute": FULL, "fused_cross_entropy": True}
+    lora = Lora(rank=16, target_modules=("q_proj", "k_proj", "v_proj", "o_proj"))
+    short, long = (
+        memory(
+            "accelerate", method="lora", lora=lora, precision="bf16", sequence_length=size, layout=layout
+        ).items.activations
+        for size in (4096, 8192)
+    )
+    # 31 finished layers with two tensors of 8,192 bytes a token, one checkpoint, and a layer's working set of 10 h
+    # (norms and adapters' input), 5 h, 6 f and 3 x 2 f + 2 h of gradients; 136 bytes of statistics, 4 x 32 between the
+    # adapters' factors and 512 of cosines and sines.
+    layer = 10 * 4096 + 5 * 4096 + 6 * 14336 + 6 * 14336 + 2 * 4096
+    assert (long - short) / 4096 == (2 * 31 + 1) * 8192 + layer + 136 + 128 + 512
+
+
+def test_whole_gradients_and_weights_stand_on_a_torchtitan_pipeline():
+    layout = {"data_parallel": 2, "pipeline_parallel": 2, "zero_stage": 3, "recompute": FULL}
+    planned = memory("fsdp2", sequence_length=128, global_batch_size=8, layout=layout)
+    first = planned.stages[0]
+    # 16 layers of 218,112,000 parameters and the embedding: 2 bytes gathered and 4 summed, each whole.
+    whole = 16 * 218_112_000 + 128256 * 4096
+    assert first.items.communication == pytest.approx(6 * whole, rel=0.04)
+
+
+def test_divided_logits_cost_eight_bytes_more_on_torchtitan():
+    layout = {
+        "tensor_parallel": 8,
+        "sequence_parallel": True,
+        "zero_stage": 3,
+        "recompute": FULL,
+        "micro_batch_size": 4,
+    }
+    planned = memory("fsdp2", layout=layout)
+    # 20 bytes x 128,256 / 8 x 4 x 8,192 tokens = 9.78 GiB.
+    assert planned.items.logits == 20 * 128256 // 8 * 4 * 8192
+
+
+def test_litgpt_loads_whole_weights_before_it_shards_them():
+    layout = {"data_parallel": 2, "zero_stage": 3, "recompute": FULL}
+    planned = memory("litgpt", method="lora", precision="bf16", sequence_length=64, layout=layout)
+    # Half and the whole of 2 bytes a parameter: the shard beside what it was cut from.
+    assert planned.phase == "loading"
+    assert planned.allocated_bytes == pytest.approx(3 * llama().parameters, rel=1e-2)
+
+
+def test_litgpt_gives_a_tied_model_a_head_of_its_own():
+    tied = llama(tie_word_embeddings=True)
+    ours, others = (
+        memory(framework, model=tied, precision="bf16", sequence_length=64).items.parameters
+        for framework in ("litgpt", "accelerate")
+    )
+    assert ours - others == 2 * 128256 * 4096
+
+
+def test_transformer_engine_keeps_one_empty_gradient_of_each_matrix():
+    plain, ours = (
+        memory(framework, sequence_length=64, layout={"zero_stage": 1}).items.activations
+        for framework in ("nanotron", "megatron")
+    )
+    # 218,103,808 elements of a layer's seven matrices in 16 bits = 416 MiB; the rest differs by 64 tokens' worth.
+    assert ours - plain == pytest.approx(2 * 218_103_808, rel=0.15)

@@ -3,8 +3,8 @@ from importlib import resources
 
 import pytest
 
-from planners.errors import NotYetAvailable, UnknownName
-from planners.memory.profile import NOT_YET_PROFILED, load_profile, profile_names, profiles_to_search
+from planners.errors import UnknownName
+from planners.memory.profile import load_profile, profile_names, profiles_to_search
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -41,20 +41,15 @@ def test_bytes_a_parameter_are_the_stack_s_own(name: str, precision: str, bytes_
     assert total == bytes_a_parameter
 
 
-@pytest.mark.parametrize("name", NOT_YET_PROFILED)
-def test_frameworks_without_a_profile_are_not_yet_available(name: str):
-    with pytest.raises(NotYetAvailable, match=name) as caught:
-        load_profile(name)
-    assert caught.value.pointer == "/framework"
-
-
 def test_an_unknown_framework_lists_the_near_ones():
     with pytest.raises(UnknownName, match="megatron"):
         load_profile("megatorn")
 
 
 def test_any_searches_measured_profiles_only():
-    assert {profile.name for profile in profiles_to_search("any")} == {"accelerate", "fsdp2", "megatron"}
+    assert {profile.name for profile in profiles_to_search("any")} == {
+        "accelerate", "fsdp2", "litgpt", "megatron", "nanotron"
+    }  # fmt: skip
 
 
 def test_a_named_framework_is_searched_alone():
@@ -63,5 +58,11 @@ def test_a_named_framework_is_searched_alone():
 
 def test_profile_files_hold_no_key_twice_and_no_unknown_one():
     folder = resources.files("planners.memory") / "profiles"
-    keys = {entry.name: set(tomllib.loads(entry.read_text())) for entry in folder.iterdir()}
+    keys = {entry.name: set(tomllib.loads(entry.read_text())) - {"variants"} for entry in folder.iterdir()}
     assert len({frozenset(names) for names in keys.values()}) == 1
+
+
+def test_a_variant_changes_what_its_table_names_and_nothing_else():
+    plain, fused = load_profile("accelerate"), load_profile("accelerate", "fused")
+    assert (plain.loss.logits_bytes, fused.loss.logits_bytes) == (12, 8)
+    assert plain.kernels == fused.kernels

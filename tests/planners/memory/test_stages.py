@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from planners.memory.stages import all_stages, deciding_stages, micro_batches_in_flight, stage_layers
+from planners.memory.stages import (
+    all_stages,
+    compute_weighted_stages,
+    deciding_stages,
+    micro_batches_in_flight,
+    stage_layers,
+)
 from tests.planners.factories import llama
 from tests.planners.training_cases import one_layout
 
@@ -36,3 +42,35 @@ def test_the_worst_stage_is_among_the_deciding_ones(stages: int, deciding: list[
     # 32 layers on 5 stages leave two over, so the second stage has one more than the first.
     rows = deciding_stages(one_layout(pipeline_parallel=stages), llama(), 8)
     assert rows.stage.tolist() == deciding
+
+
+# The Ultra-Scale runs' 1.34B model: a layer is 4 x 2048^2 + 3 x 2048 x 8192 = 67.1M products a token, the head as
+# much as 4 layers.
+NANOTRON_MODEL = {
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 8192,
+    "vocab_size": 131072,
+    "tie_word_embeddings": True,
+}
+
+
+def test_blocks_are_dealt_out_until_a_stage_s_share_is_exceeded():
+    # 16 layers and a head of 4 are 20, 10 a stage: the 11th layer is the first that exceeds 10.
+    assert compute_weighted_stages(llama(**NANOTRON_MODEL), 2) == ((11, 5), 1)
+    # 5 a stage: 6 layers exceed 5, 11 exceed 10, 16 exceed 15, and the head is left.
+    assert compute_weighted_stages(llama(**NANOTRON_MODEL), 4) == ((6, 5, 5, 0), 3)
+
+
+def test_only_first_and_head_s_stage_decide_where_blocks_are_dealt_out():
+    rows = deciding_stages(one_layout(pipeline_parallel=4), llama(**NANOTRON_MODEL), 8, rule="by_compute")
+    assert rows.stage.tolist() == [0, 3]
+    assert rows.has_head.tolist() == [False, True]
+    assert rows.layers.tolist() == [6, 0]
+
+
+def test_one_stage_has_everything_where_blocks_are_dealt_out():
+    rows = all_stages(one_layout(), llama(**NANOTRON_MODEL), 8, rule="by_compute")
+    assert (rows.layers.tolist(), rows.has_head.tolist()) == ([16], [True])

@@ -149,7 +149,8 @@ def cut(tensors, ranks: int, rank: int, stack: str) -> list[Held]:
 def flat_buffer(tensors, ranks: int, rank: int, stack: str) -> list[Held]:
     """Return a rank's equal part of one buffer of everything, tensor by tensor."""
     start_multiple, end_multiple = {
-        "reference": (1, ranks), "deepspeed-zero2": (1, 2 * ranks), "megatron": (64, math.lcm(ranks, 128)),
+        "reference": (1, ranks), "fsdp1": (1, ranks), "nanotron": (1, ranks),
+        "deepspeed-zero2": (1, 2 * ranks), "megatron": (64, math.lcm(ranks, 128)),
     }[stack]  # fmt: skip
     owners, values = [], []
     for index, (_, part, _) in reversed(list(enumerate(tensors))) if stack == "megatron" else enumerate(tensors):

@@ -1,0 +1,38 @@
+"""The measured cases in the short form that the planner ships, to name the nearest one in its answers."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.accuracy.memory_predictions import MemoryPrediction
+from planners.memory import nearest
+
+MEASURED_CASES = Path(nearest.__file__).parent / nearest.FILE_NAME
+
+
+def write_measured_cases(predictions: Sequence[MemoryPrediction]) -> int:
+    """Write one line for each measured configuration, fitted or held out, and return how many there are."""
+    lines: dict[tuple[str | int, ...], str] = {}
+    for one in predictions:
+        asked, layout = one.case.question, one.case.question.layout
+        if not one.case.is_point or one.case.kind == "nvidia-smi":
+            continue
+        key = (
+            asked.framework,
+            asked.method,
+            asked.recompute.mode if asked.recompute else "none",
+            asked.model.parameters,
+            asked.hardware.gpus.minimum,
+            layout.tensor_parallel or 1,
+            layout.pipeline_parallel or 1,
+            layout.context_parallel or 1,
+            (asked.micro_batch_size or 1) * asked.sequence_length,
+        )
+        lines.setdefault(key, f"{1 / (1 + one.error):.3f}")
+    with MEASURED_CASES.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(nearest.COLUMNS)
+        writer.writerows([*key, ratio] for key, ratio in sorted(lines.items(), key=lambda entry: str(entry[0])))
+    return len(lines)
