@@ -6,17 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture import ModelSpec, Part, Split, Weight
+from planners.architecture import ModelSpec, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.formats import StorageScheme, number_format, storage_scheme, tensor_bytes
+from planners.quantized_stacks import STACK_OF_SCHEME, matrix_shape
 
 # The dtypes that the quantizers read.
 ORIGINAL_DTYPES = ("fp32", "bf16", "fp16")
-
-# transformers 5.23 replaces nn.Linear and Conv1D modules by bitsandbytes' own
-# (integrations/bitsandbytes.py); a layer's experts are one fused parameter
-# there and stay as they are.
-BITSANDBYTES_SCHEMES = frozenset({"int8-channel", "nf4", "fp4"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,33 +97,8 @@ def scheme_settings(scheme: str, *, double_quantization: bool = False, block_siz
 
 
 def skip_reason(weight: Weight, scheme: str) -> str | None:
-    """Return why a scheme leaves a weight as it is, or None where it is quantized.
-
-    Source: transformers 5.23, quantizers/base.py get_keys_to_not_convert and
-    integrations/bitsandbytes.py replace_with_bnb_linear; AutoAWQ, llm-compressor
-    and vLLM leave the same weights alone but quantize experts.
-    """
-    by_part = {Part.EMBEDDING: "embedding", Part.HEAD: "output head", Part.NORM: "norm", Part.ROUTER: "expert router"}
-    if weight.part in by_part:
-        return by_part[weight.part]
-    if not weight.is_linear:
-        return "bias" if weight.name.endswith("bias") else "not the matrix of a linear layer"
-    if weight.part is Part.EXPERT and scheme in BITSANDBYTES_SCHEMES:
-        return "experts are one fused parameter, which transformers with bitsandbytes leaves alone"
-    return None
-
-
-def matrix_shape(weight: Weight) -> tuple[int, ...]:
-    """Return a linear weight's shape as [output features, input features], fused experts in front.
-
-    GPT-2's Conv1D matrices and some fused experts are stored the other way
-    round; quantizers turn them, so that a row is always one output feature.
-    """
-    last = len(weight.shape) - 1
-    inputs_are_last = weight.dim == last if weight.split is Split.ROW else weight.dim != last
-    if inputs_are_last:
-        return weight.shape
-    return (*weight.shape[:-2], weight.shape[-1], weight.shape[-2])
+    """Return why a scheme leaves a weight as it is, or None where it is quantized."""
+    return STACK_OF_SCHEME[scheme].reason_to_leave(weight)
 
 
 def quantized_weights(spec: ModelSpec, scheme: str) -> Iterator[tuple[str, Weight]]:

@@ -1,7 +1,14 @@
 """Number formats, and the exact bytes of a tensor stored in each of them."""
 
 from planners.formats.number_format import FORMATS, NumberFormat, ScaleFormat, number_format
-from planners.formats.storage import STORAGE_SCHEMES, StorageScheme, bytes_per_parameter, storage_scheme, tensor_bytes
+from planners.formats.storage import (
+    STORAGE_SCHEMES,
+    StorageScheme,
+    bytes_per_parameter,
+    storage_scheme,
+    stored_bytes,
+    tensor_bytes,
+)
 
 __all__ = [
     "FORMATS",
@@ -12,5 +19,6 @@ __all__ = [
     "bytes_per_parameter",
     "number_format",
     "storage_scheme",
+    "stored_bytes",
     "tensor_bytes",
 ]

@@ -28,7 +28,7 @@ class ScaledOver(StrEnum):
     """What shares one scale.
 
     `block` cuts the tensor as one long line, `group` cuts each row (of a matrix
-    [output features, input features]) by itself.
+    [output features, input features]) by itself, `tile` cuts it into squares.
     """
 
     NOTHING = "nothing"
@@ -36,6 +36,7 @@ class ScaledOver(StrEnum):
     ROW = "row"
     BLOCK = "block"
     GROUP = "group"
+    TILE = "tile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,9 @@ class StorageScheme:
     """A way to store weights.
 
     `block_size` is the default number of elements under one scale of
-    `scale_bits` (and, where there are any, `zero_point_bits`);
-    `tensor_scale_bytes` stand once a tensor.
+    `scale_bits` (and, where there are any, `zero_point_bits`), or a tile's edge;
+    `tensor_scale_bytes` stand once a tensor, `input_bytes` and `output_bytes` once
+    an input or output feature (of each matrix where a tensor stacks several).
     """
 
     name: str
@@ -53,6 +55,8 @@ class StorageScheme:
     scale_bits: int = 0
     zero_point_bits: int = 0
     tensor_scale_bytes: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
     block_size: int | None = None
     has_fixed_block_size: bool = False
     can_nest_scales: bool = False
@@ -140,9 +144,20 @@ def tensor_bytes(
     others.
     """
     storage = storage_scheme(scheme)
+    return stored_bytes(storage, shape, double_quantization=double_quantization, block_size=block_size)
+
+
+def stored_bytes(
+    storage: StorageScheme,
+    shape: tuple[int, ...],
+    *,
+    double_quantization: bool = False,
+    block_size: int | None = None,
+) -> int:
+    """Return the exact bytes of one tensor as `storage` has it; arguments and errors as for `tensor_bytes`."""
     elements = math.prod(shape)
     if double_quantization and not storage.can_nest_scales:
-        raise InvalidQuestion(f"{scheme} has no double quantization.", pointer="/double_quantization")
+        raise InvalidQuestion(f"{storage.name} has no double quantization.", pointer="/double_quantization")
     if elements == 0:
         return 0
     num_scales = _num_scales(storage, shape, storage.resolved_block_size(block_size))
@@ -155,7 +170,8 @@ def tensor_bytes(
     else:
         scale_bytes = _ceil_bytes(num_scales * storage.scale_bits)
     zero_point_bytes = _ceil_bytes(num_scales * storage.zero_point_bits)
-    return _ceil_bytes(elements * storage.element_bits) + scale_bytes + zero_point_bytes + storage.tensor_scale_bytes
+    beside = storage.tensor_scale_bytes + _feature_bytes(storage, shape)
+    return _ceil_bytes(elements * storage.element_bits) + scale_bytes + zero_point_bytes + beside
 
 
 def bytes_per_parameter(scheme: str, *, double_quantization: bool = False, block_size: int | None = None) -> float:
@@ -187,7 +203,18 @@ def _num_scales(storage: StorageScheme, shape: tuple[int, ...], block_size: int 
         return 0
     if storage.scaled_over is ScaledOver.GROUP:
         return rows * -(-columns // block_size)
+    if storage.scaled_over is ScaledOver.TILE:
+        height = shape[-2] if len(shape) > 1 else 1
+        return rows // height * -(-height // block_size) * -(-columns // block_size)
     return -(-elements // block_size)
+
+
+def _feature_bytes(storage: StorageScheme, shape: tuple[int, ...]) -> int:
+    """Return what stands once an input or output feature; a line has one output feature."""
+    height = shape[-2] if len(shape) > 1 else 1
+    columns = shape[-1] if shape else 1
+    matrices = math.prod(shape) // (height * columns)
+    return matrices * (columns * storage.input_bytes + height * storage.output_bytes)
 
 
 def _ceil_bytes(bits: int) -> int:

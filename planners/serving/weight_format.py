@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planners.architecture import ModelSpec
 from planners.errors import InvalidQuestion
-from planners.formats import storage_scheme, tensor_bytes
+from planners.formats import storage_scheme
 from planners.hardware import Gpu
+from planners.quantized_stacks import QuantizedStack, quantized_stack
 
 BITS_PER_BYTE = 8
 
@@ -18,13 +20,17 @@ class WeightFormat:
 
     `compute_formats` are keys of a GPU's peak rates, the preferred one first: a
     card without 8-bit matrix units multiplies 8-bit weights in 16 bits, and
-    4-bit weights are unpacked to 16 bits where there are no 4-bit units.
+    4-bit weights are unpacked to 16 bits where there are no 4-bit units. `stack`
+    names whose rules say what is quantized and how it is stored (None: nothing is),
+    and `stack_of_experts` the same for models with experts where that differs.
     """
 
     name: str
     scheme: str
     dense_bytes: int
     compute_formats: tuple[str, ...]
+    stack: str | None = None
+    stack_of_experts: str | None = None
 
     @property
     def element_bits(self) -> int:
@@ -36,9 +42,11 @@ class WeightFormat:
         """Return whether matrices are smaller than the other weights."""
         return self.element_bits < BITS_PER_BYTE * self.dense_bytes
 
-    def matrix_bytes(self, shape: tuple[int, ...]) -> int:
-        """Return the bytes of a matrix with its scales."""
-        return tensor_bytes(self.scheme, shape)
+    def stack_of(self, model: ModelSpec) -> QuantizedStack | None:
+        """Return the stack whose rules hold for a model, None where nothing is quantized."""
+        has_experts = any(weight.experts > 1 for block in model.layers for weight in block.weights)
+        name = self.stack_of_experts if has_experts and self.stack_of_experts else self.stack
+        return None if name is None else quantized_stack(name)
 
     def peak_flops_per_second(self, gpu: Gpu) -> float:
         """Return the dense rate at which `gpu` multiplies such weights."""
@@ -59,15 +67,26 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
         WeightFormat(name="fp32", scheme="fp32", dense_bytes=4, compute_formats=("tf32", "fp32")),
         WeightFormat(name="bf16", scheme="bf16", dense_bytes=2, compute_formats=HALF),
         WeightFormat(name="fp16", scheme="fp16", dense_bytes=2, compute_formats=("fp16", "bf16")),
-        WeightFormat(name="fp8", scheme="fp8", dense_bytes=2, compute_formats=("fp8", *HALF)),
+        WeightFormat(name="fp8", scheme="fp8", dense_bytes=2, compute_formats=("fp8", *HALF), stack="vllm-fp8"),
         # Checkpoints quantized to w8a8 hold one scale an output channel.
-        WeightFormat(name="int8", scheme="int8-channel", dense_bytes=2, compute_formats=("int8", *HALF)),
-        WeightFormat(name="nf4", scheme="nf4", dense_bytes=2, compute_formats=HALF),
-        WeightFormat(name="int4", scheme="int4", dense_bytes=2, compute_formats=HALF),
+        WeightFormat(
+            name="int8", scheme="int8-channel", dense_bytes=2, compute_formats=("int8", *HALF), stack="vllm-w8a8"
+        ),
+        WeightFormat(name="nf4", scheme="nf4", dense_bytes=2, compute_formats=HALF, stack="vllm-bitsandbytes"),
+        WeightFormat(name="int4", scheme="int4", dense_bytes=2, compute_formats=HALF, stack="awq"),
         # Weights alone are 4 bits wide; activations stay at 16.
-        WeightFormat(name="mxfp4", scheme="mxfp4", dense_bytes=2, compute_formats=HALF),
+        WeightFormat(
+            name="mxfp4",
+            scheme="mxfp4",
+            dense_bytes=2,
+            compute_formats=HALF,
+            stack="compressed-tensors-mxfp4",
+            stack_of_experts="gpt-oss-mxfp4",
+        ),
         # Weights and activations in 4 bits where the card can (Blackwell).
-        WeightFormat(name="nvfp4", scheme="nvfp4", dense_bytes=2, compute_formats=("nvfp4", *HALF)),
+        WeightFormat(
+            name="nvfp4", scheme="nvfp4", dense_bytes=2, compute_formats=("nvfp4", *HALF), stack="modelopt-nvfp4"
+        ),
     )
 }
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
 from planners.architecture import Block, ModelSpec, OperationKind, Part, Split, Weight
 from planners.errors import ImpossibleLayout, NotYetAvailable
-from planners.quantization import skip_reason
+from planners.quantized_stacks import QuantizedStack, weight_bytes
 from planners.serving.weight_format import WeightFormat
+from planners.sharding import POLICIES, ShardLayout
+from planners.sharding.stages import last_but_one_first
+from planners.sharding.weights import checkpoint_tensor
 
-# vllm/model_executor/layers/vocab_parallel_embedding.py: DEFAULT_VOCAB_PADDING_SIZE.
-VOCABULARY_PADDING = 64
+VLLM = POLICIES["vllm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +40,14 @@ class Stage:
 
 
 def stage_layers(num_layers: int, pipeline_parallel: int) -> tuple[range, ...]:
-    """Return each stage's layers: equal shares, what is left over to the stages before the last.
-
-    Source: vllm/distributed/utils.py, get_pp_indices.
-    """
-    shares = [num_layers // pipeline_parallel] * pipeline_parallel
-    for extra in range(num_layers % pipeline_parallel):
-        shares[-2 - extra] += 1
-    stages, start = [], 0
-    for share in shares:
-        stages.append(range(start, start + share))
-        start += share
-    return tuple(stages)
+    """Return each stage's layers, as the engine deals them out."""
+    ends = tuple(itertools.accumulate(last_but_one_first(num_layers, pipeline_parallel)))
+    return tuple(range(start, end) for start, end in zip((0, *ends), ends, strict=False))
 
 
 def padded_vocabulary(size: int) -> int:
     """Return a vocabulary's rows as the engine allocates them."""
-    return -(-size // VOCABULARY_PADDING) * VOCABULARY_PADDING
+    return VLLM.vocabulary_rows(size, 1)
 
 
 def tensor_parallel_obstacle(model: ModelSpec, tensor_parallel: int) -> str | None:
@@ -99,10 +93,11 @@ def replica_stages(
     The embedding stands on the first stage and the head on the last; a tied head
     on another stage than the embedding is a second copy.
     """
-    layer_bytes = [_block_bytes(block, fmt, tensor_parallel) for block in model.layers]
-    embedding = _block_bytes(model.embedding, fmt, tensor_parallel)
-    head = _block_bytes(model.head, fmt, tensor_parallel)
-    table = _token_embedding_bytes(model.embedding, fmt, tensor_parallel)
+    stack = fmt.stack_of(model)
+    layer_bytes = [_block_bytes(block, fmt, stack, tensor_parallel) for block in model.layers]
+    embedding = _block_bytes(model.embedding, fmt, stack, tensor_parallel)
+    head = _block_bytes(model.head, fmt, stack, tensor_parallel)
+    table = _token_embedding_bytes(model.embedding, fmt, stack, tensor_parallel)
     buffer_bytes = rotary_table_bytes(model, fmt)
     stages = []
     for index, layers in enumerate(stage_layers(model.num_layers, pipeline_parallel)):
@@ -141,24 +136,23 @@ def rotary_table_bytes(model: ModelSpec, fmt: WeightFormat) -> int:
     return sum(positions * width * fmt.dense_bytes for width in widths)
 
 
-def local_weight_bytes(weight: Weight, fmt: WeightFormat, tensor_parallel: int) -> int:
-    """Return one rank's bytes of a weight in the serving format."""
-    if weight.split is Split.VOCABULARY:
-        rows = padded_vocabulary(weight.shape[0]) // tensor_parallel
-        return rows * math.prod(weight.shape[1:]) * fmt.dense_bytes
-    shape = weight.local_shape(tensor_parallel)
-    if fmt.is_quantized and skip_reason(weight, fmt.scheme) is None:
-        return fmt.matrix_bytes(shape)
-    return math.prod(shape) * fmt.dense_bytes
+def local_weight_bytes(weight: Weight, fmt: WeightFormat, stack: QuantizedStack | None, tensor_parallel: int) -> int:
+    """Return one rank's bytes of a weight in the serving format, all experts of the layer counted."""
+    shape = checkpoint_tensor(weight, ShardLayout(tensor_parallel=tensor_parallel), VLLM)
+    if stack is None:
+        return weight.tensors * math.prod(shape) * fmt.dense_bytes
+    return weight.tensors * weight_bytes(weight, stack, kept_bytes=fmt.dense_bytes, shape=shape)
 
 
-def _block_bytes(block: Block, fmt: WeightFormat, tensor_parallel: int) -> int:
-    return sum(local_weight_bytes(weight, fmt, tensor_parallel) for weight in block.weights)
+def _block_bytes(block: Block, fmt: WeightFormat, stack: QuantizedStack | None, tensor_parallel: int) -> int:
+    return sum(local_weight_bytes(weight, fmt, stack, tensor_parallel) for weight in block.weights)
 
 
-def _token_embedding_bytes(embedding: Block, fmt: WeightFormat, tensor_parallel: int) -> int:
+def _token_embedding_bytes(
+    embedding: Block, fmt: WeightFormat, stack: QuantizedStack | None, tensor_parallel: int
+) -> int:
     return sum(
-        local_weight_bytes(weight, fmt, tensor_parallel)
+        local_weight_bytes(weight, fmt, stack, tensor_parallel)
         for weight in embedding.weights
         if weight.split is Split.VOCABULARY
     )

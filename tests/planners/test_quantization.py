@@ -8,12 +8,12 @@ from planners.architecture import Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable, UnknownName
 from planners.huggingface import describe_config
 from planners.quantization import (
-    matrix_shape,
     quantization_estimate,
     quantized_weights,
     scheme_settings,
     skip_reason,
 )
+from planners.quantized_stacks import matrix_shape
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,

@@ -15,10 +15,10 @@ from planners.errors import InvalidModelConfig, NotYetAvailable
 from planners.huggingface import describe_config
 from planners.quantization import (
     estimate_with,
-    matrix_shape,
     quantized_weights,
     scheme_settings,
 )
+from planners.quantized_stacks import matrix_shape
 from service.worker.child_main import peak_host_bytes
 from service.worker.quantization.chunk_workers import ChunkWorkers
 from service.worker.quantization.error import ErrorSums, quantization_error

@@ -117,6 +117,30 @@ def test_fp8_halves_the_layers_matrices_and_leaves_the_rest():
 
 
 @pytest.mark.parametrize(
+    ("config", "fmt", "printed_gib"),
+    # Printed by vLLM before 0.7.1 for neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8 (pull request 12569), the
+    # rotary table included.
+    [(LLAMA_70B, "int8", 67.72)],
+)
+def test_quantized_weights_are_what_the_engine_printed(config, fmt, printed_gib):
+    (stage,) = stages_of(model(config), WEIGHT_FORMATS[fmt])
+    assert stage.total_bytes / 2**30 == pytest.approx(printed_gib, abs=0.005)
+
+
+def test_mxfp4_is_for_experts_alone_where_a_model_has_them():
+    assert WEIGHT_FORMATS["mxfp4"].stack_of(model()).name == "compressed-tensors-mxfp4"
+    mixture = model({**LLAMA_8B, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2})
+    assert WEIGHT_FORMATS["mxfp4"].stack_of(mixture).name == "gpt-oss-mxfp4"
+    assert WEIGHT_FORMATS["bf16"].stack_of(model()) is None
+
+
+def test_all_experts_of_a_layer_are_counted():
+    mixture = model({**LLAMA_8B, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2})
+    (stage,) = stages_of(mixture)
+    assert stage.weight_bytes == 2 * mixture.parameters
+
+
+@pytest.mark.parametrize(
     ("changes", "degree", "reason"),
     [
         ({}, 3, "32 attention heads"),
