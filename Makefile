@@ -8,7 +8,7 @@ WORKERS ?= 1
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test lint format openapi accuracy bench clean
+.PHONY: help serve demo test lint format openapi counts clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ format: $(VENV)/.test ## Format the code
 
 openapi: $(VENV)/.serve ## Write openapi.yaml from the application
 	$(BIN)/python -m api.openapi
+
+counts: $(VENV)/.test ## Compare every model's parameters with transformers and the published counts
+	$(BIN)/python benchmarks/parameter_counts.py
 
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build

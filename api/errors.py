@@ -13,14 +13,18 @@ from starlette.responses import Response
 
 from api.problems import ProblemResponse
 from api.strict_json import MalformedBody
-from planners.errors import PlimsollError, UnknownName
+from planners.errors import PlimsollError, UnknownModelType, UnknownName
 from service.errors import QueueFull
 from service.requests.pointers import FieldError, field_errors
 
 STATUS_OF_CODE: Mapping[str, int] = {
     "database-unavailable": 503,
+    "hub-model-not-found": 422,
+    "hub-timed-out": 504,
+    "hub-unreachable": 502,
     "idempotency-conflict": 422,
     "impossible-layout": 422,
+    "invalid-checkpoint": 422,
     "invalid-cursor": 422,
     "invalid-model-config": 422,
     "invalid-question": 422,
@@ -31,6 +35,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "planning-timed-out": 504,
     "plimsoll-error": 500,
     "queue-full": 503,
+    "unknown-cluster": 422,
     "unknown-gpu": 422,
     "unknown-model": 422,
     "unknown-model-type": 422,
@@ -61,7 +66,9 @@ def add_error_handlers(app: FastAPI) -> None:
 def problem_of(error: PlimsollError, *, status: int | None = None) -> ProblemResponse:
     """Return the problem document of an error of ours; `status` where the table's does not fit the route."""
     headers = {"retry-after": str(error.retry_after_seconds)} if isinstance(error, QueueFull) else None
-    more = {"nearest": list(error.nearest)} if isinstance(error, UnknownName) else None
+    more = {"nearest": list(error.nearest)} if isinstance(error, UnknownName) else {}
+    if isinstance(error, UnknownModelType):
+        more["known"] = list(error.known)
     # Where the route's own path is at fault, there is no body to point into.
     fields = [FieldError(pointer=error.pointer, detail=error.detail)] if error.pointer and status is None else []
     return ProblemResponse(

@@ -72,6 +72,7 @@ _MEANINGS = {
     422: "A value makes no sense; `errors` points at it.",
     500: "The service is at fault.",
     501: "This version does not answer that yet.",
+    502: "The hub mirror cannot be reached, or answers with something that is no config.",
     503: "The database or the queue cannot take it now.",
     504: "No answer was found in time.",
 }

@@ -71,10 +71,15 @@ class UnknownModel(UnknownName):
 
 
 class UnknownModelType(UnknownName):
-    """A `model_type` that no reader knows."""
+    """A `model_type` that no reader knows; all that are known are listed too."""
 
     code = "unknown-model-type"
     thing = "model_type"
+
+    def __init__(self, name: str, known: Iterable[str], *, pointer: str = "") -> None:
+        self.known = tuple(sorted(known))
+        super().__init__(name, self.known, pointer=pointer)
+        self.detail = f"{self.detail} Known are {', '.join(self.known)}."
 
 
 class UnknownGpu(UnknownName):
@@ -82,6 +87,13 @@ class UnknownGpu(UnknownName):
 
     code = "unknown-gpu"
     thing = "GPU"
+
+
+class UnknownCluster(UnknownName):
+    """A cluster id or alias that is not in the catalogue."""
+
+    code = "unknown-cluster"
+    thing = "cluster"
 
 
 def nearest_names(name: str, known: Iterable[str], *, most: int = 5) -> tuple[str, ...]:

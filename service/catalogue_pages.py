@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.catalogue import Catalogue, CatalogueModel
+from planners.catalogue import Catalogue, CatalogueModel, Cluster
 from planners.hardware import Gpu
 from service.model_description import ModelDescription, describe
 from service.models import ModelResolver, ResolvedModel
-from service.requests.models import DescribeRequest, PathModel
-
-NOT_LISTED = "given in the request"
+from service.requests.models import DescribeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +41,11 @@ class ModelList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuList:
-    """Every GPU that requests may name; rates are dense and for one direction."""
+    """Every GPU and every cluster that requests may name; rates are dense and for one direction."""
 
     catalogue_revision: str
     items: tuple[Gpu, ...]
+    clusters: tuple[Cluster, ...]
 
 
 class CataloguePages:
@@ -65,21 +64,21 @@ class CataloguePages:
         return self._model_list
 
     def gpus(self) -> GpuList:
-        """Return all GPUs in the order of their ids."""
-        return GpuList(catalogue_revision=self._catalogue.revision, items=self._catalogue.gpus)
+        """Return all GPUs and all clusters in the order of their ids."""
+        known = self._catalogue
+        return GpuList(catalogue_revision=known.revision, items=known.gpus, clusters=known.clusters)
 
-    def model(self, name: str, *, sequence_length: int) -> ModelDescription:
+    def model(self, name: str, *, sequence_length: int | None) -> ModelDescription:
         """Return the description of a listed model; raises UnknownModel."""
-        return self._description(self._models.listed(name), sequence_length, NOT_LISTED)
+        return self._description(self._models.listed(name), sequence_length)
 
-    def describe(self, request: DescribeRequest, *, sequence_length: int) -> ModelDescription:
+    def describe(self, request: DescribeRequest, *, sequence_length: int | None) -> ModelDescription:
         """Return the description of any model; raises what `ModelResolver.resolve` raises."""
-        source = "read from the folder" if isinstance(request.model, PathModel) else NOT_LISTED
-        return self._description(self._models.resolve(request.model), sequence_length, source)
+        return self._description(self._models.resolve(request.model), sequence_length)
 
-    def _description(self, model: ResolvedModel, sequence_length: int, source: str) -> ModelDescription:
+    def _description(self, model: ResolvedModel, sequence_length: int | None) -> ModelDescription:
         if not model.is_listed:
-            return describe(model, sequence_length=sequence_length, source=source)
+            return describe(model, sequence_length=sequence_length, source=model.source)
         entry = self._catalogue.model(model.name)
         return describe(
             model,

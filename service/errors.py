@@ -90,3 +90,27 @@ class PathNotAllowed(PlimsollError):
     """A path lies outside every folder that the service may touch."""
 
     code = "path-not-allowed"
+
+
+class InvalidCheckpoint(PlimsollError):
+    """A checkpoint's index or header contradicts itself or the file it stands in."""
+
+    code = "invalid-checkpoint"
+
+
+class HubModelNotFound(PlimsollError):
+    """The hub mirror has no such model or revision, or shows it to nobody without an account."""
+
+    code = "hub-model-not-found"
+
+
+class HubUnreachable(PlimsollError):
+    """The hub mirror does not answer, or with something that is no config."""
+
+    code = "hub-unreachable"
+
+
+class HubTimedOut(PlimsollError):
+    """The hub mirror took longer than it may."""
+
+    code = "hub-timed-out"

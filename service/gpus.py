@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from planners.catalogue import Catalogue
+from planners.catalogue import Catalogue, Cluster
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.hardware import Gpu, Hardware
 from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest
@@ -14,14 +14,21 @@ from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareReq
 # 80 GB cards hold 16 bytes for each of ten trillion parameters.
 MOST_GPUS_UNASKED = 2_048
 
+GIGA = 1e9
+
 
 def resolve_hardware(asked: HardwareRequest, catalogue: Catalogue) -> Hardware:
-    """Return the planners' hardware; raises UnknownGpu, InvalidQuestion and NotYetAvailable with pointers."""
+    """Return the planners' hardware, with pointers in what it raises.
+
+    Raises UnknownGpu, UnknownCluster, InvalidQuestion and NotYetAvailable.
+    """
     if isinstance(asked, Fleet):
         raise NotYetAvailable(
             "A fleet is not planned yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
         )
     gpu = asked.gpu.to_gpu() if isinstance(asked.gpu, GpuByHand) else catalogue.gpu(asked.gpu)
+    if asked.cluster is not None:
+        gpu = _in_cluster(gpu, catalogue.cluster(asked.cluster))
     if asked.override is not None:
         gpu = _overridden(gpu, asked.override)
     hardware = asked.to_hardware(gpu, free_maximum=MOST_GPUS_UNASKED)
@@ -31,6 +38,27 @@ def resolve_hardware(asked: HardwareRequest, catalogue: Catalogue) -> Hardware:
             f"reserve_bytes and used_bytes leave nothing of the GPU's {gpu.memory_bytes} bytes.", pointer=pointer
         )
     return hardware
+
+
+def _in_cluster(gpu: Gpu, cluster: Cluster) -> Gpu:
+    """Return the GPU with the links of a cluster's nodes; raises InvalidQuestion where the cluster holds another."""
+    if gpu.id != cluster.gpu:
+        raise InvalidQuestion(
+            f"{cluster.id} holds {cluster.gpu}, not {gpu.id}. Name that GPU, or another cluster.",
+            pointer="/hardware/cluster",
+        )
+    note = (
+        f"Nodes are those of {cluster.id}: {cluster.gpus_per_node} GPUs, {cluster.link_bytes_per_second / GIGA:g} GB/s "
+        f"to each other and {cluster.nic_bytes_per_second / GIGA:g} GB/s a GPU to other nodes."
+    )
+    return dataclasses.replace(
+        gpu,
+        gpus_per_node=cluster.gpus_per_node,
+        link_kind=cluster.link_kind,
+        link_bytes_per_second=cluster.link_bytes_per_second,
+        nic_bytes_per_second=cluster.nic_bytes_per_second,
+        assumptions=(*gpu.assumptions, note, *cluster.assumptions),
+    )
 
 
 def _overridden(gpu: Gpu, override: GpuOverride) -> Gpu:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from planners.architecture import ModelSpec
-from planners.catalogue import Catalogue, typical_config
-from planners.errors import InvalidModelConfig, InvalidQuestion, NotYetAvailable
+from planners.catalogue import Catalogue, StoredFormats, typical_config
+from planners.errors import PlimsollError
 from planners.huggingface import describe_config
 from service.allowed_paths import allowed_path
 from service.canonical import canonical_json
+from service.checkpoint_comparison import CheckpointReport, checkpoint_report
+from service.checkpoints import checkpoint_state, read_checkpoint
+from service.config_files import read_config
+from service.hub import HubClient
 from service.recently_used import RecentlyUsed
 from service.requests.models import ConfigModel, HubModel, ModelRef, PathModel, SizeModel
 from service.requests.values import MOST_NAME_CHARACTERS
 from service.settings import Settings
 
-CONFIG_FILE = "config.json"
-MOST_CONFIG_BYTES = 2**20
 MOST_DESCRIPTIONS = 256
+MOST_REPORTS = 64
+
+GIVEN = "given in the request"
+READ = "read from the folder"
+
+# What a report depends on: the folder, its safetensors as the file system knows them, and the config.
+ReportKey: TypeAlias = tuple[str, tuple[tuple[str, int, int, int], ...], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +37,9 @@ class ResolvedModel:
     """A model that a request named, with all that follows from it.
 
     `assumptions` are the description's and those of how it was found. `is_listed`
-    says whether the catalogue knows it by `name`.
+    says whether the catalogue knows it by `name`. `checkpoint` compares it with the
+    safetensors of the folder it was read from, where there are any; `stored` are the
+    formats of a quantized re-upload, where its name was one's.
     """
 
     name: str
@@ -37,6 +47,17 @@ class ResolvedModel:
     spec: ModelSpec
     assumptions: tuple[str, ...] = ()
     is_listed: bool = False
+    source: str = GIVEN
+    stored: StoredFormats | None = None
+    checkpoint: CheckpointReport | None = None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Return what tells it from other models: its name and config, and where its checkpoint is another model."""
+        told = {"name": self.name, "config": self.config}
+        if self.checkpoint is None or self.checkpoint.agrees:
+            return told
+        return {**told, "disagreements": self.checkpoint.disagreements}
 
 
 class ModelResolver:
@@ -45,20 +66,23 @@ class ModelResolver:
     def __init__(self, catalogue: Catalogue, settings: Settings) -> None:
         self._catalogue = catalogue
         self._settings = settings
+        self._hub = HubClient(settings)
         self._described: RecentlyUsed[str, ModelSpec] = RecentlyUsed(MOST_DESCRIPTIONS)
+        self._reports: RecentlyUsed[ReportKey, CheckpointReport] = RecentlyUsed(MOST_REPORTS)
 
     def resolve(self, asked: ModelRef) -> ResolvedModel:
-        """Return the model; may read a file, so call it off the event loop.
+        """Return the model; may read files or ask the hub mirror, so call it off the event loop.
 
-        Raises UnknownModel, UnknownModelType, InvalidModelConfig, PathNotAllowed,
-        InvalidQuestion and NotYetAvailable, with pointers into the request's body.
+        Raises UnknownModel, UnknownModelType, InvalidModelConfig, InvalidCheckpoint,
+        PathNotAllowed, HubModelNotFound, HubUnreachable, HubTimedOut, InvalidQuestion
+        and NotYetAvailable, with pointers into the request's body.
         """
         if isinstance(asked, ConfigModel):
             return self._described_model(_name_in(asked.config), asked.config, pointer="/model/config")
         if isinstance(asked, PathModel):
             return self._from_path(asked)
         if isinstance(asked, HubModel):
-            raise self._hub_refusal()
+            return self._from_hub(asked)
         if isinstance(asked, SizeModel):
             config, assumptions = typical_config(asked.parameters)
             name = f"typical model of {asked.parameters:.4g} parameters"
@@ -68,25 +92,45 @@ class ModelResolver:
     def listed(self, name: str) -> ResolvedModel:
         """Return a model of the catalogue by id or alias; raises UnknownModel with the nearest names."""
         model = self._catalogue.model(name)
-        return self._described_model(model.id, model.config, pointer="/model", is_listed=True)
+        described = self._described_model(model.id, model.config, pointer="/model", is_listed=True)
+        return replace(described, stored=model.stored)
 
     def _from_path(self, asked: PathModel) -> ResolvedModel:
-        folder = allowed_path(asked.path, self._settings.model_roots, pointer="/model/path")
-        config = _read_config(folder / CONFIG_FILE, self._settings.model_roots)
-        return self._described_model(folder.name, config, pointer="/model/path")
+        pointer, roots = "/model/path", self._settings.model_roots
+        folder = allowed_path(asked.path, roots, pointer=pointer)
+        config = read_config(folder, roots, pointer=pointer)
+        model = self._from_file(folder.name, config, pointer=pointer)
+        report = self._report(folder, model, pointer=pointer)
+        notes = () if report is None or report.agrees else (_disagreement(report),)
+        return replace(model, source=READ, checkpoint=report, assumptions=(*model.assumptions, *notes))
 
-    def _hub_refusal(self) -> Exception:
-        if self._settings.hub_url is None:
-            return InvalidQuestion(
-                "No hub mirror is configured (PLIMSOLL_HUB_URL). Send the contents of the model's config.json "
-                'as {"model": {"config": …}}.',
-                pointer="/model/hub",
-            )
-        return NotYetAvailable(
-            "Fetching a config.json from the hub mirror is not there yet. Send its contents as "
-            '{"model": {"config": …}}.',
-            pointer="/model/hub",
-        )
+    def _from_hub(self, asked: HubModel) -> ResolvedModel:
+        found = self._hub.config(asked.hub, asked.revision)
+        return replace(self._from_file(asked.hub, found.config, pointer="/model/hub"), source=found.source)
+
+    def _from_file(self, name: str, config: Mapping[str, Any], *, pointer: str) -> ResolvedModel:
+        try:
+            return self._described_model(name, config, pointer=pointer)
+        except PlimsollError as error:
+            # The field that is wrong is in the file, and the request's body has none to point at.
+            error.pointer = pointer
+            raise
+
+    def _report(self, folder: Path, model: ResolvedModel, *, pointer: str) -> CheckpointReport | None:
+        """Return how the folder's safetensors agree with the description; read again only when they changed."""
+        state = checkpoint_state(folder)
+        if not state:
+            return None
+        key = (str(folder), state, canonical_json(model.config))
+        report = self._reports.get(key)
+        if report is not None:
+            return report
+        checkpoint = read_checkpoint(folder, self._settings.model_roots, pointer=pointer)
+        if checkpoint is None:
+            return None
+        report = checkpoint_report(checkpoint, model.spec, model.config)
+        self._reports.put(key, report)
+        return report
 
     def _described_model(
         self,
@@ -120,19 +164,5 @@ def _name_in(config: Mapping[str, Any]) -> str:
     return "model"
 
 
-def _read_config(path: Path, roots: tuple[Path, ...]) -> dict[str, Any]:
-    # The folder is allowed, but the file in it may be a link to somewhere else.
-    real_path = allowed_path(str(path), roots, pointer="/model/path")
-    try:
-        with real_path.open("rb") as file:
-            content = file.read(MOST_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise InvalidModelConfig(f"The folder has no readable {CONFIG_FILE}.", pointer="/model/path") from error
-    if len(content) > MOST_CONFIG_BYTES:
-        raise InvalidModelConfig(f"{CONFIG_FILE} is larger than {MOST_CONFIG_BYTES} bytes.", pointer="/model/path")
-    try:
-        config = json.loads(content)
-        # The same bounds as for a config in a request, and the same errors.
-        return ConfigModel.model_validate({"config": config}).config
-    except (ValueError, RecursionError) as error:
-        raise InvalidModelConfig(f"{CONFIG_FILE} is not a model's config.", pointer="/model/path") from error
+def _disagreement(report: CheckpointReport) -> str:
+    return f"The checkpoint and config.json disagree, and config.json was followed. {' '.join(report.disagreements)}"

@@ -37,7 +37,7 @@ from service.plan_answers import (
     train_body,
 )
 from service.recently_used import RecentlyUsed
-from service.requests.models import PathModel
+from service.requests.models import HubModel, PathModel
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 from service.settings import Settings
@@ -109,12 +109,13 @@ class PlanningService:
         """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
 
         def answer(resolved: _Resolved) -> InferPlanBody:
-            question = request.to_question(resolved.model.spec, resolved.hardware)
+            question = _in_stored_formats(request, resolved.model).to_question(resolved.model.spec, resolved.hardware)
             started = time.perf_counter()
             found = plan_serving(question)
             seconds = time.perf_counter() - started
             artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
-            assumptions = (*resolved.model.assumptions, *resolved.hardware.gpu.assumptions)
+            stored = _stored_format_notes(request, resolved.model)
+            assumptions = (*resolved.model.assumptions, *stored, *resolved.hardware.gpu.assumptions)
             return infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
 
         return await self._planned("infer", request, answer)
@@ -154,7 +155,9 @@ class PlanningService:
         request: TrainRequest | InferRequest,
         answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody],
     ) -> PlannedAnswer:
-        key = None if isinstance(request.model, PathModel) else canonical_json([kind, _asked(request)])
+        # What a folder holds, and what a hub calls by a name, may be another model the next time.
+        changes = isinstance(request.model, PathModel | HubModel)
+        key = None if changes else canonical_json([kind, _asked(request)])
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
@@ -167,9 +170,15 @@ class PlanningService:
     def _resolve(self, kind: PlanKind, request: TrainRequest | InferRequest) -> _Resolved:
         hardware = resolve_hardware(request.hardware, self._catalogue)
         model = self.models.resolve(request.model)
+        asked: TrainRequest | InferRequest = request
+        notes: tuple[str, ...] = ()
+        if isinstance(request, InferRequest):
+            asked, notes = _in_stored_formats(request, model), _stored_format_notes(request, model)
         resolved = {
-            **_asked(request),
-            "model": {"name": model.name, "config": model.config},
+            **_asked(asked),
+            # A plan that says where its formats come from is not the plan of a request that names them.
+            **({"stored_formats": notes} if notes else {}),
+            "model": model.identity,
             "hardware": {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)},
         }
         revisions = {
@@ -191,7 +200,8 @@ class PlanningService:
         await self._database.plans.put(stored)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(_seen(resolved.model))
-        return self._remember(stored)
+        # Another replica may have stored its own, with another search time, first.
+        return self._remember(await self._database.plans.get(stored.plan_id))
 
     async def _once(self, plan_id: str, work: Callable[[], Awaitable[PlannedAnswer]]) -> PlannedAnswer:
         """Do the work for a plan once, however many ask for it at the same time."""
@@ -253,6 +263,30 @@ def _retrieve_error(done: asyncio.Future[Any]) -> None:
     """Take note of the error, which asyncio would otherwise report as lost once nobody waits any more."""
     if not done.cancelled():
         done.exception()
+
+
+def _in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferRequest:
+    """Return the request in the formats of the checkpoint it names, where it leaves them away."""
+    stored = model.stored
+    return request.in_formats(
+        weights=None if stored is None else stored.weights, kv_cache=None if stored is None else stored.kv_cache
+    )
+
+
+def _stored_format_notes(request: InferRequest, model: ResolvedModel) -> tuple[str, ...]:
+    """Return what was taken from the name of a quantized re-upload."""
+    stored, serving = model.stored, request.serving
+    if stored is None:
+        return ()
+    taken = [f"'weights' is {stored.weights}"] if serving.weights is None else []
+    if serving.kv_cache is None and stored.kv_cache is not None:
+        taken.append(f"'kv_cache' is {stored.kv_cache}")
+    if not taken:
+        return ()
+    note = f"{request.model} holds {model.name} quantized: {' and '.join(taken)}, as the checkpoint is stored."
+    if serving.weights is None:
+        note += " Every matrix that this format takes is counted in it; such checkpoints may leave some in a wider one."
+    return (note,)
 
 
 def _asked(request: TrainRequest | InferRequest) -> dict[str, Any]:

@@ -83,6 +83,19 @@ class Settings(BaseSettings):
         pattern=r"^https?://",
         description="The model hub mirror that `config.json` may be fetched from. Unset: none is fetched.",
     )
+    hub_redirect_hosts: Names = Field(
+        default=(),
+        description="The hosts beside itself that the hub mirror may redirect to, with their port where it is not the "
+        "scheme's own. A JSON list or between commas.",
+    )
+    hub_timeout_seconds: float = Field(
+        default=10.0, gt=0, le=300, description="How long the hub mirror may take for one `config.json`."
+    )
+    hub_cache_seconds: float = Field(
+        default=3600.0,
+        ge=0,
+        description="How long a branch's or a tag's `config.json` is kept; a commit's is kept for ever.",
+    )
     max_body_bytes: int = Field(default=2 * 2**20, ge=1024, description="The largest request body that is read.")
     request_timeout_seconds: float = Field(
         default=30.0, gt=0, description="How long a request may take before it is answered with an error."

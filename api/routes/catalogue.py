@@ -8,10 +8,11 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Query
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from api import examples
 from api.errors import problem_of
+from api.negotiation import WantsText
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
@@ -20,6 +21,7 @@ from planners.formats import FORMATS, NumberFormat
 from planners.hardware import Gpu
 from service.catalogue_pages import GpuList, ModelList
 from service.model_description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
+from service.model_text import model_text
 from service.requests.measurements import CalibrationRequest
 from service.requests.models import DescribeRequest
 from service.requests.values import MOST_SEQUENCE_TOKENS
@@ -27,8 +29,15 @@ from service.requests.values import MOST_SEQUENCE_TOKENS
 router = APIRouter(tags=["catalogue"], route_class=StrictRoute)
 
 SequenceLength = Annotated[
-    int, Query(ge=1, le=MOST_SEQUENCE_TOKENS, description="The sequence that FLOPs per token are counted for.")
+    int | None,
+    Query(
+        ge=1,
+        le=MOST_SEQUENCE_TOKENS,
+        description=f"The sequence that FLOPs per token are counted for. Unset: {DEFAULT_SEQUENCE_LENGTH} tokens, or "
+        "as many as the model takes.",
+    ),
 ]
+TEXT = {"text/plain": {"schema": {"type": "string"}}}
 GpuId = Annotated[str, Path(max_length=200, examples=["h100-sxm-80gb"])]
 
 
@@ -54,38 +63,45 @@ async def list_models(services: Running) -> ModelList:
     "/models/describe",
     summary="Describe any model",
     response_model=ModelDescription,
-    responses=problem_responses(400, 403, 413, 415, 422, 500, 501),
+    responses={**problem_responses(400, 403, 413, 415, 422, 500, 501, 502, 504), 200: {"content": TEXT}},
 )
 async def describe_model(
     services: Running,
+    text: WantsText,
     request: Annotated[DescribeRequest, Body(openapi_examples=examples.DESCRIBE)],
-    sequence_length: SequenceLength = DEFAULT_SEQUENCE_LENGTH,
-) -> ModelDescription:
-    """Takes every form of `model` that the plan routes take."""
-    return await asyncio.to_thread(services.pages.describe, request, sequence_length=sequence_length)
+    sequence_length: SequenceLength = None,
+) -> ModelDescription | Response:
+    """Takes every form of `model` that the plan routes take.
+
+    With a folder, `checkpoint` says whether its safetensors are of the model that its `config.json` describes.
+    """
+    description = await asyncio.to_thread(services.pages.describe, request, sequence_length=sequence_length)
+    return PlainTextResponse(model_text(description)) if text else description
 
 
 @router.get(
     "/models/{id:path}",
     summary="Describe a model of the catalogue",
     response_model=ModelDescription,
-    responses=problem_responses(400, 404, 422, 500),
+    responses={**problem_responses(400, 404, 422, 500), 200: {"content": TEXT}},
 )
 async def get_model(
     services: Running,
+    text: WantsText,
     id: Annotated[str, Path(max_length=200, examples=["meta-llama/Llama-3.1-8B"])],  # noqa: A002 - as on the wire
-    sequence_length: SequenceLength = DEFAULT_SEQUENCE_LENGTH,
+    sequence_length: SequenceLength = None,
 ) -> ModelDescription | Response:
     """By id or alias, in whatever case."""
     try:
-        return await asyncio.to_thread(services.pages.model, id, sequence_length=sequence_length)
+        description = await asyncio.to_thread(services.pages.model, id, sequence_length=sequence_length)
     except UnknownModel as error:
         return problem_of(error, status=HTTPStatus.NOT_FOUND)
+    return PlainTextResponse(model_text(description)) if text else description
 
 
 @router.get(
     "/hardware",
-    summary="List the GPUs that requests may name",
+    summary="List the GPUs and the clusters that requests may name",
     response_model=GpuList,
     responses=problem_responses(400, 422, 500),
 )

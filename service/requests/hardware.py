@@ -97,6 +97,13 @@ class OneHardware(Wire):
     """GPUs of one kind. Without `gpus`, the fewest that will do are sought."""
 
     gpu: GpuRef
+    cluster: Annotated[
+        Name | None,
+        Field(
+            description="A cluster of `GET /hardware` by id or alias, which must hold this `gpu`: its GPUs per node, "
+            "link and network rates take the place of the GPU's own, unless given here or under `override`."
+        ),
+    ] = None
     gpus: GpusRef | None = None
     gpus_per_node: GpusPerNode | None = None
     override: GpuOverride | None = None

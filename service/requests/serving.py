@@ -24,6 +24,10 @@ MOST_BATCHED_TOKENS = 2**27
 MOST_DRAFT_TOKENS = 1_000
 MOST_HISTOGRAM_BINS = 10_000
 
+# Where neither the request nor the model's name says.
+DEFAULT_FORMAT = "bf16"
+FORMAT_NOTE = "Left away: what the named checkpoint holds, where the name is a quantized re-upload's, and else bf16."
+
 TokenLength: TypeAlias = Annotated[float, Field(gt=0, le=2**24)]
 
 
@@ -68,8 +72,8 @@ class ServiceLevelPart(Wire):
 class ServingPart(Wire):
     """The deployment. Engine settings left away take that engine version's own defaults."""
 
-    weights: WeightFormat = "bf16"
-    kv_cache: CacheFormat = "bf16"
+    weights: WeightFormat | None = Field(default=None, description=FORMAT_NOTE)
+    kv_cache: CacheFormat | None = Field(default=None, description=FORMAT_NOTE)
     max_model_len: SequenceTokens | None = None
     input_tokens: SequenceTokens | None = None
     output_tokens: SequenceTokens | None = None
@@ -120,6 +124,14 @@ class InferRequest(Wire):
     layout: ServingLayoutPart = ServingLayoutPart()
     objective: ServingObjective = "throughput"
 
+    def in_formats(self, *, weights: str | None, kv_cache: str | None) -> InferRequest:
+        """Return the request with its formats filled in: its own, else those given, else bf16."""
+        formats = {
+            "weights": self.serving.weights or weights or DEFAULT_FORMAT,
+            "kv_cache": self.serving.kv_cache or kv_cache or DEFAULT_FORMAT,
+        }
+        return self.model_copy(update={"serving": self.serving.model_copy(update=formats)})
+
     def to_question(self, model: ModelSpec, hardware: Hardware) -> ServingQuestion:
         """Return the planner's question; raises NotYetAvailable for what no planner reads yet."""
         serving = self.serving
@@ -127,8 +139,8 @@ class InferRequest(Wire):
         return ServingQuestion(
             model=model,
             hardware=hardware,
-            weights=serving.weights,
-            kv_cache=serving.kv_cache,
+            weights=serving.weights or DEFAULT_FORMAT,
+            kv_cache=serving.kv_cache or DEFAULT_FORMAT,
             max_model_len=serving.max_model_len,
             input_tokens=serving.input_tokens,
             output_tokens=serving.output_tokens,

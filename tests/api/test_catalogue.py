@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 
 from tests.api.questions import TINY_CONFIG
+from tests.service.safetensors_files import indexed, tiny_shapes, write_config
 
 
 async def test_a_model_is_found_by_id_and_by_alias_in_any_case(client: httpx.AsyncClient):
@@ -68,6 +71,26 @@ async def test_a_gpu_page_can_be_sent_back_as_a_gpu_by_hand(client: httpx.AsyncC
     assert response.json()["plan"]["memory"]["limit_bytes"] == gpu["memory_bytes"]
 
 
+async def test_clusters_stand_beside_the_gpus_and_can_be_named(client: httpx.AsyncClient):
+    clusters = {cluster["id"]: cluster for cluster in (await client.get("/hardware")).json()["clusters"]}
+    assert clusters["a2-megagpu-16g"]["gpus_per_node"] == 16
+    hardware = {"gpu": "a100-40gb", "cluster": "a2-megagpu-16g", "gpus": 1}
+    body = {"model": "llama-3.2-1b", "hardware": hardware, "serving": {"max_model_len": 1024}}
+    response = await client.post("/plan/infer", json=body)
+    assert response.status_code == 200
+    assert any("a2-megagpu-16g" in note for note in response.json()["assumptions"])
+
+
+@pytest.mark.parametrize(("cluster", "code"), [("dgx-h100", "invalid-question"), ("p55", "unknown-cluster")])
+async def test_a_cluster_of_another_gpu_or_none_is_refused(client: httpx.AsyncClient, cluster: str, code: str):
+    hardware = {"gpu": "a100-40gb", "cluster": cluster, "gpus": 1}
+    body = {"model": "llama-3.2-1b", "hardware": hardware, "serving": {"max_model_len": 1024}}
+    response = await client.post("/plan/infer", json=body)
+    assert response.status_code == 422
+    assert response.json()["code"] == code
+    assert response.json()["errors"][0]["pointer"] == "/hardware/cluster"
+
+
 async def test_an_unknown_gpu_is_not_found(client: httpx.AsyncClient):
     response = await client.get("/hardware/h100-sxm-88gb")
     assert response.status_code == 404
@@ -87,3 +110,64 @@ async def test_formats_tell_range_and_digits(client: httpx.AsyncClient):
     assert formats["tf32"]["stored_bits"] == 32
     assert formats["bf16"]["fraction_bits"] == 7
     assert formats["fp16"]["needs_loss_scaling"]
+
+
+async def test_a_description_can_be_read_in_a_terminal(client: httpx.AsyncClient):
+    page = await client.get("/models/jamba?format=text")
+    assert page.headers["content-type"].startswith("text/plain")
+    assert "51,570,323,328" in page.text
+    assert all(len(line) <= 100 for line in page.text.splitlines())
+    body = {"model": {"config": TINY_CONFIG}}
+    described = await client.post("/models/describe", json=body, headers={"accept": "text/plain"})
+    assert "Parameters by part" in described.text
+
+
+async def test_an_unknown_model_type_is_refused_with_the_nearest_and_all_that_are_known(client: httpx.AsyncClient):
+    response = await client.post("/models/describe", json={"model": {"config": {**TINY_CONFIG, "model_type": "lama"}}})
+    problem = response.json()
+    assert response.status_code == 422
+    assert problem["errors"][0]["pointer"] == "/model/config/model_type"
+    assert "llama" in problem["nearest"]
+    assert {"llama", "gpt2", "mamba2", "t5"} <= set(problem["known"])
+    assert "mamba2" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"), [({"num_key_value_heads": 3}, "num_key_value_heads"), ({"vocab_size": None}, "vocab_size")]
+)
+async def test_a_config_that_makes_no_sense_is_refused_with_the_field(
+    client: httpx.AsyncClient, change: dict[str, object], field: str
+):
+    response = await client.post("/models/describe", json={"model": {"config": {**TINY_CONFIG, **change}}})
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == f"/model/config/{field}"
+
+
+async def test_a_folders_checkpoint_is_compared(client: httpx.AsyncClient, model_root: Path):
+    folder = model_root / "compared"
+    folder.mkdir()
+    write_config(folder)
+    indexed(folder, {name: shape for name, shape in tiny_shapes().items() if "norm" not in name})
+    body = {"model": {"path": "compared"}}
+    described = (await client.post("/models/describe", json=body)).json()
+    # Two norms of each of four layers, and the last.
+    assert described["checkpoint"]["missing"]["count"] == 9
+    assert any("9 weights" in note for note in described["assumptions"])
+    assert "9 weights" in (await client.post("/models/describe?format=text", json=body)).text
+
+
+async def test_a_hostile_checkpoint_is_a_problem(client: httpx.AsyncClient, model_root: Path):
+    folder = model_root / "hostile"
+    folder.mkdir()
+    write_config(folder)
+    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+    response = await client.post("/models/describe", json={"model": {"path": "hostile"}})
+    assert response.status_code == 422
+    assert response.json()["code"] == "invalid-checkpoint"
+    assert response.json()["errors"][0]["pointer"] == "/model/path"
+
+
+async def test_a_hub_that_is_not_set_is_named(client: httpx.AsyncClient):
+    response = await client.post("/models/describe", json={"model": {"hub": "org/name"}})
+    assert response.status_code == 422
+    assert "PLIMSOLL_HUB_URL" in response.json()["detail"]

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, NotYetAvailable, UnknownModel
-from service.errors import PathNotAllowed
+from planners.errors import InvalidModelConfig, InvalidQuestion, UnknownModel
+from service.errors import HubUnreachable, InvalidCheckpoint, PathNotAllowed
 from service.persistence.database import Database
 from service.planning import PlannedAnswer, PlanningService, PlanningTimedOut
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 from service.settings import Settings
 from tests.api.questions import TINY_CONFIG, infer, train
+from tests.service.hub_server import Answer, running_hub
+from tests.service.safetensors_files import stored, tiny_shapes
 
 
 def service(database: Database, **settings: Any) -> PlanningService:
@@ -39,6 +41,12 @@ async def test_an_answer_is_stored_when_it_is_given(database: Database):
 
 async def test_another_replica_gives_the_same_bytes(database: Database):
     first, second = await planned(service(database)), await planned(service(database))
+    assert second == first
+
+
+async def test_two_replicas_asked_at_once_give_the_same_bytes(database: Database):
+    # Each searches for a time of its own; what was stored first is what both answer.
+    first, second = await asyncio.gather(planned(service(database)), planned(service(database)))
     assert second == first
 
 
@@ -153,11 +161,82 @@ async def test_a_folder_without_a_readable_config_is_refused(database: Database,
     assert refusal.value.pointer == "/model/path"  # type: ignore[attr-defined]
 
 
-async def test_the_hub_is_refused_unless_a_mirror_is_set_and_not_there_yet_where_one_is(database: Database):
+async def test_the_hub_is_refused_unless_a_mirror_is_set(database: Database):
     with pytest.raises(InvalidQuestion, match="PLIMSOLL_HUB_URL"):
         await planned(service(database), model={"hub": "org/name"})
-    with pytest.raises(NotYetAvailable):
+    with pytest.raises(HubUnreachable):
         await planned(service(database, hub_url="http://127.0.0.1:1"), model={"hub": "org/name"})
+
+
+async def test_a_model_of_the_hub_is_planned_and_a_branch_that_moves_is_planned_again(
+    database: Database, tmp_path: Path
+):
+    with running_hub() as hub:
+        hub.answers["/org/name/resolve/main/config.json"] = Answer(body=json.dumps(TINY_CONFIG).encode())
+        asked = service(database, hub_url=hub.url, data_dir=tmp_path, hub_cache_seconds=0)
+        first = await planned(asked, model={"hub": "org/name"})
+        assert (await planned(asked, model={"hub": "org/name", "revision": "main"})).plan_id == first.plan_id
+        moved = json.dumps({**TINY_CONFIG, "vocab_size": 2000}).encode()
+        hub.answers["/org/name/resolve/main/config.json"] = Answer(body=moved)
+        assert (await planned(asked, model={"hub": "org/name"})).plan_id != first.plan_id
+
+
+async def test_a_checkpoint_that_disagrees_is_told_and_makes_another_plan(database: Database, tmp_path: Path):
+    folder = checkpoint(tmp_path / "tiny", json.dumps(TINY_CONFIG))
+    asked = service(database, model_roots=(tmp_path,))
+    plain = await planned(asked, model={"path": "tiny"})
+    stored(folder / "model.safetensors", tiny_shapes())
+    agreeing = await planned(asked, model={"path": "tiny"})
+    stored(folder / "model.safetensors", {**tiny_shapes(), "foo": (1,)})
+    disagreeing = await planned(asked, model={"path": "tiny"})
+    assert plain.plan_id == agreeing.plan_id != disagreeing.plan_id
+    notes = json.loads(disagreeing.body)["assumptions"]
+    assert any("config.json was followed" in note and "foo" in note for note in notes)
+    assert not any("disagree" in note for note in json.loads(plain.body)["assumptions"])
+
+
+async def test_a_hostile_checkpoint_is_refused(database: Database, tmp_path: Path):
+    folder = checkpoint(tmp_path / "tiny", json.dumps(TINY_CONFIG))
+    (folder / "model.safetensors").write_bytes(b"\xff" * 8)
+    with pytest.raises(InvalidCheckpoint) as refusal:
+        await planned(service(database, model_roots=(tmp_path,)), model={"path": "tiny"})
+    assert refusal.value.pointer == "/model/path"
+
+
+async def test_a_config_in_a_folder_that_makes_no_sense_points_at_the_path(database: Database, tmp_path: Path):
+    checkpoint(tmp_path / "tiny", json.dumps({**TINY_CONFIG, "hidden_size": None}))
+    with pytest.raises(InvalidModelConfig, match="hidden_size") as refusal:
+        await planned(service(database, model_roots=(tmp_path,)), model={"path": "tiny"})
+    assert refusal.value.pointer == "/model/path"
+
+
+async def served(service: PlanningService, model: str, **serving: Any) -> dict[str, Any]:
+    request = infer(model=model, serving=serving)
+    answer = await service.plan_infer(InferRequest.model_validate(request))
+    return {**json.loads(answer.body), "plan_id": answer.plan_id}
+
+
+async def test_the_name_of_a_quantized_reupload_fills_in_its_formats(database: Database):
+    body = await served(service(database), "Qwen/Qwen3-32B-FP8-Static-PerTensor")
+    settings = body["plan"]["settings"]
+    assert (settings["weights"], settings["kv_cache"]) == ("fp8", "fp8")
+    assert any("'weights' is fp8 and 'kv_cache' is fp8" in note for note in body["assumptions"])
+
+
+async def test_what_the_request_says_stands_before_what_the_name_says(database: Database):
+    body = await served(service(database), "Qwen/Qwen3-32B-FP8", weights="bf16")
+    assert (body["plan"]["settings"]["weights"], body["plan"]["settings"]["kv_cache"]) == ("bf16", "bf16")
+    assert not any("quantized" in note for note in body["assumptions"])
+
+
+async def test_formats_taken_from_a_name_make_another_plan_than_formats_asked_for(database: Database):
+    asked = service(database)
+    taken = await served(asked, "Qwen/Qwen3-32B-FP8")
+    spoken = await served(asked, "Qwen/Qwen3-32B-FP8", weights="fp8")
+    plain = await served(asked, "Qwen/Qwen3-32B")
+    assert plain["plan"]["settings"]["weights"] == "bf16"
+    assert len({taken["plan_id"], spoken["plan_id"], plain["plan_id"]}) == 3
+    assert spoken["plan_id"] == (await served(asked, "Qwen/Qwen3-32B", weights="fp8"))["plan_id"]
 
 
 async def test_a_model_given_by_size_names_what_was_assumed(database: Database):
