@@ -2,11 +2,12 @@
 
 from planners.architecture.model import Block, ModelSpec
 from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.sequence_state import KvKind, KvState
+from planners.architecture.sequence_state import CompressedState, KvKind, KvState
 from planners.architecture.weight import Part, Split, Weight
 
 __all__ = [
     "Block",
+    "CompressedState",
     "KvKind",
     "KvState",
     "ModelSpec",

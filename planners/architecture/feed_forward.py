@@ -7,18 +7,25 @@ from planners.architecture.weight import Part, Split, Weight
 
 
 def gated_weights(
-    prefix: str, hidden_size: int, intermediate_size: int, *, bias: bool = False, part: Part = Part.FEED_FORWARD
+    prefix: str,
+    hidden_size: int,
+    intermediate_size: int,
+    *,
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    bias: bool = False,
+    part: Part = Part.FEED_FORWARD,
 ) -> tuple[Weight, ...]:
-    """Return gate_proj, up_proj and down_proj as Llama-like checkpoints name them."""
+    """Return gate, up and down, under the names of Llama-like checkpoints unless others are given."""
     weights: list[Weight] = []
-    for short in ("gate", "up"):
-        name, shape = f"{prefix}.{short}_proj", (intermediate_size, hidden_size)
+    *firsts, last = names
+    for first in firsts:
+        name, shape = f"{prefix}.{first}", (intermediate_size, hidden_size)
         weights.append(feed_forward_column(f"{name}.weight", shape, dim=0, is_linear=True, part=part))
         if bias:
             weights.append(feed_forward_column(f"{name}.bias", (intermediate_size,), dim=0, part=part))
-    weights.append(feed_forward_row(f"{prefix}.down_proj.weight", (hidden_size, intermediate_size), dim=1, part=part))
+    weights.append(feed_forward_row(f"{prefix}.{last}.weight", (hidden_size, intermediate_size), dim=1, part=part))
     if bias:
-        weights.append(Weight(name=f"{prefix}.down_proj.bias", shape=(hidden_size,), part=part))
+        weights.append(Weight(name=f"{prefix}.{last}.bias", shape=(hidden_size,), part=part))
     return tuple(weights)
 
 

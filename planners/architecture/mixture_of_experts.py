@@ -134,11 +134,13 @@ def fused_expert_weights(
     return tuple(weights)
 
 
-def shared_expert_weights(prefix: str, size: MixtureOfExperts) -> tuple[Weight, ...]:
-    """Return the feed-forward that works on every token; none where it has no features."""
+def shared_expert_weights(
+    prefix: str, size: MixtureOfExperts, *, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+) -> tuple[Weight, ...]:
+    """Return the feed-forward that works on every token, none where it has no features; `names` are gate, up, down."""
     if not size.shared_intermediate_size:
         return ()
-    return gated_weights(prefix, size.hidden_size, size.shared_intermediate_size, part=Part.SHARED_EXPERT)
+    return gated_weights(prefix, size.hidden_size, size.shared_intermediate_size, names=names, part=Part.SHARED_EXPERT)
 
 
 def mixture_tensors(size: MixtureOfExperts) -> tuple[Tensor, ...]:

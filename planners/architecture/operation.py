@@ -59,7 +59,8 @@ class Operation:
     2·heads·(key_dim + value_dim) operations for each token and each position it
     attends to: a dot product with the key and a weighted sum of the value. It
     looks back over `window` positions at most, or, when `is_chunked`, to the
-    beginning of its chunk of `window` positions.
+    beginning of its chunk of `window` positions. A position may stand for
+    `tokens_per_position` tokens (DeepSeek-V4).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution.
     """
@@ -75,6 +76,7 @@ class Operation:
     key_dim: int = 0
     value_dim: int = 0
     window: int | None = None
+    tokens_per_position: int = 1
     is_chunked: bool = False
     is_bidirectional: bool = False
     fixed_flops_per_token: float = 0.0
@@ -96,7 +98,8 @@ class Operation:
         if self.is_bidirectional:
             # Under a causal mask a token attends to (sequence + 1) / 2 positions on average; here to all of them.
             return 2 * context_tokens - 1
+        positions = context_tokens / self.tokens_per_position
         if self.window is None:
-            return context_tokens
+            return positions
         # A token stands anywhere in its chunk and sees itself and what came before it there: (chunk + 1) / 2.
-        return min(context_tokens, (self.window + 1) / 2 if self.is_chunked else self.window)
+        return min(positions, (self.window + 1) / 2 if self.is_chunked else self.window)

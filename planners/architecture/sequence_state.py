@@ -13,6 +13,7 @@ class KvKind(StrEnum):
     SLIDING_WINDOW = "sliding_window"
     CHUNKED_LOCAL = "chunked_local"
     LATENT = "latent"
+    COMPRESSED = "compressed"
     RECURRENT = "recurrent"
 
 
@@ -29,6 +30,24 @@ class RecurrentState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedState:
+    """What grows in a compressed cache: one entry for every `tokens_per_entry` tokens.
+
+    An entry has `entry_width` elements, which are key and value at once, and
+    `index_width` elements for the selection of entries; whole on every rank.
+    """
+
+    entry_width: int
+    index_width: int
+    tokens_per_entry: int
+
+    @property
+    def elements_per_entry(self) -> int:
+        """Return the elements of one entry with its index."""
+        return self.entry_width + self.index_width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvState:
     """The cache of one layer.
 
@@ -38,6 +57,8 @@ class KvState:
     `window`. A `latent` layer keeps `latent_width` elements a token, whole on
     every tensor-parallel rank (DeepSeek-V2, arXiv:2405.04434, section 2.1), plus
     `index_width` elements for the selection of tokens where attention is sparse.
+    A `compressed` layer keeps the last `window` tokens' `latent_width` elements and
+    an entry of `compressed` for every few tokens (DeepSeek-V4).
     A `recurrent` layer keeps a state of fixed size and nothing for each token.
     """
 
@@ -48,6 +69,7 @@ class KvState:
     window: int | None = None
     latent_width: int = 0
     index_width: int = 0
+    compressed: CompressedState | None = None
     recurrent: RecurrentState | None = None
 
     @property
@@ -57,9 +79,17 @@ class KvState:
 
     @property
     def elements_per_token(self) -> int:
-        """Return what one token adds to the layer's cache, in elements."""
+        """Return what one token adds to the layer's cache, in elements.
+
+        Of a compressed cache that is its share of an entry, rounded up: the window
+        does not grow.
+        """
+        if self.compressed is not None:
+            return -(-self.compressed.elements_per_entry // self.compressed.tokens_per_entry)
         return self.heads * self.elements_per_head + self.latent_width + self.index_width
 
     def local_elements_per_token(self, tensor_parallel: int) -> int:
-        """Return the same on one rank; heads fewer than the ranks are replicated, a latent always is."""
+        """Return the same on one rank; heads fewer than the ranks are replicated, latents and entries always are."""
+        if self.compressed is not None:
+            return self.elements_per_token
         return -(-self.heads // tensor_parallel) * self.elements_per_head + self.latent_width + self.index_width

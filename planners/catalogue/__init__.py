@@ -1,7 +1,8 @@
-"""The published models and the GPUs that requests may name, one data file each."""
+"""The published models, the GPUs and the clusters that requests may name, one data file each."""
 
 from planners.catalogue.catalogue import Catalogue, catalogue
-from planners.catalogue.models import CatalogueModel
+from planners.catalogue.clusters import Cluster
+from planners.catalogue.models import CatalogueModel, StoredFormats
 from planners.catalogue.typical import typical_config
 
-__all__ = ["Catalogue", "CatalogueModel", "catalogue", "typical_config"]
+__all__ = ["Catalogue", "CatalogueModel", "Cluster", "StoredFormats", "catalogue", "typical_config"]

@@ -1,4 +1,4 @@
-"""Finding a model or a GPU by any of its names."""
+"""Finding a model, a GPU or a cluster by any of its names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from planners.catalogue.clusters import Cluster, read_cluster
 from planners.catalogue.gpus import read_gpu
 from planners.catalogue.models import CatalogueModel, read_model
-from planners.errors import UnknownGpu, UnknownModel
+from planners.errors import UnknownCluster, UnknownGpu, UnknownModel
 from planners.hardware import Gpu
 
 FOLDER = Path(__file__).parent
@@ -36,7 +37,7 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 class Catalogue:
-    """Every published model and every GPU that a request may name.
+    """Every published model, every GPU and every cluster that a request may name.
 
     The files are read when first asked for and once. Entries are shared between
     all callers, which must not change the mappings inside them.
@@ -55,8 +56,16 @@ class Catalogue:
         """Return all GPUs in the order of their ids."""
         return _sorted_by_id(read_gpu(content) for content in self._gpu_files.values())
 
+    @cached_property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """Return all clusters in the order of their ids."""
+        return _sorted_by_id(read_cluster(content) for content in self._cluster_files.values())
+
     def model(self, name: str, *, pointer: str = "/model") -> CatalogueModel:
-        """Return the model of that id or alias, in whatever case; raise `UnknownModel`."""
+        """Return the model of that id or alias, in whatever case; raise `UnknownModel`.
+
+        Found by the name of a quantized re-upload, it has that checkpoint's formats.
+        """
         found = self._models_by_name.get(name_key(name))
         if found is None:
             raise UnknownModel(name, _names_like(name, self.models), pointer=pointer)
@@ -69,6 +78,13 @@ class Catalogue:
             raise UnknownGpu(name, _names_like(name, self.gpus), pointer=pointer)
         return found
 
+    def cluster(self, name: str, *, pointer: str = "/hardware/cluster") -> Cluster:
+        """Return the cluster of that id or alias, in whatever case; raise `UnknownCluster`."""
+        found = self._clusters_by_name.get(name_key(name))
+        if found is None:
+            raise UnknownCluster(name, _names_like(name, self.clusters), pointer=pointer)
+        return found
+
     @cached_property
     def revision(self) -> str:
         """Return a name for the exact content of all catalogue files.
@@ -77,7 +93,7 @@ class Catalogue:
         revision can be computed again.
         """
         digest = hashlib.sha256()
-        for files in (self._model_files, self._gpu_files):
+        for files in (self._model_files, self._gpu_files, self._cluster_files):
             for name, content in files.items():
                 digest.update(f"{name}\0{len(content)}\0".encode())
                 digest.update(content)
@@ -92,12 +108,20 @@ class Catalogue:
         return _contents(self._folder / "gpus", "*.toml")
 
     @cached_property
+    def _cluster_files(self) -> Mapping[str, bytes]:
+        return _contents(self._folder / "clusters", "*.toml")
+
+    @cached_property
     def _models_by_name(self) -> Mapping[str, CatalogueModel]:
-        return _by_name(self.models)
+        return {key: model.found_as(name) for model in self.models for key, name in _keyed_names(model)}
 
     @cached_property
     def _gpus_by_name(self) -> Mapping[str, Gpu]:
-        return _by_name(self.gpus)
+        return {key: gpu for gpu in self.gpus for key, _ in _keyed_names(gpu)}
+
+    @cached_property
+    def _clusters_by_name(self) -> Mapping[str, Cluster]:
+        return {key: cluster for cluster in self.clusters for key, _ in _keyed_names(cluster)}
 
 
 @cache
@@ -128,8 +152,9 @@ def _sorted_by_id(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(sorted(entries, key=lambda entry: entry.id.lower()))
 
 
-def _by_name(entries: Iterable[Entry]) -> Mapping[str, Entry]:
-    return {name_key(name): entry for entry in entries for name in (entry.id, *entry.aliases)}
+def _keyed_names(entry: Named) -> tuple[tuple[str, str], ...]:
+    """Return an entry's names, each with the form in which it is compared."""
+    return tuple((name_key(name), name) for name in (entry.id, *entry.aliases))
 
 
 def _names_like(name: str, entries: Iterable[Named]) -> tuple[str, ...]:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFormats:
+    """What a quantized re-upload of a model holds: its matrices' format, and the cache's where the file fixes it."""
+
+    weights: str
+    kv_cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueModel:
     """A published model under its Hugging Face id.
 
+    A model that was only ever described in a paper has an id under `paper/`.
     `config` holds the fields of its `config.json` that decide size and cost,
     under their own names. `published_parameters` is the number of elements its
     safetensors files hold, as its page prints it; a checkpoint that stores a
     tied head a second time counts it there twice. `verified` says how the facts
     were checked: `file` (the fields were read in the file that `source` names),
-    `count` (they reproduce the published count exactly), or both.
+    `count` (they reproduce the published count exactly), or both, or `paper` (they
+    are those of the paper's table that `source` names, of a model never published).
+
+    Some `aliases` are quantized re-uploads of the same model: `formats` has what
+    each of those holds. `stored` is that of the name the model was found by, None
+    for its own id and for plain aliases.
     """
 
     id: str
@@ -26,16 +41,41 @@ class CatalogueModel:
     source: str
     published_parameters: int | None
     verified: str
+    formats: Mapping[str, StoredFormats] = field(default_factory=dict)
+    stored: StoredFormats | None = None
+
+    @property
+    def stored_weights(self) -> str | None:
+        """Return the format of the weights in the checkpoint asked for, None where its name says nothing of it."""
+        return None if self.stored is None else self.stored.weights
+
+    @property
+    def stored_kv_cache(self) -> str | None:
+        """Return the format in which that checkpoint fixes the cache, None where it leaves it to the engine."""
+        return None if self.stored is None else self.stored.kv_cache
+
+    def found_as(self, name: str) -> CatalogueModel:
+        """Return the model as that one of its names means it."""
+        stored = self.formats.get(name)
+        return self if stored is None else dataclasses.replace(self, stored=stored)
 
 
 def read_model(content: bytes) -> CatalogueModel:
-    """Return the model that a catalogue file describes."""
+    """Return the model that a catalogue file describes.
+
+    An alias is a name, or for a quantized re-upload an object of its `id` and
+    the formats of its `weights` and `kv_cache`.
+    """
     record = json.loads(content)
+    reuploads = [alias for alias in record["aliases"] if isinstance(alias, dict)]
     return CatalogueModel(
         id=record["id"],
-        aliases=tuple(record["aliases"]),
+        aliases=tuple(alias["id"] if isinstance(alias, dict) else alias for alias in record["aliases"]),
         config=record["config"],
         source=record["source"],
         published_parameters=record["published_parameters"],
         verified=record["verified"],
+        formats={
+            alias["id"]: StoredFormats(weights=alias["weights"], kv_cache=alias.get("kv_cache")) for alias in reuploads
+        },
     )

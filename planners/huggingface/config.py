@@ -84,6 +84,16 @@ class ConfigReader:
         value = self._get(key)
         return default if value is None else self._whole(key, value, least=0, most=MOST_ELEMENTS_A_SIDE)
 
+    def positive_number(self, key: str, *, default: float) -> float:
+        """Return a number above zero, such as a ratio of two widths; a null counts as absent."""
+        value = self._get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_ELEMENTS_A_SIDE:
+            raise self.error(key, f"'{key}' must be a number above 0 and up to {MOST_ELEMENTS_A_SIDE}, "
+                             f"not {_shown(value)}.")  # fmt: skip
+        return float(value)
+
     def optional_size(self, key: str) -> int | None:
         """Return a positive integer, or None where the key is absent or null."""
         return None if self._get(key) is None else self.size(key)

@@ -21,6 +21,7 @@ from planners.architecture.model import Block, ModelSpec
 from planners.architecture.weight import Part, Split, Weight
 from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
 from planners.huggingface.config import MOST_LAYERS, ConfigReader
+from planners.huggingface.multi_token import multi_token_assumptions
 
 # The default of transformers' Qwen2Config and Qwen3Config.
 DEFAULT_MAX_WINDOW_LAYERS = 28
@@ -28,14 +29,18 @@ DEFAULT_MAX_WINDOW_LAYERS = 28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bias:
-    """Whether matrices have a bias: the config's `key` says so, else `default`."""
+    """Whether matrices have a bias: the config's `key` says so, which may go by `other_key`, else `default`."""
 
     key: str | None = None
     default: bool = False
+    other_key: str | None = None
 
     def read(self, config: ConfigReader) -> bool:
         """Return whether this model has the bias."""
-        return self.default if self.key is None else config.flag(self.key, default=self.default)
+        if self.key is None:
+            return self.default
+        key = self.key if self.other_key is None else config.named(self.key, self.other_key)
+        return config.flag(key, default=self.default)
 
 
 NEVER = Bias()
@@ -102,6 +107,7 @@ class DenseFamily:
     key_value_heads_default: int | None = None  # None: as many as there are query heads
     windows: Windows = Windows.NONE
     window_default: int | None = None
+    multi_token_keys: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
@@ -211,6 +217,7 @@ def dense_decoder(config: ConfigReader, name: str, model_type: str, family: Dens
         norm_bias=family.norm_bias,
         has_norm_weight=family.has_norm_weight,
         head_bias=family.head_bias,
+        assumptions=multi_token_assumptions(config, *family.multi_token_keys) if family.multi_token_keys else (),
     )
 
 

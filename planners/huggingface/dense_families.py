@@ -65,6 +65,26 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         windows=Windows.FROM_MAX_WINDOW_LAYERS,
         window_default=4096,
     ),
+    # Source: modeling_mimo.py and configuration_mimo.py beside the weights of MiMo-7B: Qwen2 and a multi-token layer.
+    "mimo": DenseFamily(
+        qkv_bias=ALWAYS,
+        output_bias=NEVER,
+        feed_forward_bias=NEVER,
+        key_value_heads_default=32,
+        windows=Windows.FROM_MAX_WINDOW_LAYERS,
+        window_default=4096,
+        multi_token_keys=("num_nextn_predict_layers",),
+        ignored=("attention_bias", "use_mrope"),
+    ),
+    # Source: modeling_aquila.py beside the weights of Aquila2: Llama without biases.
+    "aquila": DenseFamily(qkv_bias=NEVER, output_bias=NEVER, feed_forward_bias=NEVER, ignored=("attention_bias",)),
+    "internlm3": DenseFamily(
+        qkv_bias=Bias(key="qkv_bias", other_key="attention_bias"),
+        output_bias=Bias(key="bias", other_key="mlp_bias"),
+        feed_forward_bias=Bias(key="bias", other_key="mlp_bias"),
+        head_dim_default=128,
+        key_value_heads_default=2,
+    ),
     "qwen3": DenseFamily(
         feed_forward_bias=NEVER,
         query_key_norm=QueryKeyNorm.HEAD,

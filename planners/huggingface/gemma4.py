@@ -24,6 +24,14 @@ from planners.architecture.mixture_of_experts import (
 )
 from planners.architecture.model import Block, ModelSpec
 from planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from planners.architecture.per_layer_input import (
+    PerLayerInput,
+    per_layer_embedding_weights,
+    per_layer_weights,
+    with_per_layer_embedding,
+    with_per_layer_input,
+)
+from planners.architecture.shared_cache import shared_cache_half, shared_cache_weights
 from planners.architecture.weight import Part, Weight
 from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
 from planners.huggingface.config import ConfigReader
@@ -35,6 +43,7 @@ DEFAULT_GLOBAL_HEAD_DIM = 512
 DEFAULT_KEY_VALUE_HEADS = 4
 DEFAULT_WINDOW = 512
 DEFAULT_PER_LAYER_INPUT = 256
+DEFAULT_VOCABULARY = 262_144
 NORM_NAMES = (
     "input_layernorm",
     "post_attention_layernorm",
@@ -46,76 +55,92 @@ PREFIX = "model.layers.{layer}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What sets one layer apart from another; `is_borrowing` means that it uses an earlier layer's cache."""
+
+    window: int | None
+    is_borrowing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Layers:
-    """What the layers of one model have in common."""
+    """What the layers of one model have in common.
+
+    Borrowing layers have `borrowing_intermediate_size` features in their feed-forward.
+    """
 
     sliding: GroupedAttention
     everywhere: GroupedAttention
     intermediate_size: int
+    borrowing_intermediate_size: int
     mixture: MixtureOfExperts | None
+    per_layer: PerLayerInput | None
     key_is_value: bool
     bias: bool
 
-    def block(self, indices: tuple[int, ...], window: int | None) -> Block:
-        """Return the layers at `indices`, which look back over `window` tokens."""
-        size = self.everywhere if window is None else self.sliding.with_window(window)
-        key_is_value = window is None and self.key_is_value
+    def block(self, indices: tuple[int, ...], kind: _Kind) -> Block:
+        """Return the layers at `indices`."""
+        layer = self._layer(indices, kind)
+        return layer if self.per_layer is None else with_per_layer_input(layer, self.per_layer)
+
+    def _layer(self, indices: tuple[int, ...], kind: _Kind) -> Block:
+        size = self.everywhere if kind.window is None else self.sliding.with_window(kind.window)
+        key_is_value = kind.window is None and self.key_is_value
         hidden = size.hidden_size
+        inner = self.borrowing_intermediate_size if kind.is_borrowing else self.intermediate_size
         mixture = self.mixture
         return decoder_layer(
             layers=indices,
             hidden_size=hidden,
-            mixer=_attention(size, key_is_value=key_is_value),
+            mixer=shared_cache_half(size) if kind.is_borrowing else _attention(size, key_is_value=key_is_value),
             feed_forward=(
-                feed_forward_half(hidden, self.intermediate_size, gated=True)
-                if mixture is None
-                else _normed_mixture(mixture)
+                feed_forward_half(hidden, inner, gated=True) if mixture is None else _normed_mixture(mixture, inner)
             ),
-            kv=size.kv_state(),
+            kv=None if kind.is_borrowing else size.kv_state(),
             norms=NormPlacement.SANDWICH,
             kind="dense_layer" if mixture is None else "expert_layer",
             weights=(
-                *_attention_weights(size, key_is_value=key_is_value, bias=self.bias),
-                *gated_weights(f"{PREFIX}.mlp", hidden, self.intermediate_size),
+                *(
+                    shared_cache_weights(f"{PREFIX}.self_attn", size, bias=self.bias)
+                    if kind.is_borrowing
+                    else _attention_weights(size, key_is_value=key_is_value, bias=self.bias)
+                ),
+                *gated_weights(f"{PREFIX}.mlp", hidden, inner),
                 *(() if mixture is None else _mixture_weights(mixture)),
                 *(weight for name in NORM_NAMES for weight in norm_weights(f"{PREFIX}.{name}", hidden)),
+                *(() if self.per_layer is None else per_layer_weights(PREFIX, self.per_layer)),
                 Weight(name=f"{PREFIX}.layer_scalar", shape=(1,), part=Part.NORM, is_buffer=True),
             ),
         )
 
 
 def gemma4_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
-    """Return the description of a Gemma 4 text model without inputs of its own for every layer.
+    """Return the description of a Gemma 4 text model.
 
-    The small models (E2B, E4B) embed each token once for every layer and share
-    caches between layers; both are refused by name.
+    The small models (E2B, E4B) embed each token once more for every layer, and their
+    last layers use the cache of the last layer of their kind before them.
 
     Source: `transformers` 5.23, modeling_gemma4.
     """
-    if config.count("hidden_size_per_layer_input", default=DEFAULT_PER_LAYER_INPUT):
-        raise config.error("hidden_size_per_layer_input", "Inputs of their own for every layer are not described.")
-    if config.count("num_kv_shared_layers", default=0):
-        raise config.error("num_kv_shared_layers", "Layers that use another layer's cache are not described.")
     config.must_be("use_bidirectional_attention", "vision")
-    config.ignore(
-        "expert_intermediate_size", "final_logit_softcapping", "hidden_activation", "use_double_wide_mlp",
-        "vocab_size_per_layer_input",
-    )  # fmt: skip
+    config.ignore("expert_intermediate_size", "final_logit_softcapping", "hidden_activation")
     sliding = read_attention(config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=DEFAULT_KEY_VALUE_HEADS)
     intermediate_size = config.size("intermediate_size")
     mixture = _mixture(config, sliding.hidden_size, intermediate_size)
+    kinds = _kinds(config)
+    per_layer = _per_layer_input(config, sliding.hidden_size, len(kinds))
+    doubles = config.flag("use_double_wide_mlp", default=False)
     layers = _Layers(
         sliding=sliding,
         everywhere=_global_attention(config, sliding),
         intermediate_size=intermediate_size,
+        borrowing_intermediate_size=intermediate_size * (2 if doubles else 1),
         mixture=mixture,
+        per_layer=per_layer,
         key_is_value=config.flag("attention_k_eq_v", default=False),
         bias=config.flag("attention_bias", default=False),
     )
-    windows = layer_windows(config, Windows.ALL_BUT_EVERY_SIXTH, default=DEFAULT_WINDOW)
-    # The class makes the last layer one that sees everything, whatever the config says.
-    windows[-1] = None
-    return decoder_model(
+    spec = decoder_model(
         config,
         name=name,
         model_type=model_type,
@@ -126,9 +151,43 @@ def gemma4_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
             key_value_heads=sliding.key_value_heads,
             experts_per_token=mixture.experts_per_token if mixture else 0,
         ),
-        layers=blocks_by_kind(windows, layers.block),
+        layers=blocks_by_kind(kinds, layers.block),
         tied=config.flag("tie_word_embeddings", default=True),
+        other_embeddings=() if per_layer is None else per_layer_embedding_weights(per_layer),
     )
+    if per_layer is None:
+        return spec
+    return dataclasses.replace(spec, embedding=with_per_layer_embedding(spec.embedding, per_layer))
+
+
+def _kinds(config: ConfigReader) -> list[_Kind]:
+    """Return each layer's window, and whether it uses the cache of an earlier layer."""
+    windows = layer_windows(config, Windows.ALL_BUT_EVERY_SIXTH, default=DEFAULT_WINDOW)
+    # The class makes the last layer one that sees everything, whatever the config says.
+    windows[-1] = None
+    first_borrowing = len(windows) - shared_cache_layers(config, windows)
+    return [_Kind(window=window, is_borrowing=layer >= first_borrowing) for layer, window in enumerate(windows)]
+
+
+def shared_cache_layers(config: ConfigReader, windows: list[int | None], *, default: int = 0) -> int:
+    """Return how many layers, the last ones, use another layer's cache; raise if one of their kind has no cache."""
+    shared = config.count("num_kv_shared_layers", default=default)
+    caching = set(windows[: max(len(windows) - shared, 0)])
+    if shared and caching != set(windows):
+        raise config.error(
+            "num_kv_shared_layers",
+            f"The last {shared} of {len(windows)} layers use the cache of a layer of their kind before them; "
+            "one kind has none.",
+        )
+    return shared
+
+
+def _per_layer_input(config: ConfigReader, hidden_size: int, num_layers: int) -> PerLayerInput | None:
+    width = config.count("hidden_size_per_layer_input", default=DEFAULT_PER_LAYER_INPUT)
+    vocabulary_size = config.size("vocab_size_per_layer_input", default=DEFAULT_VOCABULARY)
+    if not width:
+        return None
+    return PerLayerInput(hidden_size=hidden_size, width=width, layers=num_layers, vocabulary_size=vocabulary_size)
 
 
 def _global_attention(config: ConfigReader, sliding: GroupedAttention) -> GroupedAttention:
@@ -197,9 +256,9 @@ def _mixture_weights(mixture: MixtureOfExperts) -> tuple[Weight, ...]:
     )
 
 
-def _normed_mixture(mixture: MixtureOfExperts) -> Half:
+def _normed_mixture(mixture: MixtureOfExperts, intermediate_size: int) -> Half:
     """Return the experts and the feed-forward beside them, with the three norms that each side has for itself."""
-    half = mixture_half(mixture)
+    half = mixture_half(dataclasses.replace(mixture, shared_intermediate_size=intermediate_size))
     norms = (
         ("expert_input_norm", "feed_forward_input", "expert_normed_input"),
         ("expert_output_norm", "feed_forward_output", "expert_normed_output"),

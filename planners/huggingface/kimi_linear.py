@@ -33,6 +33,8 @@ from planners.huggingface.mixtures import balancing_bias_weight, checked_experts
 from planners.huggingface.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
+# What Kimi K3 adds to Kimi Linear: residuals over blocks of layers, experts on a latent, a gate on latent attention.
+KIMI_K3_KEYS = ("attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size")
 EXPERT_NAMES = ("w1", "w3", "w2")
 # Defaults of transformers' KimiLinearConfig.
 DEFAULT_LINEAR_HEADS = 32
@@ -98,6 +100,9 @@ def kimi_linear(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     Source: `transformers` 5.23, modeling_kimi_linear and conversion_mapping;
     Kimi Team 2025, arXiv:2510.26692.
     """
+    for key in KIMI_K3_KEYS:
+        if not config.is_absent(key):
+            raise config.error(key, f"'{key}' makes it a Kimi K3, whose layers are not described.")
     hidden_size = config.size("hidden_size")
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     linear = config.section("linear_attn_config")

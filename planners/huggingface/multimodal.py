@@ -17,7 +17,10 @@ from planners.huggingface.config import ConfigReader
 from planners.huggingface.gemma4_vision import gemma4_projector, gemma4_tower
 from planners.huggingface.kimi_vision import kimi_k25_projector, kimi_k25_tower
 from planners.huggingface.llama4_vision import llama4_projector, llama4_tower
+from planners.huggingface.minimax_m3_vision import minimax_m3_projector, minimax_m3_tower
+from planners.huggingface.mllama import mllama_projector, mllama_tower
 from planners.huggingface.qwen3_vision import qwen3_5_tower, qwen3_vl_tower
+from planners.huggingface.step3_vision import step3_projector, step3_tower
 from planners.huggingface.text_defaults import TEXT_DEFAULTS
 from planners.huggingface.vision import TOWERS, Tower, linear, norm, qwen2_5_tower, qwen2_tower, vision_weights
 
@@ -32,7 +35,7 @@ TOKEN_KEYS = (
     "audio_token_id", "boi_token_index", "eoi_token_index", "ignore_index", "image_grid_pinpoints", "image_seq_length",
     "image_token_id", "image_token_index", "mm_tokens_per_image", "projector_hidden_act", "spatial_merge_size",
     "use_image_newline_parameter", "video_token_id", "vision_end_token_id", "vision_feature_select_strategy",
-    "vision_start_token_id", "vision_token_id", "image_token", "vocab_size",
+    "video_token_index", "vision_start_token_id", "vision_token_id", "image_token", "vocab_size",
 )  # fmt: skip
 
 
@@ -200,6 +203,15 @@ WRAPPERS: Mapping[str, Wrapper] = {
     ),
     "llava": Wrapper(text_type="llama", projector=_two_layer_projector),
     "llava_next": Wrapper(text_type="llama", projector=_newline_projector),
+    "minimax_m3_vl": Wrapper(
+        text_type="minimax_m3_vl_text",
+        fixed_tower=minimax_m3_tower,
+        tied_by_default=False,
+        projector=minimax_m3_projector,
+    ),
+    "mllama": Wrapper(
+        text_type="mllama_text_model", fixed_tower=mllama_tower, tied_by_default=False, projector=mllama_projector
+    ),
     "mistral3": Wrapper(text_type="mistral", tower="pixtral", projector=_merging_projector),
     "qwen2_vl": Wrapper(
         text_type="qwen2_vl_text", fixed_tower=qwen2_tower, prefix="", projector=_no_projector, may_be_flat=True
@@ -209,6 +221,14 @@ WRAPPERS: Mapping[str, Wrapper] = {
     ),
     "kimi_k25": Wrapper(
         text_type="deepseek_v3", fixed_tower=kimi_k25_tower, tied_by_default=False, projector=kimi_k25_projector
+    ),
+    "step3p7": Wrapper(
+        text_type="step3p5",
+        fixed_tower=step3_tower,
+        tied_by_default=False,
+        prefix="",
+        projector=step3_projector,
+        may_be_flat=True,
     ),
     "qwen3_5": _qwen3("qwen3_5_text", qwen3_5_tower),
     "qwen3_5_moe": _qwen3("qwen3_5_moe_text", qwen3_5_tower),

@@ -48,6 +48,14 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     },
     "granite": _LLAMA,
     "llama": _LLAMA,
+    "mllama_text_model": {
+        "vocab_size": 128_256,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 131_072,
+    },
     "mistral": {
         "vocab_size": 32_000,
         "hidden_size": 4096,

@@ -33,3 +33,8 @@ def test_a_sequence_of_whole_chunks_costs_what_its_chunks_cost() -> None:
 def test_a_value_narrower_than_the_key_costs_less() -> None:
     # 2 x 4 x (8 + 2) = 80 operations a position.
     assert attention(value_dim=2).forward_flops_per_token(1) == 80
+
+
+@pytest.mark.parametrize(("context", "attended"), [(4, 1), (127, 31.75), (128, 32), (132, 32)])
+def test_positions_that_stand_for_four_tokens_are_a_quarter_as_many(context: int, attended: float) -> None:
+    assert attention(window=32, tokens_per_position=4).forward_flops_per_token(context) == 128 * attended

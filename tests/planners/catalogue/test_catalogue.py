@@ -70,6 +70,7 @@ def test_no_two_entries_share_a_name() -> None:
 def test_every_name_finds_its_entry() -> None:
     listed = catalogue()
     assert all(listed.model(name).id == model.id for model in listed.models for name in (model.id, *model.aliases))
+    assert all(set(model.formats) <= set(model.aliases) for model in listed.models)
     assert all(listed.gpu(name).id == gpu.id for gpu in listed.gpus for name in (gpu.id, *gpu.aliases))
 
 
@@ -86,8 +87,8 @@ def test_a_catalogue_opens_nothing_until_asked_and_then_misses_what_is_not_there
 
 def test_the_revision_changes_with_any_file_and_with_nothing_else(tmp_path: Path) -> None:
     copied = tmp_path / "copy"
-    shutil.copytree(FOLDER / "gpus", copied / "gpus")
-    shutil.copytree(FOLDER / "models", copied / "models")
+    for kind in ("clusters", "gpus", "models"):
+        shutil.copytree(FOLDER / kind, copied / kind)
     assert Catalogue(copied).revision == catalogue().revision
     changed = copied / "gpus" / "l4-24gb.toml"
     changed.write_text(changed.read_text() + "# a note\n")
@@ -95,7 +96,7 @@ def test_the_revision_changes_with_any_file_and_with_nothing_else(tmp_path: Path
 
 
 def test_the_revision_changes_when_a_file_is_renamed(tmp_path: Path) -> None:
-    for kind in ("gpus", "models"):
+    for kind in ("clusters", "gpus", "models"):
         shutil.copytree(FOLDER / kind, tmp_path / kind)
     before = Catalogue(tmp_path).revision
     (tmp_path / "gpus" / "l4-24gb.toml").rename(tmp_path / "gpus" / "l5-24gb.toml")

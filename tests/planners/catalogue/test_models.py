@@ -31,7 +31,16 @@ def test_a_file_has_the_agreed_fields_and_is_named_by_its_id(path: Path) -> None
     assert set(record) == KEYS
     assert path.stem == record["id"].replace("/", "--")
     assert record["source"]
-    assert record["verified"] in {"file", "count", "file+count"}
+    assert record["verified"] in {"file", "count", "file+count", "paper"}
+
+
+@every_file
+def test_only_what_a_paper_alone_describes_is_under_paper(path: Path) -> None:
+    record = json.loads(path.read_bytes())
+    if record["verified"] == "paper":
+        assert record["id"].startswith("paper/")
+        assert "arXiv:" in record["source"]
+    assert not record["id"].startswith("paper/") or record["published_parameters"] is None
 
 
 @every_model

@@ -17,6 +17,15 @@ EXPERTS = re.compile(r"\.experts\.\w+$")
 # Names of which several become one on reading, so that saving cannot tell them apart.
 RENAMED: Mapping[str, tuple[tuple[str, str], ...]] = {
     "kimi_linear": ((r"\.block_sparse_moe\.(gate_proj|up_proj|down_proj)", r".mlp.\1"),),
+    "deepseek_v4": (
+        (r"^model\.", ""),
+        (r"^embed_tokens\.", "embed."),
+        (r"^lm_head\.", "head."),
+        (r"^hc_head\.hc_", "hc_head_"),
+        (r"\.attn\.norm\.", ".attn.kv_norm."),
+    ),
+    # Its towers keep the level that others' lose.
+    "minimax_m3_vl": ((r"^vision_tower\.vision_model\.", "vision_tower."),),
     "kimi_k25": (
         (r"^language_model\.model\.blocks\.", "language_model.model.layers."),
         (r"^vision_tower\.encoder\.patch_embed\.", "vision_tower.patch_embed."),

@@ -28,6 +28,7 @@ from planners.huggingface import describe_config, known_model_types
 from tests.planners.huggingface.published_names import published_shapes
 from tests.planners.huggingface.small_hybrids import HYBRID_VARIANTS
 from tests.planners.huggingface.small_mixtures import MIXTURE_VARIANTS
+from tests.planners.huggingface.small_recent import PER_LAYER_VARIANTS, RECENT_VARIANTS
 
 pytestmark = pytest.mark.slow
 
@@ -183,6 +184,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
         GEMMA4_TEXT,
         {**GEMMA4_TEXT, "attention_bias": True, "tie_word_embeddings": False, "num_global_key_value_heads": 4},
         {**GEMMA4_TEXT, **GEMMA4_EXPERTS, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        *PER_LAYER_VARIANTS,
     ),
     "gemma4": (
         {"text_config": {"model_type": "gemma4_text", **GEMMA4_TEXT}, "vision_config": GEMMA4_TOWER},
@@ -259,16 +261,28 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "cohere2": (SMALL, {**SMALL, "attention_bias": True}),
     **MIXTURE_VARIANTS,
     **HYBRID_VARIANTS,
+    **RECENT_VARIANTS,
 }
 # Types whose checkpoints need code of their own: transformers has no module for them.
-WITHOUT_A_MODULE = frozenset({"baichuan", "chatglm", "deepseek", "internlm2", "kimi_k2", "minicpm", "qwen"})
+WITHOUT_A_MODULE = frozenset(
+    {
+        "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "kimi_k2", "mimo", "minicpm",
+        "nemotron-nas", "qwen",
+    }
+)  # fmt: skip
 # Text models that are published only within a wrapper and are compared there.
-WITHIN_A_WRAPPER = frozenset({"qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"})
+WITHIN_A_WRAPPER = frozenset(
+    {
+        "minimax_m3", "minimax_m3_vl_text", "mllama_text_model", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text",
+        "qwen3_vl_moe_text", "step3p5",
+    }
+)  # fmt: skip
 # Types, and architectures of a type that has several, that are no causal language models.
 FACTORIES: Mapping[str, Any] = {
     **dict.fromkeys(("gemma3", "gemma4", "llama4", "llava", "llava_next", "mistral3"), AutoModelForImageTextToText),
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), AutoModelForImageTextToText),
     **dict.fromkeys(("kimi_k25", "mistral4", "qwen3_5", "qwen3_5_moe"), AutoModelForImageTextToText),
+    **dict.fromkeys(("minimax_m3_vl", "mllama", "step3p7"), AutoModelForImageTextToText),
     "bert": AutoModelForMaskedLM,
     "BertForPreTraining": AutoModelForPreTraining,
     "t5": AutoModelForSeq2SeqLM,

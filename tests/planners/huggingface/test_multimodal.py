@@ -89,9 +89,8 @@ def test_a_section_that_is_no_object_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("hidden_size_per_layer_input", 16),
-        ("hidden_size_per_layer_input", None),
-        ("num_kv_shared_layers", 1),
+        # All layers, and a number that leaves no windowed layer with a cache.
+        ("num_kv_shared_layers", 2),
         ("use_bidirectional_attention", "all"),
     ],
 )

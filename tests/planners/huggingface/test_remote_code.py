@@ -62,6 +62,40 @@ def test_the_count_is_worked_out_by_hand_and_the_published_one(name: str, parame
     assert model.published_parameters == parameters
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # 2 x 157,184 x 8,192 = 2,575,302,656; attention 10,240 x 8,192 + 8,192^2 + 256 = 150,995,200 and norms 16,384
+        # in 80 layers, 12,080,926,720; 4 dense of 3 x 8,192 x 18,432 = 452,984,832; 76 of 257 experts of
+        # 3 x 8,192 x 2,048, router 256 x 8,192 and its bias 256, 12,937,330,944 each; last norm 8,192.
+        ("inclusionAI/Ling-1T", 999_705_328_640),
+        # 2 x 151,680 x 4,096 = 1,242,562,560; a layer: QKV 6,144 x 4,096 + 6,144, output 4,096^2, feed-forward
+        # 3 x 4,096 x 11,008, norms 8,192 = 177,223,680, 36 of them 6,380,052,480; last norm 4,096.
+        ("XiaomiMiMo/MiMo-7B-Base", 7_622_619_136),
+        # 2 x 100,008 x 4,096 = 819,265,536; a layer 4 x 4,096^2 + 3 x 4,096 x 11,008 + 8,192 = 202,383,360, 32 of them
+        # 6,476,267,520; last norm 4,096.
+        ("BAAI/Aquila2-7B", 7_295_537_152),
+    ],
+)
+def test_a_count_that_nobody_published_is_worked_out_by_hand(name: str, parameters: int) -> None:
+    assert describe_config(catalogue().model(name).config, name=name).parameters == parameters
+
+
+@pytest.mark.parametrize("key", ["use_bias", "use_qkv_bias", "norm_head"])
+def test_a_ling_that_is_not_as_published_is_refused(key: str) -> None:
+    config = {**catalogue().model("ling-1t").config, key: True}
+    with pytest.raises(InvalidModelConfig) as caught:
+        describe_config(config, name="odd")
+    assert caught.value.pointer == f"/model/config/{key}"
+
+
+@pytest.mark.parametrize("key", ["attn_res_block_size", "mla_use_output_gate", "routed_expert_hidden_size"])
+def test_a_kimi_k3_is_not_taken_for_a_kimi_linear(key: str) -> None:
+    config = {**catalogue().model("Kimi-Linear-48B-A3B-Base").config, key: 12}
+    with pytest.raises(InvalidModelConfig, match="Kimi K3"):
+        describe_config(config, name="k3")
+
+
 def test_qwens_intermediate_size_is_gate_and_up_together() -> None:
     shapes = {name: weight.shape for name, weight in describe_config(QWEN, name="small").named_weights()}
     assert shapes["transformer.h.1.mlp.w1.weight"] == shapes["transformer.h.1.mlp.w2.weight"] == (96, 64)
