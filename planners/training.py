@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from planners.advice import advice_for
 from planners.architecture import OperationKind
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.errors import InvalidQuestion, NotYetAvailable, PlimsollError
 from planners.layout.fixed import check_fixed, check_framework
 from planners.layout.search import Found, Pool, search
 from planners.layout.sharding import sharding_of
@@ -15,7 +16,7 @@ from planners.memory.job import Job, training_job, why_unsupported
 from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.optimizers import optimizer_kind
 from planners.memory.peak import VERDICT_NAMES, memory_of
-from planners.memory.profile import profiles_to_search
+from planners.memory.profile import Profile, load_profile, profile_names, profiles_to_search
 from planners.plans import Alternative, Layout, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
 from planners.questions import TrainingQuestion
@@ -142,13 +143,25 @@ def _jobs(question: TrainingQuestion) -> list[Job]:
     profiles = profiles_to_search(question.framework)
     able = [profile for profile in profiles if why_unsupported(question, profile) is None]
     if not able:
-        problem = why_unsupported(question, profiles[0])
-        raise problem or InvalidQuestion("no framework can run this job.", pointer="/framework")
+        raise _unsupported(question, profiles)
     fitting = [profile for profile in able if check_framework(question, profile) is None]
     if not fitting:
         pointer = check_framework(question, able[0]) or "/layout"
         raise InvalidQuestion(f"{able[0].name} cannot do what is fixed at {pointer}.", pointer=pointer)
     return [training_job(question, profile) for profile in fitting]
+
+
+def _unsupported(question: TrainingQuestion, profiles: Sequence[Profile]) -> PlimsollError:
+    """Return why none of the frameworks can run the job and, where `any` was asked for, which unmeasured ones can."""
+    problem = why_unsupported(question, profiles[0])
+    if problem is None:
+        return InvalidQuestion("no framework can run this job.", pointer="/framework")
+    if question.framework != "any":
+        return problem
+    others = [name for name in profile_names() if why_unsupported(question, load_profile(name)) is None]
+    way_out = f"Planned without measurements: {', '.join(others)}." if others else "No other framework can either."
+    detail = f"No measured framework can run this job ({problem.detail}) {way_out}"
+    return type(problem)(detail, pointer=problem.pointer)
 
 
 def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency) -> TrainingPlan:

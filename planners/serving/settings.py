@@ -46,6 +46,7 @@ class Settings:
 def resolve_settings(question: ServingQuestion) -> Settings:
     """Return the checked settings; raise `InvalidQuestion` with the field that makes no sense."""
     _check_objective(question)
+    _check_card(question)
     profile = engine_profile(question.engine, question.engine_version)
     tier = profile.batch_tier(question.hardware.gpu)
     notes: list[str] = []
@@ -77,6 +78,16 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         max_num_seqs=sequences,
         assumptions=tuple(notes),
     )
+
+
+def _check_card(question: ServingQuestion) -> None:
+    """Raise where the card has no arithmetic in the weights' format; vLLM refuses bf16 below compute capability 8.0."""
+    rates = question.hardware.gpu.peak_flops_per_second
+    if question.weights == "bf16" and "bf16" not in rates:
+        raise InvalidQuestion(
+            f"{question.hardware.gpu.name} does not compute in bf16; it has {', '.join(rates)}. Ask for weights fp16.",
+            pointer="/serving/weights",
+        )
 
 
 def _check_objective(question: ServingQuestion) -> None:

@@ -219,3 +219,9 @@ def test_nobody_is_advised_more_gpus_than_the_largest_cluster_has():
 def test_the_textbook_divides_states_over_all_replicas():
     plan = plan_training(question(framework="reference", gpus=64, layout={"data_parallel": 64, "zero_stage": 1})).plan
     assert plan.layout.shard_group == 64
+
+
+def test_any_says_which_unmeasured_frameworks_could():
+    with pytest.raises(InvalidQuestion, match="No measured framework can run this job") as raised:
+        plan_training(question(optimizer="muon"))
+    assert "reference" in raised.value.detail

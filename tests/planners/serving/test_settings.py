@@ -10,7 +10,7 @@ import pytest
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.questions import ServiceLevel, ServingLayoutRequest
 from planners.serving.settings import resolve_settings
-from tests.planners.serving.factories import model, question
+from tests.planners.serving.factories import H100, hardware, model, question
 
 
 def refused(pointer, **changes):
@@ -130,3 +130,10 @@ def test_a_service_level_is_above_zero(field, seconds):
 def test_an_empty_layout_and_service_level_ask_for_nothing():
     assert resolve_settings(question(slo=ServiceLevel(), layout={})).concurrency is None
     assert ServingLayoutRequest().tensor_parallel is None
+
+
+def test_a_card_without_bf16_is_refused_bf16_weights_and_takes_fp16():
+    rates = {"fp32": 8.1e12, "fp16": 65.0e12}
+    turing = hardware(gpu=dataclasses.replace(H100, name="NVIDIA T4 16 GB", peak_flops_per_second=rates))
+    assert "Ask for weights fp16" in refused("/serving/weights", hardware=turing)
+    assert resolve_settings(question(hardware=turing, weights="fp16")).weights.name == "fp16"
