@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -61,7 +62,7 @@ class Cut(Protocol):
         """Return the model's elements and the stored elements on each rank, of so many of each tensor."""
 
 
-class _ByTensor:
+class _ByTensor(ABC):
     """Cuts each tensor by itself."""
 
     is_by_tensor = True
@@ -84,8 +85,9 @@ class _ByTensor:
                 stored[held] += count * piece.stored_elements
         return elements, stored
 
+    @abstractmethod
     def _cut(self, tensor: LocalTensor, ranks: int) -> Iterator[Piece]:
-        raise NotImplementedError
+        """Yield the pieces of one tensor, in order of rank."""
 
 
 class Whole(_ByTensor):
