@@ -80,8 +80,6 @@ class PlanPage:
 
 
 JOB: TypeAdapter[JobBody] = TypeAdapter(JobBody)
-JOB_PAGE: TypeAdapter[JobPage] = TypeAdapter(JobPage)
-PLAN_PAGE: TypeAdapter[PlanPage] = TypeAdapter(PlanPage)
 
 
 def job_body(job: Job) -> JobBody:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planners.errors import InvalidQuestion, UnknownName
+from planners.formats import FORMATS
 
-# IEEE 754-2019 and the formats' own definitions; TF32 occupies 4 bytes in memory, 19 are its significant bits.
-DTYPE_BYTES: Mapping[str, int] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "tf32", "bf16", "fp16")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,13 +41,15 @@ def test_twice_the_global_batch_never_takes_fewer_seconds(batch, zero, pipeline)
     assert twice.seconds >= once.seconds
 
 
-def test_the_bubble_s_share_is_the_formula_s():
-    layout = {"pipeline_parallel": 4}
+@pytest.mark.parametrize("virtual", [1, 2])
+def test_the_bubble_s_share_is_the_formula_s(virtual):
+    layout = {"pipeline_parallel": 4, "virtual_pipeline": virtual}
     asked = job("reference", model=llama(vocab_size=128), global_batch_size=8)
     parts = step_seconds(one_layout(**layout), asked, hardware(8), load_efficiency())
     busy = parts.forward + parts.backward + parts.recompute + parts.tensor_parallel
     # Sends of filling and draining come on top; they are a small part here.
-    assert (parts.pipeline_bubble / (parts.pipeline_bubble + busy))[0] == pytest.approx(bubble_fraction(4, 8), rel=0.01)
+    share = (parts.pipeline_bubble / (parts.pipeline_bubble + busy))[0]
+    assert share == pytest.approx(bubble_fraction(4, 8, virtual), rel=0.01)
 
 
 def test_full_recompute_does_the_layers_forward_again():
