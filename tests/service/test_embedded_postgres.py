@@ -56,7 +56,7 @@ def owner(root: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
             process.kill()
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 10) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline

@@ -55,7 +55,7 @@ async def test_what_happened_and_what_happens_is_told_until_the_end(service, dat
     await asyncio.sleep(0.2)
     await database.jobs.report_progress(job.job_id, attempt.token, Progress(done=1, total=2, unit="layers"))
     await database.jobs.finish(job.job_id, attempt.token, "succeeded", {"total": 3})
-    events = await asyncio.wait_for(following, 5)
+    events = await asyncio.wait_for(following, 60)
     assert [event.kind for event in events] == ["state", "state", "progress", "result", "state"]
     assert states(events) == ["queued", "running", "succeeded"]
     assert [event.id for event in events] == sorted({event.id for event in events})
@@ -72,7 +72,7 @@ async def test_what_was_seen_before_is_not_told_again(service):
     await service.cancel(job.job_id)
     first, last = await followed(service, job.job_id)
     assert await followed(service, job.job_id, first.id) == [last]
-    assert await asyncio.wait_for(followed(service, job.job_id, last.id), 5) == []
+    assert await asyncio.wait_for(followed(service, job.job_id, last.id), 60) == []
 
 
 async def test_nobody_can_follow_a_job_that_is_not_there(service):
@@ -89,7 +89,7 @@ async def test_a_follower_who_comes_later_misses_nothing(service, database):
     late = asyncio.create_task(followed(service, job.job_id))
     await asyncio.sleep(0.1)
     await database.jobs.finish(job.job_id, attempt.token, "succeeded", {})
-    assert await asyncio.wait_for(early, 5) == await asyncio.wait_for(late, 5)
+    assert await asyncio.wait_for(early, 60) == await asyncio.wait_for(late, 60)
 
 
 async def test_a_follower_who_is_far_behind_reads_what_is_no_longer_kept(service, database, monkeypatch):
@@ -121,7 +121,7 @@ async def test_hundreds_follow_with_two_connections_between_them(database_url):
             connections = connection.execute(query).fetchone()[0]
         for job in jobs:
             await service.cancel(job.job_id)
-        told = await asyncio.wait_for(asyncio.gather(*followers), 10)
+        told = await asyncio.wait_for(asyncio.gather(*followers), 60)
     assert {tuple(states(events)) for events in told} == {("queued", "cancelled")}
     # Each follower first looks its job up, through the pool like any request.
     assert connections <= 11
@@ -143,8 +143,9 @@ async def test_an_event_that_nobody_announced_is_seen_by_looking(service, databa
 async def test_nothing_is_read_for_a_job_that_nobody_follows_any_more(service):
     job = await queued(service)
     following = asyncio.create_task(followed(service, job.job_id))
-    await asyncio.sleep(0.2)
-    assert list(service._feeds) == [job.job_id]
+    async with asyncio.timeout(60):
+        while list(service._feeds) != [job.job_id]:
+            await asyncio.sleep(0.01)
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await following

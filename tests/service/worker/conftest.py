@@ -46,7 +46,7 @@ class WorkerProcess:
     def stop(self) -> int:
         """Tell it to stop and return its exit status."""
         self.signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 StartWorker = Callable[..., WorkerProcess]
@@ -83,7 +83,7 @@ def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartWorker]:
 def wait_until() -> Callable[..., object]:
     """Return a coroutine function that waits for a function, plain or async, to return something true."""
 
-    async def wait(condition, seconds: float = 20.0):
+    async def wait(condition, seconds: float = 60.0):
         deadline = time.monotonic() + seconds
         while not (found := await _value(condition)):
             assert time.monotonic() < deadline, f"not within {seconds} s"

@@ -31,7 +31,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def until(condition, seconds: float = 5.0) -> None:
+async def until(condition, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"
