@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from contextlib import aclosing
 
 import psycopg
@@ -142,11 +141,8 @@ async def test_an_event_that_nobody_announced_is_seen_by_looking(service, databa
 
 async def test_nothing_is_read_for_a_job_that_nobody_follows_any_more(service):
     job = await queued(service)
-    following = asyncio.create_task(followed(service, job.job_id))
-    async with asyncio.timeout(60):
-        while list(service._feeds) != [job.job_id]:
-            await asyncio.sleep(0.01)
-    following.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await following
+    following = service.events(job.job_id)
+    await anext(following)
+    assert list(service._feeds) == [job.job_id]
+    await following.aclose()
     assert service._feeds == {}
