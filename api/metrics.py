@@ -14,7 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from planners import PLANNER_VERSION
+from planners.version import planner_version
 from service.persistence.records import JobState
 
 # From the stored plan found again to the longest a request may take.
@@ -43,7 +43,7 @@ class Metrics:
             "plimsoll_database_up", "Whether the database answered at this scrape", registry=self._registry
         )
         version = Gauge("plimsoll_version", "Always 1; the label says which", ["version"], registry=self._registry)
-        version.labels(PLANNER_VERSION).set(1)
+        version.labels(planner_version()).set(1)
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request."""

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from planners import PLANNER_VERSION
 from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, PlimsollError, UnknownGpu, UnknownModel
 from planners.hardware import Hardware
 from planners.inference import plan_serving
 from planners.training import plan_training
+from planners.version import planner_version
 from service.artifacts import serving_artifacts, training_artifacts
 from service.canonical import canonical_json, digest
 from service.errors import PlanNotFound
@@ -182,7 +182,7 @@ class PlanningService:
             "hardware": {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)},
         }
         revisions = {
-            "planner_version": PLANNER_VERSION,
+            "planner_version": planner_version(),
             "catalogue_revision": self._catalogue.revision,
             "calibration_revision": UNCALIBRATED,
         }

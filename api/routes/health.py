@@ -12,7 +12,7 @@ from starlette.responses import Response
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
-from planners import PLANNER_VERSION
+from planners.version import planner_version
 from service.errors import DatabaseUnavailable
 
 router = APIRouter(tags=["health"], route_class=StrictRoute)
@@ -38,7 +38,7 @@ class Readiness:
 @router.get("/healthz", summary="Liveness", response_model=Health, responses=problem_responses(400, 422, 500))
 async def healthz() -> Health:
     """Looks at nothing but the process itself."""
-    return Health(status="ok", planner_version=PLANNER_VERSION)
+    return Health(status="ok", planner_version=planner_version())
 
 
 @router.get(
