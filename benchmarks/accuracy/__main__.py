@@ -1,54 +1,64 @@
 """Compare the planners with the public measurements.
 
-    python -m benchmarks.accuracy memory [--cases STACK | --write-cases]
+    python -m benchmarks.accuracy [memory] [time] [--write] [--cases STACK | --write-cases]
 
 Rows are asked about through the planners' own front door with the layout fixed;
-constants were fitted to the part named "fitted" only (`held_out.py`).
+constants were fitted to the part named "fitted" only.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
-from benchmarks.accuracy.measured_cases_file import MEASURED_CASES, write_measured_cases
-from benchmarks.accuracy.memory_cases import memory_cases
-from benchmarks.accuracy.memory_predictions import memory_predictions
-from benchmarks.accuracy.memory_report import case_lines, confusion_table, point_table
+from benchmarks.accuracy.document import Section, measured_on, write_sections
+from benchmarks.accuracy.peak_memory.cases import memory_cases
+from benchmarks.accuracy.peak_memory.measured_cases_file import MEASURED_CASES, write_measured_cases
+from benchmarks.accuracy.peak_memory.predictions import memory_predictions
+from benchmarks.accuracy.peak_memory.report import case_lines, memory_sections
+from benchmarks.accuracy.step_time.predictions import step_time_sections
+
+PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 
 
 def main() -> None:
-    """Print the tables that were asked for."""
+    """Print the tables that were asked for, or set them into the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
-    parser.add_argument("subject", choices=["memory"])
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=f"{', '.join(SUBJECTS)}; all when left away")
+    parser.add_argument("--write", action="store_true", help=f"set the tables into {PAGE.name} as well")
+    parser.add_argument("--cases", metavar="STACK", help="list every memory case of one stack, worst first")
     parser.add_argument(
         "--write-cases", action="store_true", help="write the measured cases that plans name as nearest"
     )
-    parser.add_argument("--cases", metavar="STACK", help="list every case of one stack, worst first")
     arguments = parser.parse_args()
-    _memory(arguments.cases, write_cases=arguments.write_cases)
-
-
-def _memory(stack: str | None, *, write_cases: bool) -> None:
-    started = time.perf_counter()
-    cases = memory_cases()
-    predictions, refused = memory_predictions(cases)
-    if write_cases:
-        print(f"{write_measured_cases(predictions)} cases written to {MEASURED_CASES}")
+    unknown = set(arguments.subjects) - set(SUBJECTS)
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(SUBJECTS)}")
+    if arguments.write_cases or arguments.cases is not None:
+        _memory_cases(arguments.cases, write=arguments.write_cases)
         return
+    sections = [section for name in arguments.subjects or SUBJECTS for section in SUBJECTS[name]()]
+    print("\n\n".join(section.text for section in (measured_on(), *sections)))
+    if arguments.write:
+        write_sections(PAGE, sections)
+
+
+def _memory_cases(stack: str | None, *, write: bool) -> None:
+    predictions, _ = memory_predictions(memory_cases())
     if stack is not None:
         print("\n".join(case_lines(predictions, stack)))
-        return
-    print("Peak memory, by stack\n")
-    print("\n".join(point_table(predictions, lambda one: one.case.stack)))
-    print("\nPeak memory, by source\n")
-    print("\n".join(point_table(predictions, lambda one: f"{one.case.kind} {one.case.source}")))
-    print("\nFits, against what happened (nanotron's failures are not all of memory)\n")
-    print("\n".join(confusion_table(predictions)))
-    print("\nNot asked, and refused by the planner\n")
-    for (name, reason), count in sorted((cases.left_out + refused).items()):
-        print(f"{count:5} {name}: {reason}")
-    print(f"\n{len(predictions)} answers in {time.perf_counter() - started:.1f} s")
+    if write:
+        print(f"{write_measured_cases(predictions)} cases written to {MEASURED_CASES}")
+
+
+def _memory_sections() -> Iterator[Section]:
+    cases = memory_cases()
+    predictions, refused = memory_predictions(cases)
+    yield from memory_sections(predictions, cases.left_out + refused)
+
+
+SUBJECTS: Mapping[str, Callable[[], Iterator[Section]]] = {"memory": _memory_sections, "time": step_time_sections}
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.accuracy.held_out import is_held_out
-from benchmarks.accuracy.measured_models import measured_model
+from benchmarks.accuracy.peak_memory.held_out import is_held_out
+from benchmarks.accuracy.peak_memory.measured_models import measured_model
 from planners.catalogue import catalogue
 from planners.errors import PlimsollError
 from planners.hardware import GpuCount, Hardware
 from planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 GIB = 2**30
 GPUS = {
     "A100-80GB": "a100-sxm-80gb",

@@ -1,6 +1,6 @@
 """Fit the efficiencies to the fitted part of the published runs, and write them into their data files.
 
-    python -m benchmarks.accuracy_time.fit [--write]
+    python -m benchmarks.accuracy.step_time.fit [--write]
 
 Least squares on the logarithm of estimated over measured seconds, by
 Levenberg-Marquardt, with Huber's weights so that runs that went wrong (a bad
@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy_time.cases import Case, all_cases
-from benchmarks.accuracy_time.estimates import Group, grouped
-from benchmarks.accuracy_time.statistics import FloatArray
+from benchmarks.accuracy.step_time.cases import Case, all_cases
+from benchmarks.accuracy.step_time.estimates import Group, grouped
+from benchmarks.accuracy.step_time.statistics import FloatArray
 from planners.timing.efficiency import Efficiency, load_efficiency
 from planners.timing.step import step_seconds
 

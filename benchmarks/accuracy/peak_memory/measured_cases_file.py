@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.memory_predictions import MemoryPrediction
+from benchmarks.accuracy.peak_memory.predictions import MemoryPrediction
 from planners.memory import nearest
 
 MEASURED_CASES = Path(nearest.__file__).parent / nearest.FILE_NAME

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.accuracy_time.cases import Case
+from benchmarks.accuracy.step_time.cases import Case
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray, candidates_from_rows
 from planners.memory.job import Job, training_job

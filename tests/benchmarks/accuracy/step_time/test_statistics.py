@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_time.statistics import errors, kendall_tau, regret, weighted_mean
+from benchmarks.accuracy.step_time.statistics import errors, kendall_tau, regret, weighted_mean
 
 
 def test_errors_are_of_the_measured_and_bias_has_a_sign():

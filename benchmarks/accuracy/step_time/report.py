@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
-from benchmarks.accuracy_time.cases import Case
-from benchmarks.accuracy_time.statistics import BoolArray, FloatArray, errors, kendall_tau, regret, weighted_mean
+from benchmarks.accuracy.document import Section
+from benchmarks.accuracy.step_time.cases import Case
+from benchmarks.accuracy.step_time.statistics import BoolArray, FloatArray, errors, kendall_tau, regret, weighted_mean
 
 # The published tables that are printed case by case.
 TABLES = (
@@ -24,28 +27,25 @@ FEWEST_LAYOUTS = 5
 PARTS = (("fitted", False), ("held out", True))
 
 
-def print_report(
+def time_sections(
     cases: Sequence[Case], estimated: FloatArray, low: FloatArray, high: FloatArray, left_out: Counter[str]
-) -> None:
-    """Print every table."""
+) -> Iterator[Section]:
+    """Yield every table. Errors are fractions of the measured, bias is the median signed error."""
     measured = np.array([case.seconds for case in cases])
     held = np.array([case.held_out for case in cases])
-    print("Step time: estimated against measured seconds. Errors are fractions of the measured, bias is the median")
-    print("signed error, cover is the share inside the answer's low to high. Three of ten configurations are held out")
-    print("of every fit, by a checksum of the configuration.\n")
-    for title, key in (
-        ("source", lambda case: case.source),
-        ("framework", lambda case: case.framework),
-        ("GPU", lambda case: case.gpu),
-        ("all", _kind),
-    ):
-        _errors_by(title, key, cases, estimated, measured, low, high, held)
-    _stalled(cases, estimated, measured, held)
-    _ranking(cases, estimated, measured, held)
-    _tables(cases, estimated, measured, held)
-    print("\nRows that are no case")
-    for reason, count in left_out.most_common():
-        print(f"{count:6d}  {reason}")
+    errors_by = partial(_errors_by, cases=cases, estimated=estimated, measured=measured, low=low, high=high, held=held)
+    for name, key in _GROUPINGS.items():
+        yield Section(name=f"time-by-{name}", title=f"Step time, by {name}", lines=tuple(errors_by(name, key)))
+    stalled = tuple(_stalled(cases, estimated, measured, held))
+    yield Section(name="time-stalled", title="Step time, nanotron's runs that stalled", lines=stalled)
+    ranking = tuple(_ranking(cases, estimated, measured, held))
+    yield Section(name="time-ranking", title="Step time, rank correlation and regret", lines=ranking)
+    for source in TABLES:
+        title = f"{source}: model, GPUs, tensor x pipeline x data, ZeRO, recompute; seconds measured, estimated"
+        slug = re.sub(r"[^a-z0-9]+", "-", source.lower())
+        yield Section(name=f"time-{slug}", title=title, lines=tuple(_table(source, cases, estimated, measured, held)))
+    reasons = tuple(f"{count:6d}  {reason}" for reason, count in left_out.most_common())
+    yield Section(name="time-left-out", title="Step time, rows that are no case", lines=reasons)
 
 
 def _kind(case: Case) -> str:
@@ -54,19 +54,28 @@ def _kind(case: Case) -> str:
     return "others, experts" if case.model.experts_per_token else "others, dense"
 
 
+_GROUPINGS: Mapping[str, Callable[[Case], str]] = {
+    "kind": _kind,
+    "framework": lambda case: case.framework,
+    "source": lambda case: case.source,
+    "GPU": lambda case: case.gpu,
+}
+
+
 def _errors_by(
     title: str,
     key: Callable[[Case], str],
+    *,
     cases: Sequence[Case],
     estimated: FloatArray,
     measured: FloatArray,
     low: FloatArray,
     high: FloatArray,
     held: BoolArray,
-) -> None:
+) -> Iterator[str]:
     names = np.array([key(case) for case in cases])
     heads = "".join(f" | {part:>9}: n  mean  med.   bias cover" for part, _ in PARTS)
-    print(f"{title:30}{heads}")
+    yield f"{title:30}{heads}"
     for name in sorted(set(names.tolist())):
         line = f"{name:30}"
         for _, is_held in PARTS:
@@ -74,29 +83,27 @@ def _errors_by(
             got = errors(estimated[chosen], measured[chosen], low[chosen], high[chosen])
             line += f" | {got.cases:12d} {_percent(got.mean)} {_percent(got.median)} {_percent(got.bias, '+')}"
             line += f" {_percent(got.coverage)}"
-        print(line)
-    print()
+        yield line
 
 
-def _stalled(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> None:
-    """Print how many of nanotron's runs took far longer than their like, and the errors of the others."""
+def _stalled(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> Iterator[str]:
+    """Yield how many of nanotron's runs took far longer than their like, and the errors of the others."""
     ours = np.array([case.framework == "nanotron" for case in cases])
     went_wrong = ours & (measured > STALLED_MULTIPLE * estimated)
     for part, is_held in PARTS:
         chosen = ours & (held == is_held)
         signed = estimated[chosen & ~went_wrong] / measured[chosen & ~went_wrong] - 1
-        print(
+        yield (
             f"nanotron, {part}: {int((chosen & went_wrong).sum())} of {int(chosen.sum())} runs took over"
             f" {STALLED_MULTIPLE:g} times the estimate; mean error of the others {_percent(np.abs(signed).mean())}"
         )
-    print()
 
 
-def _ranking(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> None:
-    """Print Kendall's τ and the regret of the first choice for each of nanotron's tables."""
+def _ranking(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> Iterator[str]:
+    """Yield Kendall's τ and the regret of the first choice for each of nanotron's tables."""
     names = np.array([case.table if case.framework == "nanotron" else "" for case in cases])
-    print(f"{'nanotron table':16}{'layouts':>8}{'tau':>7}{'regret':>8} | {'fitted':>7}{'tau':>7}{'regret':>8}", end="")
-    print(f" | {'held out':>8}{'tau':>7}{'regret':>8}")
+    columns = " | ".join(f"{part:>8}{'tau':>7}{'regret':>8}" for part in ("layouts", "fitted", "held out"))
+    yield f"{'nanotron table':16}{columns}"
     found: list[list[tuple[int, float, float]]] = [[], [], []]
     for name in sorted(set(names.tolist()) - {""}, key=lambda text: (text.split()[0], int(text.split()[-1]))):
         line = f"{name:16}"
@@ -108,31 +115,31 @@ def _ranking(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray,
             row = (count, kendall_tau(estimated[chosen], measured[chosen]), regret(estimated[chosen], measured[chosen]))
             found[place].append(row)
             line += f"{count:8d}{row[1]:7.2f}{_percent(row[2]):>8} | "
-        print(line.rstrip(" |"))
+        yield line.rstrip(" |")
     line = f"{'mean of tables':16}"
     for rows in found:
         ones = [1] * len(rows)
         tau, lost = (weighted_mean([row[place] for row in rows], ones) for place in (1, 2))
         line += f"{len(rows):8d}{tau:7.2f}{_percent(lost):>8} | "
-    print(line.rstrip(" |"))
+    yield line.rstrip(" |")
 
 
-def _tables(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> None:
-    for source in TABLES:
-        print(f"\n{source}: model, GPUs, tensor x pipeline x data, ZeRO, recompute; seconds measured, estimated")
-        for index, case in enumerate(cases):
-            if case.source != source:
-                continue
-            tensor, pipeline, data = (
-                case.layout[key][0] for key in ("tensor_parallel", "pipeline_parallel", "data_parallel")
-            )
-            recompute = ("none", "selective", "full")[case.layout["recompute"][0]]
-            print(
-                f"{case.model_name:14}{case.hardware.gpus.minimum:6d}  {f'{tensor}x{pipeline}x{data}':10}"
-                f" {case.layout['zero_stage'][0]} {recompute:10}"
-                f"{measured[index]:9.2f}{estimated[index]:9.2f} {_percent(estimated[index] / measured[index] - 1, '+')}"
-                f"{'  held out' if held[index] else ''}"
-            )
+def _table(
+    source: str, cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray
+) -> Iterator[str]:
+    for index, case in enumerate(cases):
+        if case.source != source:
+            continue
+        tensor, pipeline, data = (
+            case.layout[key][0] for key in ("tensor_parallel", "pipeline_parallel", "data_parallel")
+        )
+        recompute = ("none", "selective", "full")[case.layout["recompute"][0]]
+        yield (
+            f"{case.model_name:14}{case.hardware.gpus.minimum:6d}  {f'{tensor}x{pipeline}x{data}':10}"
+            f" {case.layout['zero_stage'][0]} {recompute:10}"
+            f"{measured[index]:9.2f}{estimated[index]:9.2f} {_percent(estimated[index] / measured[index] - 1, '+')}"
+            f"{'  held out' if held[index] else ''}"
+        )
 
 
 def _percent(value: float, sign: str = "") -> str:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from benchmarks.accuracy.memory_predictions import MemoryPrediction
+from benchmarks.accuracy.document import Section
+from benchmarks.accuracy.peak_memory.predictions import MemoryPrediction
 
 HEADINGS = ("cases", "mean", "median", "bias", "<=5%", "<=10%", "covered")
 WIDTHS = (6, 6, 7, 7, 6, 6, 8)
+
+
+def memory_sections(predictions: Sequence[MemoryPrediction], left_out: Counter[tuple[str, str]]) -> Iterator[Section]:
+    """Yield every table."""
+    by_source = point_table(predictions, lambda one: f"{one.case.kind} {one.case.source}")
+    reasons = tuple(f"{count:5} {name}: {reason}" for (name, reason), count in sorted(left_out.items()))
+    for name, title, lines in (
+        ("memory-by-stack", "Peak memory, by stack", tuple(point_table(predictions, _by_stack))),
+        ("memory-by-source", "Peak memory, by source", tuple(by_source)),
+        ("memory-fits", "Fits, against what happened", tuple(confusion_table(predictions))),
+        ("memory-left-out", "Peak memory, rows that are no case and those that the planner refuses", reasons),
+    ):
+        yield Section(name=name, title=title, lines=lines)
 
 
 def point_table(predictions: Sequence[MemoryPrediction], name_of: Callable[[MemoryPrediction], str]) -> Iterator[str]:

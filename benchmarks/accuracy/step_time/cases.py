@@ -21,7 +21,7 @@ from planners.catalogue.catalogue import catalogue
 from planners.hardware import GpuCount, Hardware
 from planners.huggingface import describe_config
 
-DATA = Path(__file__).resolve().parent.parent / "data"
+DATA = Path(__file__).resolve().parents[2] / "data"
 Row = Mapping[str, str]
 
 # Three of ten configurations are held out, chosen by a checksum of the configuration, so that a configuration

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.accuracy_time.cases import all_cases
+from benchmarks.accuracy.step_time.cases import all_cases
 
 CASES, LEFT_OUT = all_cases()
 

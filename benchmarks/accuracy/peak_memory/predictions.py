@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from benchmarks.accuracy.memory_cases import Cases, MemoryCase
+from benchmarks.accuracy.peak_memory.cases import Cases, MemoryCase
 from planners.errors import PlimsollError
 from planners.training import plan_without_advice
 

@@ -1,0 +1,1 @@
+"""Estimated against measured step time."""
