@@ -27,7 +27,9 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "invalid-checkpoint": 422,
     "invalid-cursor": 422,
     "invalid-model-config": 422,
+    "invalid-policy": 500,
     "invalid-question": 422,
+    "invalid-review": 400,
     "job-not-found": 404,
     "not-yet-available": 501,
     "path-not-allowed": 403,
@@ -40,6 +42,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "unknown-model": 422,
     "unknown-model-type": 422,
     "unknown-name": 422,
+    "unreadable-object": 422,
     "unstorable": 422,
 }
 

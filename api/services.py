@@ -13,6 +13,9 @@ from starlette.requests import Request
 
 from api.metrics import Metrics
 from planners.catalogue import Catalogue, catalogue
+from service.admission.judge import AdmissionService
+from service.admission.policy import Policies
+from service.admission.sizing import Sizer
 from service.catalogue_pages import CataloguePages
 from service.errors import DatabaseUnavailable
 from service.jobs import JobService
@@ -42,6 +45,7 @@ class Services:
     validation: ValidationService
     quantization: QuantizationService
     measuring: MeasuringService
+    admission: AdmissionService
     metrics: Metrics
 
 
@@ -80,6 +84,12 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         validation=ValidationService(database, jobs),
         quantization=QuantizationService(planning.models, jobs),
         measuring=MeasuringService(database, known),
+        admission=AdmissionService(
+            answers=Sizer(planning.models, known),
+            plans=database.plans,
+            catalogue=known,
+            policies=Policies(settings.admission_policy_file),
+        ),
         metrics=metrics,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -70,6 +71,17 @@ def demo(
     from cli.demo import run_demo
 
     raise typer.Exit(run_demo(url))
+
+
+@app.command()
+def admit(
+    file: Annotated[Path, typer.Option("--file", "-f", help="A manifest, YAML or JSON, of one or more objects.")],
+    policy: Annotated[Path | None, typer.Option(help="The policy file; default: the configured one.")] = None,
+) -> None:
+    """Say what the admission webhook would: exit code 0, 1 (refused) or 2 (could not judge)."""
+    from cli.admit import admit as admit_file
+
+    raise typer.Exit(admit_file(file, policy))
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ class PlanningService:
         """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
 
         def answer(resolved: _Resolved) -> InferPlanBody:
-            question = _in_stored_formats(request, resolved.model).to_question(resolved.model.spec, resolved.hardware)
+            question = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, resolved.hardware)
             started = time.perf_counter()
             found = plan_serving(question)
             seconds = time.perf_counter() - started
@@ -173,7 +173,7 @@ class PlanningService:
         asked: TrainRequest | InferRequest = request
         notes: tuple[str, ...] = ()
         if isinstance(request, InferRequest):
-            asked, notes = _in_stored_formats(request, model), _stored_format_notes(request, model)
+            asked, notes = in_stored_formats(request, model), _stored_format_notes(request, model)
         resolved = {
             **_asked(asked),
             # A plan that says where its formats come from is not the plan of a request that names them.
@@ -265,7 +265,7 @@ def _retrieve_error(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-def _in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferRequest:
+def in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferRequest:
     """Return the request in the formats of the checkpoint it names, where it leaves them away."""
     stored = model.stored
     return request.in_formats(

@@ -96,6 +96,11 @@ class Settings(BaseSettings):
         ge=0,
         description="How long a branch's or a tag's `config.json` is kept; a commit's is kept for ever.",
     )
+    admission_policy_file: Path | None = Field(
+        default=None,
+        description="The TOML file that says by namespace what admission does; read again when it changes. "
+        "Unset: `enforce` everywhere.",
+    )
     max_body_bytes: int = Field(default=2 * 2**20, ge=1024, description="The largest request body that is read.")
     request_timeout_seconds: float = Field(
         default=30.0, gt=0, description="How long a request may take before it is answered with an error."

@@ -63,11 +63,6 @@ async def test_the_page_lists_the_routes(client: httpx.AsyncClient, path: str):
     assert 'href="/docs"' in response.text
 
 
-async def test_an_admission_review_is_not_there_yet(client: httpx.AsyncClient):
-    response = await client.post("/admission/validate?timeout=5s", json={"kind": "AdmissionReview"})
-    assert response.status_code == 501
-
-
 async def test_each_answer_says_which_request_it_was(client: httpx.AsyncClient):
     assert (await client.get("/healthz", headers={"x-request-id": "abc-1"})).headers["x-request-id"] == "abc-1"
     made = (await client.get("/healthz", headers={"x-request-id": "no good"})).headers["x-request-id"]

@@ -1,0 +1,88 @@
+"""Command-line arguments read against a table of the flags that matter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+# vLLM reads 1k as 1,000 and 1K as 1,024 (vllm/engine/arg_utils.py, human_readable_int).
+HUMAN_READABLE = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([kKmMgGtT]?)$")
+MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# Hugging Face's argument parser lets a switch be followed by its value.
+SWITCH_VALUES = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+UNRESOLVED = re.compile(r"\$[({A-Za-z_]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A flag by all its names, without dashes in front and with `-` between words; `field` is ours for it."""
+
+    names: tuple[str, ...]
+    field: str
+    form: Literal["text", "whole", "number", "switch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What was read: values by field, words that belong to no flag, other flags' names, and what made no sense."""
+
+    values: Mapping[str, str | int | float | bool]
+    positionals: tuple[str, ...]
+    others: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
+    """Return the values of the flags of a table, the last of each where it stands twice, as argparse has it.
+
+    Underscores count as dashes. A flag that the table does not hold takes the next
+    word with it unless that is a flag too, since nothing says whether it is a switch.
+    """
+    by_name = {name: flag for flag in flags for name in flag.names}
+    values: dict[str, str | int | float | bool] = {}
+    positionals: list[str] = []
+    others: list[str] = []
+    problems: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not _is_flag(word):
+            positionals.append(word)
+            continue
+        name, has_value, text = word.lstrip("-").partition("=")
+        flag = by_name.get(name.replace("_", "-"))
+        if flag is not None and flag.form == "switch":
+            if not has_value and rest and rest[0].lower() in SWITCH_VALUES:
+                text = rest.pop(0)
+            values[flag.field] = SWITCH_VALUES.get(text.lower(), True)
+            continue
+        if not has_value and rest and not _is_flag(rest[0]):
+            text, has_value = rest.pop(0), "="
+        if flag is None:
+            others.append(word.partition("=")[0])
+        elif not has_value:
+            problems.append(f"{word} has no value")
+        else:
+            _read_value(flag, text, values, problems)
+    return Arguments(values=values, positionals=tuple(positionals), others=tuple(others), problems=tuple(problems))
+
+
+def _read_value(flag: Flag, text: str, values: dict[str, str | int | float | bool], problems: list[str]) -> None:
+    if UNRESOLVED.search(text):
+        problems.append(f"--{flag.names[0]} is {text[:60]}, which the object does not resolve")
+        return
+    if flag.form == "text":
+        values[flag.field] = text
+        return
+    match = HUMAN_READABLE.match(text)
+    number = float(match[1]) * MULTIPLES[match[2]] if match else None
+    if number is None or (flag.form == "whole" and number != int(number)):
+        problems.append(f"--{flag.names[0]} is {text[:60]!r}, which is no number it takes")
+    else:
+        values[flag.field] = int(number) if flag.form == "whole" else number
+
+
+def _is_flag(word: str) -> bool:
+    return len(word) > 1 and word.startswith("-") and not re.match(r"^-[0-9.]", word)

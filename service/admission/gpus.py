@@ -1,0 +1,104 @@
+"""How many GPUs a pod asks for, and of which kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planners.catalogue import Catalogue
+from planners.errors import UnknownCluster, UnknownGpu
+from service.admission.workloads import Container, PodGroup
+
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+MIG_RESOURCE = re.compile(r"^nvidia\.com/mig-(?P<profile>[0-9a-z.+-]+)$")
+# Labels whose value is a GPU's name: NVIDIA's feature discovery, AMD's labeller, GKE, EKS, Karpenter.
+PRODUCT_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+)
+# Labels whose value is a machine's type, which is a cluster of the catalogue.
+MACHINE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+# What feature discovery adds to a shared card's name.
+SHARED_SUFFIX = re.compile(r"-(SHARED|MIG-.*)$", re.IGNORECASE)
+WHOLE_NUMBER = re.compile(r"^[0-9]{1,6}$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDemand:
+    """GPUs of one pod; `gpu` is a catalogue id, None where nothing says, and `unknown` what was said then."""
+
+    gpus_per_pod: int
+    gpu: str | None
+    unknown: str | None
+    mig_profile: str | None
+
+
+def container_gpus(container: Container) -> int | None:
+    """Return the GPUs of one container, None where the number cannot be read.
+
+    Extended resources are never overcommitted: the limit is the request.
+    """
+    total = 0
+    for amounts in (container.resources.get("limits"), container.resources.get("requests")):
+        if not isinstance(amounts, dict):
+            continue
+        for resource, amount in amounts.items():
+            if resource in GPU_RESOURCES or MIG_RESOURCE.match(str(resource)):
+                text = str(amount)
+                if not WHOLE_NUMBER.match(text):
+                    return None
+                total += int(text)
+        if total:
+            return total
+    return total
+
+
+def gpu_demand(group: PodGroup, container: Container, catalogue: Catalogue) -> GpuDemand:
+    """Return what the pod asks for."""
+    gpu, unknown = _kind(group.spec, catalogue)
+    limits = container.resources.get("limits")
+    profiles = (MIG_RESOURCE.match(str(name)) for name in (limits if isinstance(limits, dict) else {}))
+    return GpuDemand(
+        gpus_per_pod=container_gpus(container) or 0,
+        gpu=gpu,
+        unknown=unknown,
+        mig_profile=next((match["profile"] for match in profiles if match), None),
+    )
+
+
+def _kind(spec: Mapping[str, Any], catalogue: Catalogue) -> tuple[str | None, str | None]:
+    """Return the first GPU that a selector or a required affinity names, or a name that the catalogue lacks."""
+    unknown = None
+    for label, value in _required_labels(spec):
+        name = SHARED_SUFFIX.sub("", value)
+        try:
+            if label in PRODUCT_LABELS:
+                return catalogue.gpu(name).id, None
+            if label in MACHINE_LABELS:
+                return catalogue.cluster(name).gpu, None
+        except (UnknownGpu, UnknownCluster):
+            unknown = unknown or f"{label}={value}"
+    return None, unknown
+
+
+def _required_labels(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the labels that a node must have. A choice of several values names no one kind, so none is yielded."""
+    selector = spec.get("nodeSelector")
+    if isinstance(selector, dict):
+        yield from ((str(label), value) for label, value in selector.items() if isinstance(value, str))
+    value: Any = spec
+    for step in ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"):
+        value = value.get(step) if isinstance(value, dict) else None
+    terms = value if isinstance(value, list) else []
+    if len(terms) != 1 or not isinstance(terms[0], dict):
+        return
+    for expression in terms[0].get("matchExpressions") or []:
+        if isinstance(expression, dict) and expression.get("operator") == "In":
+            values = expression.get("values")
+            if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str):
+                yield str(expression.get("key")), values[0]

@@ -1,0 +1,99 @@
+"""One workload's judgement: what is known of it, planned, and put in words with the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from planners.plans import Advice, TrainingAnswer
+from planners.serving.answer import ServingAdvice, ServingAnswer
+
+GIB = 2**30
+# What a person types to make the change that an advice names.
+SERVING_FLAGS = {
+    "layout.tensor_parallel": "--tensor-parallel-size",
+    "layout.pipeline_parallel": "--pipeline-parallel-size",
+    "serving.max_model_len": "--max-model-len",
+    "serving.gpu_memory_utilization": "--gpu-memory-utilization",
+    "serving.kv_cache": "--kv-cache-dtype",
+    "serving.weights": "--quantization",
+    "serving.max_num_seqs": "--max-num-seqs",
+    "serving.max_num_batched_tokens": "--max-num-batched-tokens",
+}
+# vLLM's own words for formats that it quantizes to while loading.
+FLAG_VALUES = {"serving.weights": {"nf4": "bitsandbytes"}}
+MOST_WAYS_OUT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`refuse` where even the low end of the error bar does not fit, `warn` where only the high end does not."""
+
+    weight: Literal["refuse", "warn", "fits"]
+    text: str
+
+
+def serving_finding(program: str, answer: ServingAnswer) -> Finding:
+    """Return what to say of a serving deployment."""
+    plan = answer.plan
+    kv, length = plan.kv, plan.settings.max_model_len
+    if answer.verdict == "fits":
+        return Finding(weight="fits", text=f"{program} fits: {kv.max_concurrency:.1f} requests of {length:,} tokens.")
+    weights = f"{plan.memory.items.weights / GIB:.1f} GiB of weights"
+    if kv.max_concurrency > 0 and kv.available_bytes > 0:
+        needed = kv.available_bytes / kv.max_concurrency
+        numbers = (
+            f"one request of {length:,} tokens needs {needed / GIB:.1f} GiB of KV cache a GPU, "
+            f"{kv.available_bytes / GIB:.1f} GiB are left after {weights}"
+        )
+        is_certain = kv.max_concurrency * kv.available_high_bytes / kv.available_bytes < 1
+    else:
+        held = plan.memory.peak_bytes / GIB
+        numbers = (
+            f"{weights} and the engine's own memory leave nothing of {plan.memory.limit_bytes / GIB:.1f} GiB a GPU"
+        )
+        numbers += f" for the KV cache ({held:.1f} GiB are held without it)" if held else ""
+        is_certain = kv.available_high_bytes <= 0
+    refused = not answer.fits and is_certain
+    return Finding(
+        weight="refuse" if refused else "warn",
+        text=f"{program}: {numbers}{_ways_out(answer.advice, SERVING_FLAGS)}."
+        + ("" if refused else " It may just fit."),
+    )
+
+
+def training_finding(program: str, answer: TrainingAnswer) -> Finding:
+    """Return what to say of a training job."""
+    memory = answer.plan.memory
+    if answer.verdict == "fits":
+        return Finding(
+            weight="fits",
+            text=f"{program} fits: {memory.peak_bytes / GIB:.1f} of {memory.limit_bytes / GIB:.1f} GiB a GPU.",
+        )
+    refused = memory.peak_low_bytes > memory.limit_bytes
+    numbers = (
+        f"needs {memory.peak_bytes / GIB:.1f} GiB a GPU in {memory.phase} "
+        f"({memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f}), "
+        f"{memory.limit_bytes / GIB:.1f} GiB are there"
+    )
+    return Finding(
+        weight="refuse" if refused else "warn",
+        text=f"{program} {numbers}{_ways_out(answer.advice, {})}." + ("" if refused else " It may just fit."),
+    )
+
+
+def _ways_out(advice: Sequence[Advice | ServingAdvice], flags: Mapping[str, str]) -> str:
+    """Return the first changes that fit, as a person would type them; what changes the answers' quality comes last."""
+    fitting = sorted((entry.change for entry in advice if entry.fits), key=lambda change: "serving.weights" in change)
+    ways = [_change_text(change, flags) for change in fitting]
+    return f"; fits with {' or '.join(ways[:MOST_WAYS_OUT])}" if ways else ""
+
+
+def _change_text(change: Mapping[str, Any], flags: Mapping[str, str]) -> str:
+    # A degree of one is what a command that does not name it has anyway.
+    told = {name: value for name, value in change.items() if not (name.startswith("layout.") and value == 1)}
+    if told == {"layout": {}}:
+        return "the layout left free"
+    values = {name: FLAG_VALUES.get(name, {}).get(value, value) for name, value in (told or change).items()}
+    return " and ".join(f"{flags.get(name, name.rpartition('.')[2])} {value}" for name, value in values.items())

@@ -1,0 +1,122 @@
+"""The programs that a container starts, out of its command, its arguments and the shell text in them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from service.admission.workloads import Container
+
+SHELLS = ("sh", "bash", "dash", "ash", "zsh")
+# Words that stand before a program and start it unchanged; those with options of their own name how many words to skip.
+PREFIXES = ("exec", "nohup", "time", "sudo", "env", "command", "setsid", "stdbuf", "numactl", "tini", "dumb-init", "--")
+ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
+SEPARATORS = frozenset({";", "&&", "||", "|", "&", "\n", "(", ")", "{", "}", "then", "do", "else"})
+# Kubernetes expands $(NAME) in command and args; a shell expands $NAME and ${NAME}, with ${NAME:-default}.
+KUBERNETES_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+SHELL_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}|([A-Za-z_][A-Za-z0-9_]*))")
+# What an image starts where the object names no command, by the image's name without registry and tag.
+ENTRYPOINTS: Mapping[str, tuple[str, ...]] = {
+    "vllm/vllm-openai": ("vllm", "serve"),
+    "vllm/vllm-openai-rocm": ("vllm", "serve"),
+}
+MOST_COMMANDS = 100
+MOST_TEXT_CHARACTERS = 100_000
+
+
+def programs(container: Container) -> Iterator[tuple[str, ...]]:
+    """Yield the words of each program that a container starts, in order.
+
+    Shell text is split into its commands, `exec`, `env` and assignments in front
+    are dropped, and variables are replaced where the container writes their value.
+    What cannot be split yields nothing.
+    """
+    command = container.command or ENTRYPOINTS.get(image_name(container.image), ())
+    words = [_kubernetes_expanded(word, container.env) for word in (*command, *container.args)]
+    for number, program in enumerate(_commands(words, dict(container.env))):
+        if number >= MOST_COMMANDS:
+            return
+        if program:
+            yield tuple(program)
+
+
+def image_name(image: str) -> str:
+    """Return an image's name without its registry, tag and digest."""
+    name = image.partition("@")[0]
+    head, _, last = name.rpartition("/")
+    parts = [*(head.split("/") if head else []), last.partition(":")[0]]
+    # A first part with a dot or a port is a registry.
+    return "/".join(parts[1:] if len(parts) > 1 and re.search(r"[.:]|^localhost$", parts[0]) else parts)
+
+
+def _commands(words: Sequence[str], env: dict[str, str]) -> Iterator[list[str]]:
+    program = _without_prefixes(list(words), env)
+    if program and PurePosixPath(program[0]).name in SHELLS:
+        text = _shell_text(program[1:])
+        if text is not None:
+            for command in _split(text):
+                yield from _commands([_shell_expanded(word, env) for word in command], env)
+            return
+    yield program
+
+
+def _shell_text(words: Sequence[str]) -> str | None:
+    """Return the text after `-c` (also `-lc`, `-ec`), None where a shell runs a file."""
+    for number, word in enumerate(words):
+        if word.startswith("-") and not word.startswith("--") and word.endswith("c"):
+            following = words[number + 1 : number + 2]
+            return following[0][:MOST_TEXT_CHARACTERS] if following else None
+        if not word.startswith("-"):
+            return None
+    return None
+
+
+def _split(text: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=";&|()\n")
+    lexer.whitespace = " \t\r"
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    command: list[str] = []
+    try:
+        for word in lexer:
+            if word in SEPARATORS or set(word) <= set(";&|\n()"):
+                yield command
+                command = []
+            else:
+                command.append(word)
+    except ValueError:
+        # An unclosed quote: what came before it is whole, the rest is not.
+        return
+    yield command
+
+
+def _without_prefixes(words: list[str], env: dict[str, str]) -> list[str]:
+    """Return the words from the program on; assignments in front, and exported ones, join the environment."""
+    is_prefixed = False
+    while words:
+        if ASSIGNMENT.match(words[0]):
+            name, _, value = words[0].partition("=")
+            env[name] = value
+        elif words[0] == "export":
+            env.update(dict(word.split("=", 1) for word in words[1:] if ASSIGNMENT.match(word)))
+            return []
+        elif PurePosixPath(words[0]).name in PREFIXES:
+            is_prefixed = True
+        elif not (is_prefixed and words[0].startswith("-")):
+            return words
+        words = words[1:]
+    return words
+
+
+def _kubernetes_expanded(word: str, env: Mapping[str, str]) -> str:
+    return KUBERNETES_VARIABLE.sub(lambda match: env.get(match[1], match[0]), word)
+
+
+def _shell_expanded(word: str, env: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        return env.get(name) or match[2] or match[0]
+
+    return SHELL_VARIABLE.sub(value, word)

@@ -1,0 +1,61 @@
+"""Plans made in passing: computed, remembered for a while, never stored, so that no database is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from planners.catalogue import Catalogue
+from planners.errors import InvalidQuestion
+from planners.inference import plan_serving
+from planners.plans import TrainingAnswer
+from planners.serving.answer import ServingAnswer
+from planners.training import plan_training
+from service.canonical import canonical_json
+from service.gpus import resolve_hardware
+from service.models import ModelResolver
+from service.planning import in_stored_formats
+from service.recently_used import RecentlyUsed
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+
+MOST_REMEMBERED = 1_024
+
+
+class Sizer:
+    """Answers planning requests from memory or from the planners."""
+
+    def __init__(self, models: ModelResolver, catalogue: Catalogue) -> None:
+        self._models = models
+        self._catalogue = catalogue
+        self._answers: RecentlyUsed[str, TrainingAnswer | ServingAnswer] = RecentlyUsed(MOST_REMEMBERED)
+
+    def answer(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer:
+        """Return the answer to the body of a planning request: a training job where it has a part `training`.
+
+        Raises InvalidQuestion for a body that is no such request, and what the planners raise.
+        """
+        key = canonical_json(request)
+        remembered = self._answers.get(key)
+        if remembered is None:
+            remembered = self._computed(request)
+            self._answers.put(key, remembered)
+        return remembered
+
+    def _computed(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer:
+        try:
+            if "training" in request:
+                training = TrainRequest.model_validate(request)
+                model = self._models.resolve(training.model)
+                hardware = resolve_hardware(training.hardware, self._catalogue)
+                return plan_training(training.to_question(model.spec, hardware))
+            serving = InferRequest.model_validate(request)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = "/" + "/".join(str(step) for step in first["loc"])
+            raise InvalidQuestion(f"{first['msg']}.", pointer=where) from error
+        model = self._models.resolve(serving.model)
+        hardware = resolve_hardware(serving.hardware, self._catalogue)
+        return plan_serving(in_stored_formats(serving, model).to_question(model.spec, hardware))

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.service.admission.reviews import a_container, a_review, an_object
+
+FOLDER = Path(__file__).parents[1] / "service" / "admission" / "recorded"
+RECORDED = {file.stem: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
+LARGE = ("--model", "Qwen/Qwen2.5-72B-Instruct", "--tensor-parallel-size", "2")
+
+
+@pytest.mark.parametrize("name", RECORDED)
+async def test_recorded_reviews_are_answered_to_the_letter(client: httpx.AsyncClient, name: str):
+    review = RECORDED[name]
+    response = await client.post("/admission/validate?timeout=5s", json=review)
+    body = response.json()
+    assert (response.status_code, body["apiVersion"], body["kind"]) == (200, "admission.k8s.io/v1", "AdmissionReview")
+    assert (body["response"]["uid"], body["response"]["allowed"]) == (review["request"]["uid"], True)
+
+
+async def test_a_deployment_that_cannot_fit_is_refused_with_the_reason(client: httpx.AsyncClient):
+    manifest = an_object("Deployment", a_container(*LARGE, gpus=2))
+    response = await client.post("/admission/validate", json=a_review("Deployment", manifest, dryRun=True))
+    answer = response.json()["response"]
+    assert (response.status_code, answer["allowed"], answer["status"]["code"]) == (200, False, 403)
+    assert "67.7 GiB of weights" in answer["status"]["message"]
+
+
+async def test_nothing_is_stored_by_a_review(client: httpx.AsyncClient):
+    before = (await client.get("/plans")).json()
+    manifest = an_object("Deployment", a_container(*LARGE, "--max-model-len", "4096", gpus=2))
+    await client.post("/admission/validate", json=a_review("Deployment", manifest))
+    assert (await client.get("/plans")).json() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{}", 400),
+        (b"[]", 422),
+        (b"{", 400),
+        (b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": NaN}}', 400),
+        (json.dumps(a_review("Pod", {}, uid="")).encode(), 400),
+    ],
+)
+async def test_a_malformed_review_is_a_problem_and_no_silent_consent(client: httpx.AsyncClient, body, status):
+    response = await client.post("/admission/validate", content=body, headers={"content-type": "application/json"})
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+
+
+@pytest.mark.parametrize("seconds", ["10s", "500ms", "0s", "soon", ""])
+async def test_any_timeout_is_answered(client: httpx.AsyncClient, seconds: str):
+    response = await client.post(f"/admission/validate?timeout={seconds}", json=a_review("ConfigMap", {}))
+    assert response.json()["response"]["allowed"] is True

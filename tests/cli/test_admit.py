@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from cli.main import app
+from tests.service.admission.reviews import a_container, an_object
+
+SMALL = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")
+LARGE = ("--model", "Qwen/Qwen2.5-72B-Instruct", "-tp", "2")
+
+
+def admit(tmp_path: Path, *containers: dict) -> tuple[int, str]:
+    manifests = [
+        {"apiVersion": "apps/v1", "kind": "Deployment", **an_object("Deployment", container)}
+        for container in containers
+    ]
+    file = tmp_path / "manifests.yaml"
+    file.write_text(yaml.safe_dump_all([{"apiVersion": "v1", "kind": "ConfigMap"}, *manifests]))
+    ended = CliRunner().invoke(app, ["admit", "-f", str(file)])
+    return ended.exit_code, ended.output
+
+
+@pytest.mark.parametrize(
+    ("containers", "code", "told"),
+    [
+        ([a_container(*SMALL)], 0, "Deployment chat: admitted"),
+        ([a_container(*SMALL), a_container(*LARGE, gpus=2)], 1, "Deployment chat: refused"),
+        ([a_container("--model", "nobody/knows")], 2, "did not judge this"),
+        ([a_container("--model", "nobody/knows"), a_container(*LARGE, gpus=2)], 1, "refused"),
+        ([], 2, "nothing in it starts pods"),
+    ],
+)
+def test_the_exit_code_is_the_worst_verdict(tmp_path, containers, code: int, told: str):
+    exit_code, output = admit(tmp_path, *containers)
+    assert exit_code == code
+    assert told in output
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe\x00", None])
+def test_a_file_that_cannot_be_read_is_not_judged(tmp_path, content):
+    file = tmp_path / "broken.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    assert CliRunner().invoke(app, ["admit", "-f", str(file)]).exit_code == 2

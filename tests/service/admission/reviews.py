@@ -1,0 +1,68 @@
+"""Reviews as an API server sends them, and the workloads in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+GROUPS = {
+    "Pod": "",
+    "Deployment": "apps",
+    "StatefulSet": "apps",
+    "Job": "batch",
+    "JobSet": "jobset.x-k8s.io",
+    "PyTorchJob": "kubeflow.org",
+    "TrainJob": "trainer.kubeflow.org",
+    "LeaderWorkerSet": "leaderworkerset.x-k8s.io",
+    "InferenceService": "serving.kserve.io",
+}
+
+
+def a_container(*args: str, gpus: int = 1, image: str = "vllm/vllm-openai:v0.19.0", **parts: Any) -> dict[str, Any]:
+    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    return {"name": "main", "image": image, "args": list(args), "resources": {"limits": limits}, **parts}
+
+
+def a_template(container: dict[str, Any], selector: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {}, "spec": {"containers": [container], "nodeSelector": selector or H100, **spec}}
+
+
+def an_object(kind: str, container: dict[str, Any], *, pods: int = 1, **template: Any) -> dict[str, Any]:
+    """Return an object of that kind whose `pods` pods run the container together."""
+    made = a_template(container, **template)
+    spec = {
+        "Pod": made["spec"],
+        "Deployment": {"replicas": 3, "template": made},
+        "StatefulSet": {"replicas": 3, "template": made},
+        "Job": {"parallelism": pods, "completions": pods, "template": made},
+        "JobSet": {"replicatedJobs": [{"name": "w", "template": {"spec": {"parallelism": pods, "template": made}}}]},
+        "PyTorchJob": {
+            "pytorchReplicaSpecs": {
+                "Master": {"replicas": 1, "template": made},
+                **({"Worker": {"replicas": pods - 1, "template": made}} if pods > 1 else {}),
+            }
+        },
+        "LeaderWorkerSet": {"replicas": 2, "leaderWorkerTemplate": {"size": pods, "workerTemplate": made}},
+        "InferenceService": {"predictor": made["spec"]},
+    }[kind]  # fmt: skip
+    return {"metadata": {"name": "chat", "namespace": "serving"}, "spec": spec}
+
+
+def a_review(
+    kind: str, manifest: dict[str, Any] | None, *, operation: str = "CREATE", **request: Any
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+            "kind": {"group": GROUPS.get(kind, "example.org"), "version": "v1", "kind": kind},
+            "name": "chat",
+            "namespace": "serving",
+            "operation": operation,
+            "object": manifest,
+            "oldObject": None,
+            "dryRun": False,
+            **request,
+        },
+    }

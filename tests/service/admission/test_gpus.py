@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from planners.catalogue import catalogue
+from service.admission.gpus import container_gpus, gpu_demand
+from service.admission.workloads import pod_groups
+from tests.service.admission.reviews import a_container
+
+
+def demand(container, **spec):
+    (group,) = pod_groups("", "Pod", {"spec": {"containers": [container], **spec}})
+    return gpu_demand(group, group.containers[0], catalogue())
+
+
+def affinity(*terms):
+    required = {"nodeSelectorTerms": list(terms)}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def product(*values: str, operator: str = "In"):
+    return {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "gpu"),
+    [
+        ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, "h100-sxm-80gb"),
+        ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED"}, "h100-sxm-80gb"),
+        ({"nvidia.com/gpu.product": "Tesla-T4"}, "t4-16gb"),
+        ({"cloud.google.com/gke-accelerator": "nvidia-l4"}, "l4-24gb"),
+        ({"karpenter.k8s.aws/instance-gpu-name": "a10g"}, "a10g-24gb"),
+        ({"node.kubernetes.io/instance-type": "p5.48xlarge"}, "h100-sxm-80gb"),
+        ({"kubernetes.io/arch": "amd64"}, None),
+        ({}, None),
+    ],
+)
+def test_a_selector_names_the_gpu(selector, gpu):
+    assert demand(a_container(), nodeSelector=selector).gpu == gpu
+
+
+def test_a_name_in_no_catalogue_is_told():
+    found = demand(a_container(), nodeSelector={"nvidia.com/gpu.product": "NVIDIA-Z9"})
+    assert (found.gpu, found.unknown) == (None, "nvidia.com/gpu.product=NVIDIA-Z9")
+
+
+@pytest.mark.parametrize(
+    ("terms", "gpu"),
+    [
+        ([product("NVIDIA-H200")], "h200-sxm-141gb"),
+        ([product("NVIDIA-H200", "NVIDIA-L4")], None),
+        ([product("NVIDIA-H200"), product("NVIDIA-L4")], None),
+        ([product("NVIDIA-H200", operator="NotIn")], None),
+        (["x"], None),
+    ],
+)
+def test_an_affinity_names_the_gpu_where_it_leaves_no_choice(terms, gpu):
+    assert demand(a_container(), affinity=affinity(*terms)).gpu == gpu
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus"),
+    [
+        ({"limits": {"nvidia.com/gpu": "4"}}, 4),
+        ({"limits": {"nvidia.com/gpu": 4}, "requests": {"nvidia.com/gpu": 4}}, 4),
+        ({"requests": {"nvidia.com/gpu": "2"}}, 2),
+        ({"limits": {"amd.com/gpu": "8"}}, 8),
+        ({"limits": {"nvidia.com/mig-1g.10gb": "1"}}, 1),
+        ({"limits": {"cpu": "4"}}, 0),
+        ({"limits": {"nvidia.com/gpu": "half"}}, None),
+        ({"limits": {"nvidia.com/gpu": "-1"}}, None),
+        ({"limits": ["x"]}, 0),
+        ({}, 0),
+    ],
+)
+def test_the_limit_is_the_number_of_gpus(resources, gpus):
+    (group,) = pod_groups("", "Pod", {"spec": {"containers": [{"resources": resources}]}})
+    assert container_gpus(group.containers[0]) == gpus
+
+
+def test_a_mig_slice_is_told_by_its_profile():
+    container = {"resources": {"limits": {"nvidia.com/mig-3g.40gb": "1"}}}
+    assert demand(container).mig_profile == "3g.40gb"

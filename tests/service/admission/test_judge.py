@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from planners.catalogue import catalogue
+from service.admission.judge import AdmissionService
+from service.admission.policy import Policies
+from service.admission.review import read_review
+from service.admission.sizing import Sizer
+from service.errors import DatabaseUnavailable, PlanNotFound
+from service.models import ModelResolver
+from service.settings import Settings
+from tests.service.admission.reviews import a_container, a_review, an_object
+
+SMALL = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")
+# 72.7e9 parameters x 2 bytes over two GPUs are 67.7 GiB of weights in 79.2 GiB: nothing is left for 32,768 tokens.
+LARGE = ("--model", "Qwen/Qwen2.5-72B-Instruct", "--tensor-parallel-size", "2")
+
+
+class Plans:
+    """Stored plans by id; a database that is away."""
+
+    async def get(self, plan_id: str) -> Any:
+        if plan_id == "away":
+            raise DatabaseUnavailable("it does not answer")
+        if plan_id != "known":
+            raise PlanNotFound(plan_id)
+        return SimpleNamespace(gpus=4, gpu="h100-sxm-80gb", fits=True, summary="Fits.")
+
+
+class Broken:
+    """A planner that fails."""
+
+    def answer(self, request: Any) -> Any:
+        raise RuntimeError("bug")
+
+
+def service(policy: str = "", tmp_path=None, answers: Any = None) -> AdmissionService:
+    known = catalogue()
+    file = None
+    if policy:
+        file = tmp_path / "policy.toml"
+        file.write_text(policy)
+    answers = answers or Sizer(ModelResolver(known, Settings()), known)
+    return AdmissionService(answers=answers, plans=Plans(), catalogue=known, policies=Policies(file))
+
+
+@pytest.fixture(scope="module")
+def judge() -> AdmissionService:
+    return service()
+
+
+def annotated(manifest: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    named = {f"plimsoll.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": named}}
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "StatefulSet", "LeaderWorkerSet", "InferenceService"])
+@pytest.mark.parametrize(("args", "gpus", "is_allowed"), [(SMALL, 1, True), (LARGE, 2, False)])
+async def test_serving_is_judged_in_every_kind_of_object(judge, kind, args, gpus, is_allowed):
+    manifest = an_object(kind, a_container(*args, gpus=gpus))
+    answer = await judge.review(read_review(a_review(kind, manifest)))
+    assert answer.is_allowed is is_allowed
+    assert not answer.warnings
+
+
+TRAINING = (
+    "torchrun train.py --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 1 "
+    "--max_seq_length 4096 --bf16 --gradient_checkpointing"
+)
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "PyTorchJob"])
+@pytest.mark.parametrize(("flags", "is_allowed"), [("--fsdp full_shard", True), ("", False)])
+async def test_training_is_judged_over_all_pods_of_a_job(judge, kind, flags, is_allowed):
+    # Unsharded, 8.03e9 parameters with fp32 AdamW take 16 bytes each: 120 GiB in 79.2 GiB.
+    container = a_container(gpus=8, image="trainer", command=[*f"{TRAINING} {flags}".split()])
+    answer = await judge.review(read_review(a_review(kind, an_object(kind, container, pods=2))))
+    assert (answer.is_allowed, answer.warnings) == (is_allowed, ())
+
+
+async def test_a_refusal_gives_the_numbers_and_the_way_out(judge):
+    args = ("--model", "meta-llama/Llama-3.1-70B-Instruct", "-tp", "2", "--max-model-len", "32768")
+    manifest = an_object("Deployment", a_container(*args, gpus=2))
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    # 80 layers x 8 KV heads x 128 x 2 (K and V) x 2 bytes x 32,768 tokens over two GPUs are 5.0 GiB.
+    assert "one request of 32,768 tokens needs 5.0 GiB of KV cache a GPU" in answer.message
+    # 70.55e9 x 2 bytes over two GPUs.
+    assert "65.7 GiB of weights" in answer.message
+    assert "; fits with --max-model-len " in answer.message
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_allowed", "told"),
+    [
+        ({"plan_id": "known"}, True, ""),
+        ({"plan_id": "unknown"}, False, "is not known here"),
+        ({"plan_id": "away"}, True, "cannot be looked up"),
+        ({"plan": "{"}, True, "is not JSON"),
+        ({"plan": "[]"}, True, "is no planning request"),
+        ({"plan": '{"serving": {"engin": "vllm"}}'}, True, "did not judge"),
+    ],
+)
+async def test_annotations_come_before_the_command(judge, annotations, is_allowed, told):
+    manifest = annotated(an_object("Deployment", a_container("--model", "none", gpus=4)), **annotations)
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert answer.is_allowed is is_allowed
+    assert told in " ".join((answer.message, *answer.warnings))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "selector", "told"),
+    [
+        (8, None, "is for 4 GPUs, the workload asks for 8"),
+        (4, {"nvidia.com/gpu.product": "NVIDIA-L4"}, "is for h100-sxm-80gb, the workload selects l4-24gb"),
+    ],
+)
+async def test_a_workload_that_is_not_its_plans_is_refused(judge, gpus, selector, told):
+    manifest = an_object("Deployment", a_container(gpus=gpus), selector=selector)
+    answer = await judge.review(read_review(a_review("Deployment", annotated(manifest, plan_id="known"))))
+    assert (answer.is_allowed, told in answer.message) == (False, True)
+
+
+@pytest.mark.parametrize(("gpus", "is_allowed"), [(1, True), (2, False)])
+async def test_a_plan_written_inline_is_made_and_compared(judge, gpus, is_allowed):
+    request = {
+        "model": "meta-llama/Llama-3.1-8B", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1},
+        "serving": {"max_model_len": 8192},
+    }  # fmt: skip
+    manifest = annotated(an_object("Deployment", a_container(gpus=gpus)), plan=json.dumps(request))
+    assert (await judge.review(read_review(a_review("Deployment", manifest)))).is_allowed is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("container", "template", "told"),
+    [
+        (a_container("sleep", "1", image="x"), {}, "starts nothing this service can read"),
+        (a_container("--model", "nobody/knows"), {}, "Unknown model"),
+        (a_container(*SMALL, "--quantization", "odd"), {}, "--quantization odd"),
+        (a_container(*SMALL), {"selector": {"a": "b"}}, "no node selector or affinity names the GPU"),
+        (a_container(*SMALL), {"selector": {"nvidia.com/gpu.product": "Z9"}}, "gpu.product=Z9 is in no catalogue"),
+        (
+            a_container(*SMALL, resources={"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+            {},
+            "a MIG slice (1g.10gb)",
+        ),
+        (a_container(*SMALL, resources={"limits": {"nvidia.com/gpu": "many"}}), {}, "are no whole number"),
+        (a_container(args="x"), {}, "/spec/template/spec/containers/0/args must be a list"),
+    ],
+)
+async def test_what_cannot_be_read_is_let_through_with_what_is_missing(judge, container, template, told):
+    manifest = an_object("Deployment", container, **template)
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert (answer.is_allowed, len(answer.warnings)) == (True, 1)
+    assert told in answer.warnings[0]
+
+
+async def test_degrees_beyond_the_pods_gpus_are_refused(judge):
+    manifest = an_object("Deployment", a_container(*SMALL, "-tp", "4", gpus=2))
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert "needs 4 GPUs by its own degrees, the pods ask for 2" in answer.message
+
+
+async def test_what_a_planner_does_not_read_is_a_warning(judge):
+    manifest = an_object("Deployment", a_container(*SMALL, "--cpu-offload-gb", "8"))
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert answer.is_allowed
+    assert "--cpu-offload-gb changes memory" in answer.warnings[0]
+
+
+LARGE_OBJECT = an_object("Deployment", a_container(*LARGE, gpus=2))
+OWNED = {**LARGE_OBJECT, "metadata": {"name": "x", "ownerReferences": [{"kind": "ReplicaSet"}]}}
+
+
+@pytest.mark.parametrize(
+    "review",
+    [
+        a_review("Deployment", None, operation="DELETE", oldObject=LARGE_OBJECT),
+        a_review("Deployment", LARGE_OBJECT, operation="CONNECT"),
+        a_review("Deployment", LARGE_OBJECT, operation="UPDATE", oldObject=LARGE_OBJECT),
+        a_review("Deployment", OWNED),
+        a_review("ConfigMap", {"data": {}}),
+        a_review("Deployment", an_object("Deployment", a_container(*LARGE, gpus=0))),
+    ],
+)
+async def test_what_starts_nothing_new_on_gpus_passes_without_a_word(judge, review):
+    answer = await judge.review(read_review(review))
+    assert (answer.is_allowed, answer.warnings) == (True, ())
+
+
+async def test_an_update_that_changes_the_command_is_judged(judge):
+    before = an_object("Deployment", a_container(*SMALL, gpus=2))
+    review = a_review("Deployment", LARGE_OBJECT, operation="UPDATE", oldObject=before)
+    assert not (await judge.review(read_review(review))).is_allowed
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_allowed", "warnings"),
+    [("[default]\nmode = 'warn'", True, 1), ("[namespaces.serving]\nmode = 'off'", True, 0), ("[default]", False, 0)],
+)
+async def test_the_policy_decides_what_a_refusal_becomes(tmp_path, policy, is_allowed, warnings):
+    answer = await service(policy, tmp_path).review(read_review(a_review("Deployment", LARGE_OBJECT)))
+    assert (answer.is_allowed, len(answer.warnings)) == (is_allowed, warnings)
+
+
+@pytest.mark.parametrize(("on_error", "is_allowed"), [("allow", True), ("deny", False)])
+async def test_trouble_inside_is_answered_as_the_policy_says(tmp_path, on_error, is_allowed):
+    judge = service(f"[default]\non_error = '{on_error}'", tmp_path, answers=Broken())
+    answer = await judge.review(read_review(a_review("Deployment", LARGE_OBJECT)))
+    assert answer.is_allowed is is_allowed
+    assert "in trouble" in " ".join((answer.message, *answer.warnings))
+
+
+async def test_the_policys_gpu_stands_in_where_nothing_names_one(tmp_path):
+    judge = service("[default]\ngpu = 'l4-24gb'", tmp_path)
+    manifest = an_object("Deployment", a_container(*LARGE, gpus=2), selector={"a": "b"})
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert "GiB a GPU" in answer.message

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from service.admission.launches import NotRead
+from service.admission.serving_commands import serving_launch
+
+
+def request(command: str, image: str = "x"):
+    return serving_launch(tuple(command.split()), image).request
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm serve m -tp 2 --max-model-len 8192",
+        "/usr/local/bin/vllm serve --model m --tensor-parallel-size=2 --max_model_len 8192",
+        "python3 -m vllm.entrypoints.openai.api_server --model m -tp 2 --max-model-len 8192",
+    ],
+)
+def test_vllms_commands_are_one_request(command: str):
+    assert request(command) == {
+        "model": "m",
+        "serving": {"max_model_len": 8192, "engine": "vllm"},
+        "layout": {"tensor_parallel": 2, "pipeline_parallel": 1},
+    }
+
+
+def test_sglangs_command_is_read():
+    read = request(
+        "python -m sglang.launch_server --model-path m --tp 4 --context-length 4096 --mem-fraction-static 0.8"
+    )
+    assert read["serving"] == {"max_model_len": 4096, "gpu_memory_utilization": 0.8, "engine": "sglang"}
+    assert read["layout"] == {"tensor_parallel": 4, "pipeline_parallel": 1}
+
+
+@pytest.mark.parametrize(
+    ("flags", "formats"),
+    [
+        ("", {}),
+        ("--dtype float16", {"weights": "fp16"}),
+        ("--quantization fp8 --dtype bfloat16", {"weights": "fp8"}),
+        ("-q bitsandbytes", {"weights": "nf4"}),
+        ("--quantization awq", {}),
+        ("--kv-cache-dtype fp8_e4m3", {"kv_cache": "fp8"}),
+        ("--kv-cache-dtype auto", {}),
+    ],
+)
+def test_formats_are_said_or_left_to_the_checkpoint(flags: str, formats):
+    assert request(f"vllm serve m {flags}")["serving"] == {**formats, "engine": "vllm"}
+
+
+def test_experts_spread_over_tensor_and_data_parallel_ranks():
+    assert request("vllm serve m -tp 2 -dp 4 --enable-expert-parallel")["layout"]["expert_parallel"] == 8
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("vllm/vllm-openai:v0.19.0", "0.19"),
+        ("docker.io/vllm/vllm-openai:0.8.5.post1", "0.8"),
+        ("vllm/vllm-openai:latest", None),
+        ("mine/vllm:v0.19.0", None),
+    ],
+)
+def test_the_version_is_that_of_the_engines_own_image(image: str, version):
+    assert request("vllm serve m", image)["serving"].get("engine_version") == version
+
+
+def test_what_changes_memory_unread_is_noted():
+    launch = serving_launch(("vllm", "serve", "m", "--cpu-offload-gb", "4", "--seed", "1"), "x")
+    assert launch.notes == ("--cpu-offload-gb changes memory and is not taken into account",)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("vllm serve", "names no model"),
+        ("vllm serve m --dtype odd", "--dtype odd"),
+        ("vllm serve m --kv-cache-dtype odd", "--kv-cache-dtype odd"),
+        ("vllm serve m --quantization odd", "--quantization odd"),
+        ("vllm serve m -tp x", "--tensor-parallel-size is 'x'"),
+    ],
+)
+def test_what_cannot_be_read_says_what(command: str, reason: str):
+    read = serving_launch(tuple(command.split()), "x")
+    assert isinstance(read, NotRead)
+    assert reason in read.reason
+
+
+@pytest.mark.parametrize("command", ["vllm bench", "python train.py", "python -m http.server", "sleep 1", "vllm"])
+def test_other_commands_serve_nothing(command: str):
+    assert serving_launch(tuple(command.split()), "x") is None

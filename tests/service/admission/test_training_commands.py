@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+
+from service.admission.launches import NotRead
+from service.admission.training_commands import training_launch
+
+TRAINER = "train.py --model_name_or_path m --max_seq_length 4096 --per_device_train_batch_size 2"
+MEGATRON = (
+    "torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 "
+    "--micro-batch-size 1 --vocab-size 32000"
+)
+
+
+def request(command: str, gpus: int = 8):
+    return training_launch(tuple(command.split()), gpus).request
+
+
+@pytest.mark.parametrize("launcher", ["torchrun --nproc-per-node 8", "accelerate launch", "python3", "deepspeed"])
+def test_the_trainers_arguments_say_the_job(launcher: str):
+    read = request(f"{launcher} {TRAINER} --gradient_accumulation_steps 4 --bf16 True --gradient_checkpointing")
+    # 2 sequences x 4 accumulated x 8 GPUs.
+    assert read["training"] == {
+        "method": "full", "precision": "bf16-mixed", "optimizer": "adamw", "sequence_length": 4096,
+        "micro_batch_size": 2, "global_batch_size": 64, "recompute": "full",
+    }  # fmt: skip
+    assert (read["model"], read["framework"], read["layout"]["zero_stage"]) == ("m", "accelerate", 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "zero_stage", "framework"),
+    [
+        ("--use_fsdp", 3, "accelerate"),
+        ("--fsdp_sharding_strategy SHARD_GRAD_OP", 2, "accelerate"),
+        ("--fsdp_sharding_strategy 1", 3, "accelerate"),
+        ("--use_deepspeed", 2, "deepspeed"),
+        ("--use_deepspeed --zero_stage 3", 3, "deepspeed"),
+    ],
+)
+def test_the_launchers_sharding_is_a_zero_stage(flags: str, zero_stage: int, framework: str):
+    read = request(f"accelerate launch {flags} {TRAINER}")
+    assert (read["layout"]["zero_stage"], read["framework"]) == (zero_stage, framework)
+
+
+def test_adapters_and_four_bits_are_a_method():
+    read = request(f"torchrun {TRAINER} --use_peft --lora_r 8 --load_in_4bit --optim paged_adamw_8bit")
+    assert (read["training"]["method"], read["training"]["lora"]) == ("qlora", {"rank": 8})
+    assert read["training"]["optimizer"] == "paged-adamw-8bit"
+
+
+def test_megatrons_arguments_describe_model_and_layout():
+    read = request(
+        f"{MEGATRON} --swiglu --num-query-groups 8 --ffn-hidden-size 14336 --untie-embeddings-and-output-weights "
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 4 "
+        "--sequence-parallel --use-distributed-optimizer --recompute-granularity full --recompute-method block "
+        "--recompute-num-layers 3 --bf16 --global-batch-size 128",
+        16,
+    )
+    config = read["model"]["config"]
+    assert (config["model_type"], config["num_key_value_heads"], config["tie_word_embeddings"]) == ("llama", 8, False)
+    # 16 GPUs over 2 x 2 leave 4 replicas; 32 layers over 2 stages of chunks of 4 are 4 chunks a stage.
+    assert read["layout"] == {
+        "tensor_parallel": 2, "pipeline_parallel": 2, "context_parallel": 1, "expert_parallel": 1, "data_parallel": 4,
+        "virtual_pipeline": 4, "sequence_parallel": True, "zero_stage": 1,
+    }  # fmt: skip
+    assert read["training"]["recompute"] == {"full_layers": 3}
+
+
+def test_megatron_without_a_gate_is_a_gpt_and_its_batch_one_micro_batch_a_replica():
+    read = request(f"{MEGATRON} --fp16", 8)
+    assert read["model"]["config"]["model_type"] == "gpt2"
+    assert (read["training"]["global_batch_size"], read["training"]["precision"]) == (8, "fp16-mixed")
+
+
+def test_megatrons_experts_are_a_mixture():
+    read = request(
+        f"{MEGATRON} --swiglu --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 1024 --fp8-format e4m3"
+    )
+    config = read["model"]["config"]
+    assert (config["model_type"], config["num_local_experts"], config["intermediate_size"]) == ("mixtral", 8, 1024)
+    assert read["training"]["precision"] == "fp8-mixed"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (f"deepspeed {TRAINER} --deepspeed ds.json", "ds.json, which is not in the object"),
+        (f"accelerate launch --config_file fsdp.yaml {TRAINER}", "fsdp.yaml, which is not in the object"),
+        ("torchrun train.py --model_name_or_path m", "does not say: sequence_length"),
+        (f"torchrun {TRAINER} --optim odd", "--optim odd"),
+        (f"torchrun {TRAINER} --fsdp odd_shard", "strategy odd_shard"),
+        (f"torchrun {TRAINER} --gradient_accumulation_steps $N", "does not resolve"),
+        ("torchrun train.py --config llama.yaml", "name no model"),
+        ("torchrun x.py --num-layers 32", "--hidden-size"),
+        (f"{MEGATRON} --optimizer odd", "--optimizer odd"),
+        (f"{MEGATRON} --tensor-model-parallel-size 3", "do not divide the 8 GPUs"),
+        (f"{MEGATRON} --tensor-model-parallel-size 0", "do not divide the 8 GPUs"),
+        (f"{MEGATRON} --seq-length x", "--seq-length is 'x'"),
+    ],
+)
+def test_what_cannot_be_read_says_what(command: str, reason: str):
+    read = training_launch(tuple(command.split()), 8)
+    assert isinstance(read, NotRead)
+    assert reason in read.reason
+
+
+@pytest.mark.parametrize("command", ["python prepare.py", "sleep 1", "nvidia-smi", "python -m http.server"])
+def test_other_commands_train_nothing(command: str):
+    assert training_launch(tuple(command.split()), 8) is None
