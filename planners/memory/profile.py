@@ -36,22 +36,17 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingRules:
-    """From which ZeRO stage each state is divided, and how.
+    """From which ZeRO stage each state is divided; how, is the stack's policy (`planners/sharding`).
 
-    `flat` cuts all elements into equal parts; otherwise every tensor's first
-    dimension is cut, and parameters and gradients are padded to the largest part.
-    `cuts_whole_experts` marks a cut between experts that lie in one tensor.
     `gradient_zero_stages` are the stages in which whole gradients exist at all.
     """
 
-    flat: bool
     parameters_from: int
     gradients_from: int
     accumulators_from: int
     optimizer_from: int
     gradient_zero_stages: tuple[int, ...]
     over_context: bool
-    cuts_whole_experts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

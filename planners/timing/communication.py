@@ -8,6 +8,7 @@ from planners.hardware import Hardware
 from planners.layout.candidates import Candidates
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
+from planners.memory.shards import divisions, frozen_elements, split_elements
 from planners.plans import Communication
 from planners.timing.collectives import RankGroup, all_gather_seconds, all_reduce_seconds, send_seconds
 from planners.timing.efficiency import Efficiency
@@ -71,10 +72,10 @@ def _data_rows(
     replica: RankGroup,
 ) -> list[Communication]:
     """Return gradient reduction and weight gathering, as the ZeRO stage orders them."""
-    tensor, stage = int(one.tensor_parallel[0]), int(one.zero_stage[0])
-    part = job.layers[0]
-    learning = sum(weight.local_elements(tensor) for weight in part.trainable)
-    everything = learning + sum(weight.local_elements(tensor) for weight in part.frozen)
+    stage, part = int(one.zero_stage[0]), job.layers[0]
+    by = divisions(one, np.ones_like(one.tensor_parallel), job)
+    learning = float(split_elements(part, by)[0])
+    everything = learning + float(frozen_elements(part, by)[0])
     gradient = float(learning * (job.profile.weights.reduce_bytes or job.states.gradient))
     weights = float(everything * job.precision.compute_bytes)
     rows: list[Communication] = []

@@ -72,7 +72,7 @@ def test_items_add_up_to_the_peak_on_every_stage(data, tensor, pipeline, zero, r
 )
 @settings(max_examples=40, deadline=None)
 def test_more_devices_never_need_more_allocated_bytes_each(framework, axis, vocabulary):
-    model = small_llama(vocab_size=vocabulary)
+    model = small_llama(vocab_size=vocabulary, num_key_value_heads=4)
     needed = [
         memory(
             framework, model=model, sequence_length=256, layout={axis: degree, "zero_stage": 3}, global_batch_size=4
