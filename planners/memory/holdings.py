@@ -34,7 +34,11 @@ from planners.memory.stages import StageRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """A stage's states at rest, `layer_*` for one layer and `root_*` for embedding, norm and head."""
+    """A stage's states at rest.
+
+    `layer_*` are one layer's, `root_*` those of embedding, last norm and head
+    together, `head_*` those of last norm and head.
+    """
 
     parameters: FloatArray
     gradients: FloatArray
@@ -48,6 +52,9 @@ class Holdings:
     root_elements: FloatArray
     root_frozen: FloatArray
     root_padded: FloatArray
+    head_elements: FloatArray
+    head_padded: FloatArray
+    head_gradients: FloatArray
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
     largest_matrix_elements: FloatArray
@@ -116,6 +123,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         root_elements=total.root(lambda part: split_elements(part, by_parameters)),
         root_frozen=total.root(whole_frozen),
         root_padded=total.root(lambda part: padded_elements(part, by_parameters)),
+        head_elements=total.head(lambda part: split_elements(part, by_parameters)),
+        head_padded=total.head(lambda part: padded_elements(part, by_parameters)),
+        head_gradients=total.head(lambda part: shard_elements(part, by_gradients)) * states.gradient,
         stage_elements=total.of(lambda part: split_elements(part, by_parameters)),
         head_matrix_elements=np.where(rows.has_head, on_stages(_head_matrix), 0.0),
         largest_matrix_elements=on_stages(_largest_matrix),
@@ -144,14 +154,15 @@ class _StageSum:
     def root(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
         """Return what of the quantity belongs to embedding, last norm and head."""
         embedding = quantity(self._job.embedding)[self._owner]
-        head = quantity(self._job.head)[self._owner]
-        total: FloatArray = np.where(self._rows.has_embedding, embedding, 0.0) + np.where(
-            self._rows.has_head, head, 0.0
-        )
+        total: FloatArray = np.where(self._rows.has_embedding, embedding, 0.0) + self.head(quantity)
         if self._has_copy.any():
             tied = quantity(_vocabulary_only(self._job.embedding))[self._owner]
             total = total + np.where(self._has_copy, tied, 0.0)
         return total
+
+    def head(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
+        """Return what of the quantity belongs to the last norm and to a head of its own."""
+        return np.where(self._rows.has_head, quantity(self._job.head)[self._owner], 0.0)
 
     def largest_layer(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
         """Return the quantity of the largest kind of layer."""

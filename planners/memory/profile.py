@@ -120,6 +120,8 @@ class WeightTraffic:
     stage's weights once a step and sums whole gradients in the reduction's width
     until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
     hooks hold the recomputed input and its gradient to the end of the backward pass.
+    `vocabulary_units` gives the embedding, and the last norm with an untied head, gathers
+    and reductions of their own.
     """
 
     policy: Mapping[str, str]
@@ -131,6 +133,7 @@ class WeightTraffic:
     gradients_always_resident: bool
     pipelines_gather_once: bool
     frozen_layers_hold_inputs: bool
+    vocabulary_units: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
