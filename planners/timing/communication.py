@@ -18,6 +18,8 @@ from planners.timing.traffic import (
     context_message_bytes,
     expert_seconds_per_layer,
     expert_token_bytes,
+    gathers,
+    gathers_once_a_step,
     rank_groups,
     tensor_parallel_message_bytes,
 )
@@ -90,9 +92,10 @@ def _data_rows(
         add("data", "reduce_scatter", gradient, layers, data)
         add("data", "all_gather", weights, layers, shard)
     if stage >= 2 and int(shard.ranks[0]) > 1:
-        gathers = 2 * layers * micro_batches if stage == 3 else layers
-        add("data", "all_gather", weights, gathers, shard)
-        add("data", "reduce_scatter", gradient, layers * micro_batches, shard)
+        reductions = 1 if gathers_once_a_step(one, job)[0] else micro_batches
+        # Weights that lie whole are gathered once, when each rank has updated its part.
+        add("data", "all_gather", weights, layers * max(int(gathers(one, job)[0]), 1), shard)
+        add("data", "reduce_scatter", gradient, layers * reductions, shard)
     if stage >= 2 and int(replica.ranks[0]) > 1:
         add("replica", "all_reduce", gradient / int(shard_ranks(one, job)[0]), layers, replica)
     return rows
