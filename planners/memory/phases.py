@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray
-from planners.memory.activity import Activity
+from planners.memory.activity import Activity, casts_weights
 from planners.memory.holdings import Holdings, rotary_table_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
@@ -94,7 +94,7 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         own_units=own_units,
         open_root=np.where(is_gathered & ~stays, 0.0, embedding) if own_units else root,
         last_unit=embedding if own_units else np.zeros_like(root),
-        autocast_copies=(policy == "autocast_copies") & (states.parameter != job.precision.compute_bytes),
+        autocast_copies=casts_weights(layouts, rows, job),
         keeps_gradients=np.broadcast_to(keeps, stage.shape),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
         constant_activations=held.dequantized
@@ -116,13 +116,17 @@ def _loss(moment: Moment) -> FloatArray:
     )
     # Only what learns is kept in fp32 and so copied; a frozen base already lies in the compute precision.
     layers = held.stage_elements - held.root_elements
-    copies = np.where(moment.autocast_copies, size * (layers + held.head_matrix_elements), 0.0)
+    # Those of recomputed layers are let go of with the forward pass, when the loss has yet to be differentiated.
+    let_go = size * layers * active.recomputed_layers / np.maximum(moment.rows.layers, 1)
+    less = active.logits * (1.0 - job.profile.loss.forward_logits_bytes / job.profile.loss.logits_bytes)
+    is_forward = moment.autocast_copies & (let_go > less)
+    kept = size * (layers + held.head_matrix_elements) - np.where(is_forward, 0.0, let_go)
     return _items(
         moment,
-        parameters=held.parameters + copies,
+        parameters=held.parameters + np.where(moment.autocast_copies, kept, 0.0),
         gradients=np.where(moment.keeps_gradients, held.gradients, 0.0),
         activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
-        logits=active.logits,
+        logits=active.logits - np.where(is_forward, less, 0.0),
         communication=gathered + moment.buckets,
     )
 

@@ -94,12 +94,14 @@ class Kernels:
 class LossPath:
     """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment.
 
-    `divided_logits_bytes` take their place where tensor parallelism divides the
+    `forward_logits_bytes` are those at the end of the forward pass, while autocast still
+    keeps the casts of all weights. `divided_logits_bytes` take their place where tensor parallelism divides the
     vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
     go of them only after the next forward pass.
     """
 
     logits_bytes: int
+    forward_logits_bytes: int
     divided_logits_bytes: int
     kept_logits_bytes: int
     inside_model: bool

@@ -215,6 +215,32 @@ def test_whole_gradients_and_weights_stand_on_a_torchtitan_pipeline():
     assert first.items.communication == pytest.approx(6 * whole, rel=0.04)
 
 
+@pytest.mark.parametrize(
+    ("vocabulary", "sequence_length", "layout", "traced_gib"),
+    # Fake-tensor traces of DistributedDataParallel under autocast: Llama 3.2 1B's sizes cut to four layers, its head
+    # untied. A recomputed layer's casts are gone when the loss is differentiated.
+    [
+        (128256, 2048, {}, 16.357),
+        (128256, 2048, {"recompute": FULL}, 14.981),
+        (32000, 4096, {}, 9.669),
+    ],
+)
+def test_autocast_keeps_casts_of_weights_and_of_activations(vocabulary, sequence_length, layout, traced_gib):
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 4, "vocab_size": vocabulary}
+    layout = {"data_parallel": 8, **layout}
+    planned = memory("ddp", model=llama(**sizes), sequence_length=sequence_length, layout=layout)
+    assert planned.allocated_bytes / GIB == pytest.approx(traced_gib, rel=1e-3)
+
+
+def test_casts_of_all_weights_live_to_the_end_of_the_forward_pass():
+    # Casts of 32 recomputed layers, 2 x 218,112,000 bytes each, outweigh two bytes a logit; of two micro-batches the
+    # second meets the gradients, so that this is the worst moment.
+    layout = {"data_parallel": 8, "recompute": FULL}
+    items = memory("ddp", sequence_length=128, layout=layout, global_batch_size=16).items
+    assert items.parameters == 4 * 8_030_261_248 + 2 * (32 * 218_112_000 + 128256 * 4096)
+    assert items.logits == 10 * 128 * 128256
+
+
 def test_divided_logits_cost_four_bytes_more_on_torchtitan():
     layout = {
         "tensor_parallel": 8,
