@@ -136,13 +136,16 @@ def _backward(moment: Moment) -> FloatArray:
 
     Downwards the gradients grow and the kept activations shrink, both linearly,
     so the worst is at an end: the top two layers, the edge of the recomputed
-    ones, or the bottom, and the lowest layer but one, below which nothing is gathered ahead.
+    ones, or the bottom; where units are gathered alone also the lowest layer but one,
+    the last that a layer is gathered ahead of.
     """
     top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
     edge = moment.active.recomputed_layers
     worst = _backward_of(moment, top)
-    lowest = np.zeros_like(top)
-    for layer in (top - 1.0, edge, edge - 1.0, lowest + 1.0 if moment.own_units else lowest, lowest):
+    others = [top - 1.0, edge, edge - 1.0, np.zeros_like(top)]
+    if moment.own_units:
+        others.append(np.ones_like(top))
+    for layer in others:
         items = _backward_of(moment, np.clip(layer, 0.0, top))
         worst = np.where(items.sum(axis=0) > worst.sum(axis=0), items, worst)
     if moment.own_units:
