@@ -6,13 +6,14 @@ A rule returns a mask over `Candidates`, true where the layout obeys it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, Candidates
+from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
-from planners.memory.shards import divisions, split_elements
+from planners.memory.shards import are_divisible, divisions, has_equal_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +34,12 @@ def heads_divide(layouts: Candidates, job: Job) -> BoolArray:
 
 
 def matrices_divide(layouts: Candidates, job: Job) -> BoolArray:
-    """Return where the layers' matrices are cut into equal parts."""
-    by = divisions(layouts.tensor_parallel, np.ones_like(layouts.tensor_parallel))
+    """Return where the stack cuts matrices into equal parts, the vocabulary's rows apart."""
+    one = np.ones_like(layouts.tensor_parallel)
+    by = divisions(replace(layouts, expert_parallel=one), one, job)
     obeyed = np.ones(len(layouts), dtype=bool)
-    for part in job.layers:
-        split = [weight for weight in part.block.weights if weight.dim is not None]
-        whole = sum(weight.elements for weight in split)
-        obeyed &= split_elements(split, by) * layouts.tensor_parallel == whole
+    for part in job.parts:
+        obeyed &= has_equal_parts(part, by)
     return obeyed
 
 
@@ -108,6 +108,18 @@ def experts_divide(layouts: Candidates, job: Job) -> BoolArray:
     obeyed: BoolArray = (layouts.data_parallel * layouts.context_parallel) % degree == 0
     for count in counts:
         obeyed &= count % degree == 0
+    return obeyed
+
+
+def expert_shards_exist(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where the stack can cut experts: over fewer ranks than the rest, and evenly where it must."""
+    obeyed = np.ones(len(layouts), dtype=bool)
+    mixtures = [part for part in job.layers if any(weight.experts > 1 for weight in part.block.weights)]
+    if mixtures:
+        is_cut = layouts.zero_stage >= job.profile.sharding.optimizer_from
+        by = divisions(layouts, np.where(is_cut, shard_ranks(layouts, job), 1), job)
+        for part in mixtures:
+            obeyed &= are_divisible(part, by)
     return obeyed
 
 
@@ -207,6 +219,12 @@ RULES: tuple[Rule, ...] = (
         field="expert_parallel",
         reason="expert_parallel must divide the experts (a dense model has one) and data_parallel x context_parallel",
         obeyed=experts_divide,
+    ),
+    Rule(
+        name="expert_shards_exist",
+        field="shard_group",
+        reason="the shard group must divide over expert_parallel, and experts' second dimension evenly where it is cut",
+        obeyed=expert_shards_exist,
     ),
     Rule(
         name="offload_needs_sharding",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planners.architecture import Block, Operation, OperationKind, Region
+from planners.architecture import Block, Operation, OperationKind, Part, Region
 from planners.memory.profile import Kernels
 
 FP32_BYTES = 4
@@ -41,14 +41,18 @@ def kept_bytes(
     element_bytes: int,
     learning: frozenset[str] | None = None,
     frozen_input_bytes: int = 0,
+    autocast: bool = False,
 ) -> KeptBytes:
     """Return what one layer keeps when nothing is recomputed.
 
     `learning` names the matrix products whose weights (or adapters) learn, None
     meaning all: the gradient of a frozen matrix's input needs the matrix and not
     the input, so that no more than `frozen_input_bytes` of each of its features are kept.
+    `autocast`: fp32 weights, cast as they are used, so that the residual stream is fp32.
     """
     kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes)
+    if autocast:
+        _keep_casts(block, kept, element_bytes)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     gathered_names = _gathered_inputs(block, kernels)
     gathered = sequence = tensor_total = 0.0
@@ -133,8 +137,12 @@ def meeting_gradients(
 
 
 def has_dropout(block: Block) -> bool:
-    """Return whether the layer is of the kind that is trained with dropout: an ungated one."""
-    return any(op.kind is OperationKind.ACTIVATION for op in block.operations)
+    """Return whether the layer is of the kind that is trained with dropout: an ungated one with LayerNorm's biases.
+
+    Squared ReLU between RMSNorms (Nemotron-H, arXiv:2504.03624, section 2.1) is trained without.
+    """
+    is_ungated = any(op.kind is OperationKind.ACTIVATION for op in block.operations)
+    return is_ungated and any(weight.part is Part.NORM and weight.name.endswith(".bias") for weight in block.weights)
 
 
 def _kept_elements(
@@ -163,6 +171,20 @@ def _kept_elements(
             if operation.kind is OperationKind.GATED_ACTIVATION:
                 kept[operation.inputs[0]] = 2.0 * element_bytes
     return kept
+
+
+def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> None:
+    """Count a norm in fp32 throughout, and a cast of its output for each matrix that it feeds.
+
+    Autocast keeps the casts of weights for others and makes those of activations anew.
+    Source: torch.autocast, cached_cast; traces of DistributedDataParallel with transformers' Llama.
+    """
+    matrices = [op for op in block.operations if op.kind is OperationKind.MATMUL]
+    for operation in block.operations:
+        fed = sum(operation.output in matrix.inputs for matrix in matrices)
+        if operation.kind is OperationKind.NORM and fed:
+            kept[operation.inputs[0]] = 2.0 * FP32_BYTES
+            kept[operation.output] = float(fed * element_bytes)
 
 
 def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
+from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray
 from planners.memory.activations import (
+    FP32_BYTES,
     KeptBytes,
     checkpoint_width,
     kept_bytes,
@@ -63,6 +64,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     wanted = layouts.full_layers[rows.owner]
     limited = np.where(wanted == ALL_LAYERS, rows.layers, np.minimum(wanted, rows.layers))
     recomputed = np.where(mode == FULL, limited, 0).astype(np.float64)
+    casts = casts_weights(layouts, rows, job) & np.bool_(job.method == "full")
+    stream_bytes = np.where(casts, FP32_BYTES, size)
     everything = np.zeros(rows.owner.size)
     working_set, checkpoint, transient = np.zeros_like(everything), np.zeros_like(everything), np.zeros_like(everything)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
@@ -76,6 +79,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             frozen_input_bytes=profile.kernels.four_bit_input_bytes if job.method == "qlora" else 0,
         )
         full = on_rank(replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, job)))
+        if casts.any():
+            cast = kept_bytes(block, profile.kernels, attention=job.attention, element_bytes=size, autocast=True)
+            full = np.where(casts, on_rank(cast), full)
         kept = full
         if is_selective.any():
             selective = on_rank(
@@ -90,7 +96,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             kept = np.where(is_selective, selective, full)
         everything = everything + count * kept
         working_set = np.maximum(working_set, full)
-        checkpoint = np.maximum(checkpoint, tokens * checkpoint_width(block) * size / sequence_division)
+        checkpoint = np.maximum(checkpoint, tokens * checkpoint_width(block) * stream_bytes / sequence_division)
         widest, count_meeting = meeting_gradients(block, part.learning, experts_in_turn=profile.kernels.experts_in_turn)
         meeting = count_meeting * widest / tensor + checkpoint_width(block) / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
@@ -100,6 +106,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             job.head.block, profile.kernels, attention=job.attention, element_bytes=size, learning=job.head.learning
         )
     )
+    if casts.any():
+        cast = kept_bytes(job.head.block, profile.kernels, attention=job.attention, element_bytes=size, autocast=True)
+        head = np.where(casts, on_rank(cast), head)
     return Activity(
         stage=layer * (rows.layers - recomputed) + checkpoint * recomputed,
         layer=layer,
@@ -113,6 +122,14 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             sequence_division > 1, tokens * job.model.hidden_size * profile.kernels.gathered_workspace_bytes, 0.0
         ),
     )
+
+
+def casts_weights(layouts: Candidates, rows: StageRows, job: Job) -> BoolArray:
+    """Return where autocast makes 16-bit copies of fp32 weights as they are used."""
+    stages = [stage for stage, policy in job.profile.weights.policy.items() if policy == "autocast_copies"]
+    is_wider = job.states.parameter != job.precision.compute_bytes
+    result: BoolArray = np.isin(layouts.zero_stage, [int(stage) for stage in stages])[rows.owner] & np.bool_(is_wider)
+    return result
 
 
 def _logits(layouts: Candidates, rows: StageRows, job: Job, tokens: FloatArray, tensor: FloatArray) -> FloatArray:

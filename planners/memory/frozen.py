@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-
-import numpy as np
 
 from planners.architecture import Part, Weight
 from planners.formats import tensor_bytes
-from planners.layout.candidates import FloatArray
-from planners.memory.job import Job
-from planners.memory.shards import Divisions, over_experts
+from planners.memory.job import BlockWeights, Job
+from planners.memory.shards import MOST_KEPT_ANSWERS, Way, local, matrix_elements
+from planners.sharding import first_rank
+from planners.sharding.weights import LocalWeight
 
 # Dettmers et al. 2023 quote half a byte a base parameter, its scales apart (arXiv:2305.14314).
 QUOTED_FOUR_BIT_BYTES = 0.5
 
 
-def frozen_bytes(weights: Sequence[Weight], by: Divisions, job: Job) -> FloatArray:
-    """Return what a rank stores of its frozen weights, divided over the shard ranks."""
-
-    def shard(some: Sequence[Weight], cut: Divisions) -> FloatArray:
-        table = {
-            degree: float(sum(frozen_weight_bytes(weight, degree, job) for weight in some))
-            for degree in np.unique(cut.tensor_parallel).tolist()
-        }
-        whole = np.array([table[degree] for degree in cut.tensor_parallel.tolist()])
-        return np.ceil(whole / cut.shard_ranks)[cut.inverse]
-
-    return over_experts(shard, weights, by)
-
-
-def frozen_weight_bytes(weight: Weight, tensor_parallel: int, job: Job) -> float:
-    """Return the bytes of one frozen weight of one layer on one tensor-parallel rank.
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def frozen_bytes(part: BlockWeights, way: Way, job: Job) -> float:
+    """Return what a rank stores of a part's frozen weights, divided over the shard ranks.
 
     bitsandbytes quantizes the layers' matrices and leaves embedding, head and
     norms in 16 bits; the textbook counts half a byte for every parameter.
     """
-    elements = weight.local_elements(tensor_parallel)
-    if job.method == "qlora" and not job.profile.exact_quantization:
-        return elements * QUOTED_FOUR_BIT_BYTES
-    if job.method == "qlora" and is_quantized(weight):
-        shape = weight.local_shape(tensor_parallel)
-        one = tensor_bytes("nf4", shape, double_quantization=job.lora.double_quantization)
-        return float(one * weight.experts)
-    return float(elements * job.precision.compute_bytes)
+    plain, packed = _apart(part, job)
+    total = first_rank(plain, way.layout, way.policy).stored * _plain_bytes(job)
+    for weight in packed:
+        held, mesh = local(weight, way)
+        total += math.ceil(_four_bit_bytes(held, job) / mesh.shard)
+    return total
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def whole_frozen_bytes(part: BlockWeights, way: Way, job: Job) -> float:
+    """Return the frozen bytes of a gathered part: tensor and expert parallelism alone divide it."""
+    plain, packed = _apart(part, job)
+    total = first_rank(plain, way.layout, way.policy).whole * _plain_bytes(job)
+    return total + sum(_four_bit_bytes(local(weight, way)[0], job) for weight in packed)
+
+
+def _apart(part: BlockWeights, job: Job) -> tuple[list[Weight], list[Weight]]:
+    """Return the frozen weights in one width, and those packed in four bits tensor by tensor."""
+    packs = job.method == "qlora" and job.profile.exact_quantization
+    packed = [weight for weight in part.frozen if packs and is_quantized(weight)]
+    return [weight for weight in part.frozen if not (packs and is_quantized(weight))], packed
+
+
+def _plain_bytes(job: Job) -> float:
+    quotes = job.method == "qlora" and not job.profile.exact_quantization
+    return QUOTED_FOUR_BIT_BYTES if quotes else float(job.precision.compute_bytes)
+
+
+def _four_bit_bytes(held: LocalWeight, job: Job) -> int:
+    one = tensor_bytes("nf4", held.tensor.shape, double_quantization=job.lora.double_quantization)
+    return held.tensors * one
 
 
 def is_quantized(weight: Weight) -> bool:
@@ -52,15 +61,8 @@ def is_quantized(weight: Weight) -> bool:
     return weight.is_linear and weight.part not in (Part.EMBEDDING, Part.HEAD)
 
 
-def dequantized_matrix_bytes(weights: Sequence[Weight], tensor_parallel: int, job: Job) -> int:
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def dequantized_matrix_bytes(part: BlockWeights, way: Way, job: Job) -> int:
     """Return the largest matrix that has to be unpacked before it can be multiplied by."""
-    if job.method != "qlora" or not job.profile.exact_quantization:
-        return 0
-    return max(
-        (
-            math.prod(weight.local_shape(tensor_parallel)) * job.precision.compute_bytes
-            for weight in weights
-            if is_quantized(weight)
-        ),
-        default=0,
-    )
+    _, packed = _apart(part, job)
+    return job.precision.compute_bytes * max((matrix_elements(weight, way) for weight in packed), default=0)

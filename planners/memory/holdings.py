@@ -7,6 +7,7 @@ of FSDP2 with transformers (`profiles/fsdp2.toml`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,13 +15,16 @@ import numpy as np
 
 from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import Candidates, FloatArray, IntArray
-from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, frozen_weight_bytes
+from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.shards import (
+    MOST_KEPT_ANSWERS,
     Divisions,
+    Way,
     divisions,
+    local,
+    matrix_elements,
     moment_bytes,
-    over_experts,
     padded_elements,
     shard_elements,
     split_elements,
@@ -30,7 +34,11 @@ from planners.memory.stages import StageRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """A stage's states at rest, `layer_*` for one layer and `root_*` for embedding, norm and head."""
+    """A stage's states at rest.
+
+    `layer_*` are one layer's, `root_*` those of embedding, last norm and head
+    together, `head_*` those of last norm and head.
+    """
 
     parameters: FloatArray
     gradients: FloatArray
@@ -44,6 +52,9 @@ class Holdings:
     root_elements: FloatArray
     root_frozen: FloatArray
     root_padded: FloatArray
+    head_elements: FloatArray
+    head_padded: FloatArray
+    head_gradients: FloatArray
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
     largest_matrix_elements: FloatArray
@@ -63,19 +74,14 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     ranks = shard_ranks(layouts, job)
 
     def division(from_stage: int) -> Divisions:
-        return divisions(
-            layouts.tensor_parallel,
-            np.where(layouts.zero_stage >= from_stage, ranks, 1),
-            layouts.expert_parallel,
-            cuts_whole_experts=rules.cuts_whole_experts,
-        )
+        return divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, 1), job)
 
     by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)
     by_gradients = by_parameters if rules.gradients_from == rules.parameters_from else division(rules.gradients_from)
     total = _StageSum(job, rows)
 
     def stored(by: Divisions) -> FloatArray:
-        return total.of(lambda part: shard_elements(part.trainable, by, flat=rules.flat))
+        return total.of(lambda part: shard_elements(part, by))
 
     parameter_elements = stored(by_parameters)
     gradient_elements = parameter_elements if by_gradients is by_parameters else stored(by_gradients)
@@ -84,13 +90,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     )
     master_elements = stored(by_optimizer) if states.master else np.zeros(rows.owner.size)
     has_gradients = np.isin(layouts.zero_stage, rules.gradient_zero_stages)[rows.owner]
-    frozen = total.of(lambda part: frozen_bytes(part.frozen, by_parameters, job))
+    frozen = total.of(lambda part: by_parameters.spread(lambda way: frozen_bytes(part, way, job)))
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    moments = total.of(
-        lambda part: moment_bytes(
-            part.trainable, by_optimizer, flat=rules.flat, optimizer=job.optimizer, element_bytes=element_bytes
-        )
-    )
+    moments = total.of(lambda part: moment_bytes(part, by_optimizer, job.optimizer, element_bytes))
     parameters = parameter_elements * states.parameter + frozen
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
@@ -99,9 +101,14 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
-    layer_gradient_elements = total.largest_layer(
-        lambda part: shard_elements(part.trainable, by_gradients, flat=rules.flat)
-    )
+    layer_gradient_elements = total.largest_layer(lambda part: shard_elements(part, by_gradients))
+
+    def whole_frozen(part: BlockWeights) -> FloatArray:
+        return by_parameters.spread(lambda way: whole_frozen_bytes(part, way, job))
+
+    def on_stages(quantity: Callable[[Job, Way], float]) -> FloatArray:
+        return by_parameters.spread(lambda way: quantity(job, way))[rows.owner]
+
     return Holdings(
         parameters=np.where(to_host == 2, 0.0, parameters),
         gradients=np.where(has_gradients, gradient_elements * states.gradient, 0.0)
@@ -110,19 +117,20 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         local_parameters=parameter_elements,
-        layer_elements=total.largest_layer(lambda part: split_elements(part.trainable, by_parameters)),
-        layer_frozen=total.largest_layer(lambda part: _frozen_whole(part, by_parameters, job)),
-        layer_padded=total.largest_layer(lambda part: padded_elements(part.trainable, by_parameters, flat=rules.flat)),
-        root_elements=total.root(lambda part: split_elements(part.trainable, by_parameters)),
-        root_frozen=total.root(lambda part: _frozen_whole(part, by_parameters, job)),
-        root_padded=total.root(lambda part: padded_elements(part.trainable, by_parameters, flat=rules.flat)),
-        stage_elements=total.of(lambda part: split_elements(part.trainable, by_parameters)),
-        head_matrix_elements=np.where(rows.has_head, _by_degree(layouts, rows, lambda t: _head_matrix(job, t)), 0.0),
-        largest_matrix_elements=_by_degree(layouts, rows, lambda t: _largest_matrix(job, t)),
-        dequantized=_by_degree(
-            layouts, rows, lambda t: max(dequantized_matrix_bytes(part.frozen, t, job) for part in job.layers)
-        ),
-        dummy_gradients=_by_degree(layouts, rows, lambda t: _dummy_gradient_bytes(job, t)),
+        layer_elements=total.largest_layer(lambda part: split_elements(part, by_parameters)),
+        layer_frozen=total.largest_layer(whole_frozen),
+        layer_padded=total.largest_layer(lambda part: padded_elements(part, by_parameters)),
+        root_elements=total.root(lambda part: split_elements(part, by_parameters)),
+        root_frozen=total.root(whole_frozen),
+        root_padded=total.root(lambda part: padded_elements(part, by_parameters)),
+        head_elements=total.head(lambda part: split_elements(part, by_parameters)),
+        head_padded=total.head(lambda part: padded_elements(part, by_parameters)),
+        head_gradients=total.head(lambda part: shard_elements(part, by_gradients)) * states.gradient,
+        stage_elements=total.of(lambda part: split_elements(part, by_parameters)),
+        head_matrix_elements=np.where(rows.has_head, on_stages(_head_matrix), 0.0),
+        largest_matrix_elements=on_stages(_largest_matrix),
+        dequantized=on_stages(lambda _, way: max(dequantized_matrix_bytes(part, way, job) for part in job.layers)),
+        dummy_gradients=on_stages(_dummy_gradient_bytes),
     )
 
 
@@ -146,14 +154,15 @@ class _StageSum:
     def root(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
         """Return what of the quantity belongs to embedding, last norm and head."""
         embedding = quantity(self._job.embedding)[self._owner]
-        head = quantity(self._job.head)[self._owner]
-        total: FloatArray = np.where(self._rows.has_embedding, embedding, 0.0) + np.where(
-            self._rows.has_head, head, 0.0
-        )
+        total: FloatArray = np.where(self._rows.has_embedding, embedding, 0.0) + self.head(quantity)
         if self._has_copy.any():
             tied = quantity(_vocabulary_only(self._job.embedding))[self._owner]
             total = total + np.where(self._has_copy, tied, 0.0)
         return total
+
+    def head(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
+        """Return what of the quantity belongs to the last norm and to a head of its own."""
+        return np.where(self._rows.has_head, quantity(self._job.head)[self._owner], 0.0)
 
     def largest_layer(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
         """Return the quantity of the largest kind of layer."""
@@ -161,6 +170,7 @@ class _StageSum:
         return largest
 
 
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
 def _vocabulary_only(part: BlockWeights) -> BlockWeights:
     def chosen(weights: Sequence[Weight]) -> tuple[Weight, ...]:
         return tuple(weight for weight in weights if weight.split is Split.VOCABULARY)
@@ -168,47 +178,29 @@ def _vocabulary_only(part: BlockWeights) -> BlockWeights:
     return BlockWeights(block=part.block, trainable=chosen(part.trainable), frozen=chosen(part.frozen))
 
 
-def _frozen_whole(part: BlockWeights, by: Divisions, job: Job) -> FloatArray:
-    """Return the frozen bytes of a gathered layer: the splits over tensors and experts alone divide it."""
-
-    def whole(weights: Sequence[Weight], cut: Divisions) -> FloatArray:
-        table = {
-            degree: float(sum(frozen_weight_bytes(weight, degree, job) for weight in weights))
-            for degree in np.unique(cut.tensor_parallel).tolist()
-        }
-        return np.array([table[degree] for degree in cut.tensor_parallel.tolist()])[cut.inverse]
-
-    return over_experts(whole, part.frozen, by)
-
-
-def _by_degree(layouts: Candidates, rows: StageRows, quantity: Callable[[int], float]) -> FloatArray:
-    degrees, inverse = np.unique(layouts.tensor_parallel, return_inverse=True)
-    return np.array([float(quantity(degree)) for degree in degrees.tolist()])[inverse][rows.owner]
-
-
-def _head_matrix(job: Job, tensor_parallel: int) -> int:
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _head_matrix(job: Job, way: Way) -> int:
     """Return the elements of the head's own gradient; a frozen head has none."""
     part = job.embedding if job.model.tied_head else job.head
     return sum(
-        weight.local_elements(tensor_parallel)
+        local(weight, way)[0].stored_elements
         for weight in part.trainable
         if weight.split is Split.VOCABULARY or weight.part is Part.HEAD
     )
 
 
-def _largest_matrix(job: Job, tensor_parallel: int) -> int:
-    return max(
-        (weight.local_elements(tensor_parallel) // weight.experts for part in job.layers for weight in part.trainable),
-        default=0,
-    )
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _largest_matrix(job: Job, way: Way) -> int:
+    return max((matrix_elements(weight, way) for part in job.layers for weight in part.trainable), default=0)
 
 
-def _dummy_gradient_bytes(job: Job, tensor_parallel: int) -> int:
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _dummy_gradient_bytes(job: Job, way: Way) -> int:
     """Return one compute-precision gradient of every distinct matrix of the layers, one for all experts."""
     if not job.profile.kernels.dummy_weight_gradients:
         return 0
     distinct = {
-        (weight.name.rsplit(".", 2)[-2], weight.shape): weight.local_elements(tensor_parallel) // weight.experts
+        (weight.name.rsplit(".", 2)[-2], weight.shape): matrix_elements(weight, way)
         for part in job.layers
         for weight in part.trainable
         if weight.is_linear

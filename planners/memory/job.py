@@ -13,12 +13,12 @@ from planners.precision import Precision, dtype_bytes, training_precision
 from planners.questions import Lora, TrainingQuestion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockWeights:
     """The weights of a block, apart into those that learn and those that only stand by.
 
     `learning` names the matrix products with a weight or an adapter that learns;
-    None means all of them.
+    None means all of them. Compared by identity, so that sums over it are kept cheaply.
     """
 
     block: Block
@@ -27,9 +27,9 @@ class BlockWeights:
     learning: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """Everything but the layout, seen through one framework's profile."""
+    """Everything but the layout, seen through one framework's profile; compared by identity."""
 
     model: ModelSpec
     profile: Profile

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray
-from planners.memory.activity import Activity
+from planners.memory.activity import Activity, casts_weights
 from planners.memory.holdings import Holdings, rotary_table_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
@@ -27,7 +27,13 @@ ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What the phases share, worked out once for all rows."""
+    """What the phases share, worked out once for all rows.
+
+    `own_units` says that the embedding, and the last norm with the head, are gathered
+    and reduced by themselves; else they are one with the root. `open_root` is what of
+    them stays gathered while layers are differentiated, `last_unit` what is gathered
+    ahead while the lowest layer is.
+    """
 
     layouts: Candidates
     rows: StageRows
@@ -37,6 +43,9 @@ class Moment:
     gathered_by_layer: BoolArray
     gathered_once: BoolArray
     stays_gathered: BoolArray
+    own_units: bool
+    open_root: FloatArray
+    last_unit: FloatArray
     autocast_copies: BoolArray
     keeps_gradients: BoolArray
     others_activations: FloatArray
@@ -70,6 +79,9 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
     is_gathered = policy == "gathered_by_layer"
     stays = is_gathered & (layouts.pipeline_parallel[rows.owner] > 1) & np.bool_(traffic.pipelines_gather_once)
     buckets = buckets + np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0)
+    own_units = traffic.vocabulary_units and not job.model.tied_head
+    root = job.precision.compute_bytes * held.root_elements + held.root_frozen
+    embedding = job.precision.compute_bytes * (held.root_elements - held.head_elements)
     return Moment(
         layouts=layouts,
         rows=rows,
@@ -79,7 +91,10 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         gathered_by_layer=is_gathered & ~stays,
         gathered_once=(policy == "gathered_once") | stays,
         stays_gathered=stays,
-        autocast_copies=(policy == "autocast_copies") & (states.parameter != job.precision.compute_bytes),
+        own_units=own_units,
+        open_root=np.where(is_gathered & ~stays, 0.0, embedding) if own_units else root,
+        last_unit=embedding if own_units else np.zeros_like(root),
+        autocast_copies=casts_weights(layouts, rows, job),
         keeps_gradients=np.broadcast_to(keeps, stage.shape),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
         constant_activations=held.dequantized
@@ -95,18 +110,23 @@ def _loss(moment: Moment) -> FloatArray:
     held, active, job = moment.held, moment.active, moment.job
     size = job.precision.compute_bytes
     root = size * held.root_elements + held.root_frozen
-    gathered = np.where(
-        moment.gathered_by_layer & job.profile.loss.inside_model, root + _prefetch(moment), 0.0
-    ) + np.where(moment.gathered_once, root + _whole_layers(moment), 0.0)
+    beside = size * held.head_elements if moment.own_units else root + _prefetch(moment)
+    gathered = np.where(moment.gathered_by_layer & job.profile.loss.inside_model, beside, 0.0) + np.where(
+        moment.gathered_once, root + _whole_layers(moment), 0.0
+    )
     # Only what learns is kept in fp32 and so copied; a frozen base already lies in the compute precision.
     layers = held.stage_elements - held.root_elements
-    copies = np.where(moment.autocast_copies, size * (layers + held.head_matrix_elements), 0.0)
+    # Those of recomputed layers are let go of with the forward pass, when the loss has yet to be differentiated.
+    let_go = size * layers * active.recomputed_layers / np.maximum(moment.rows.layers, 1)
+    less = active.logits * (1.0 - job.profile.loss.forward_logits_bytes / job.profile.loss.logits_bytes)
+    is_forward = moment.autocast_copies & (let_go > less)
+    kept = size * (layers + held.head_matrix_elements) - np.where(is_forward, 0.0, let_go)
     return _items(
         moment,
-        parameters=held.parameters + copies,
+        parameters=held.parameters + np.where(moment.autocast_copies, kept, 0.0),
         gradients=np.where(moment.keeps_gradients, held.gradients, 0.0),
         activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
-        logits=active.logits,
+        logits=active.logits - np.where(is_forward, less, 0.0),
         communication=gathered + moment.buckets,
     )
 
@@ -116,15 +136,43 @@ def _backward(moment: Moment) -> FloatArray:
 
     Downwards the gradients grow and the kept activations shrink, both linearly,
     so the worst is at an end: the top two layers, the edge of the recomputed
-    ones, or the bottom.
+    ones, or the bottom; where units are gathered alone also the lowest layer but one,
+    the last that a layer is gathered ahead of.
     """
     top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
     edge = moment.active.recomputed_layers
     worst = _backward_of(moment, top)
-    for layer in (top - 1.0, edge, edge - 1.0, np.zeros_like(top)):
+    others = [top - 1.0, edge, edge - 1.0, np.zeros_like(top)]
+    if moment.own_units:
+        others.append(np.ones_like(top))
+    for layer in others:
         items = _backward_of(moment, np.clip(layer, 0.0, top))
         worst = np.where(items.sum(axis=0) > worst.sum(axis=0), items, worst)
+    if moment.own_units:
+        items = _head_reduction(moment)
+        worst = np.where(items.sum(axis=0) > worst.sum(axis=0), items, worst)
     return worst
+
+
+def _head_reduction(moment: Moment) -> FloatArray:
+    """Return the moment at which head and last norm are reduced by themselves, the top layer gathered ahead.
+
+    Only their gradients in both widths are left of them: the weights have been let go of.
+    """
+    held, active, traffic = moment.held, moment.active, moment.job.profile.weights
+    size = moment.job.precision.compute_bytes
+    is_gathered = moment.gathered_by_layer | moment.gathered_once
+    gathered = np.where(moment.gathered_by_layer, _prefetch(moment), 0.0) + np.where(
+        moment.gathered_once, moment.open_root + _whole_layers(moment), 0.0
+    )
+    return _items(
+        moment,
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, held.gradients, held.head_gradients) + size * held.head_elements,
+        activations=active.stage + moment.others_activations + moment.constant_activations + active.checkpoint,
+        logits=np.zeros_like(held.parameters),
+        communication=gathered + np.where(is_gathered, traffic.reduce_bytes * held.head_padded, 0.0) + moment.buckets,
+    )
 
 
 def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
@@ -134,19 +182,22 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
     is_gathered = moment.gathered_by_layer | moment.gathered_once
     layers_above = moment.rows.layers - 1.0 - layer
     one_layer = size * held.layer_elements + held.layer_frozen
-    root = size * held.root_elements + held.root_frozen
-    gathered = np.where(
-        moment.gathered_by_layer, root + one_layer + np.where(layer > 0, _prefetch(moment), 0.0), 0.0
-    ) + np.where(
-        moment.gathered_once, root + one_layer * np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0), 0.0
+    ahead = np.where(layer > 0, _prefetch(moment), moment.last_unit)
+    kept_layers = np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0)
+    gathered = np.where(moment.gathered_by_layer, moment.open_root + one_layer + ahead, 0.0) + np.where(
+        moment.gathered_once, moment.open_root + one_layer * kept_layers, 0.0
     )
-    reduced = np.where(is_gathered & (layers_above > 0), traffic.reduce_bytes * held.layer_padded, 0.0)
+    before = held.head_padded if moment.own_units else np.zeros_like(layer)
+    reduced = np.where(is_gathered, traffic.reduce_bytes * np.where(layers_above > 0, held.layer_padded, before), 0.0)
     is_recomputed = moment.layouts.recompute[moment.rows.owner] == FULL
     copied_layers = np.where(is_recomputed, 1.0, layer + 1.0)
     copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
     finished = held.layer_gradients * np.where(is_gathered, layers_above, layers_above + 1.0)
-    head_gradient = held.head_matrix_elements * np.where(is_gathered, size, job.states.gradient)
-    whole = held.gradients + np.where(is_gathered, size * held.head_matrix_elements, 0.0)
+    # The root's gradients wait unsharded for the end of the backward pass.
+    unsharded = np.where(is_gathered & (not moment.own_units), size * held.head_matrix_elements, 0.0)
+    sharded = held.head_gradients if moment.own_units else np.zeros_like(layer)
+    head_gradient = np.where(is_gathered, unsharded + sharded, job.states.gradient * held.head_matrix_elements)
+    whole = held.gradients + unsharded
     fresh = size * held.largest_matrix_elements if job.profile.kernels.backward_transients else 0.0
     alive = (
         active.checkpoint * np.minimum(layer + 1.0, active.recomputed_layers)
@@ -176,18 +227,19 @@ def _held_inputs(moment: Moment, finished: FloatArray) -> FloatArray:
 
 
 def _root_reduction(moment: Moment) -> FloatArray:
-    """Return the end of the backward pass, when FSDP reduces embedding, norm and head together."""
+    """Return the end of the backward pass, when FSDP reduces the last unit: embedding, norm and head, or the first."""
     held, job = moment.held, moment.job
     is_gathered = moment.gathered_by_layer | moment.gathered_once
-    root = job.precision.compute_bytes * held.root_elements + held.root_frozen
-    reduced = root + job.profile.weights.reduce_bytes * held.root_padded
+    whole, padded = job.precision.compute_bytes * held.root_elements + held.root_frozen, held.root_padded
+    if moment.own_units:
+        whole, padded = moment.last_unit, held.root_padded - held.head_padded
     return _items(
         moment,
         parameters=held.parameters,
         gradients=held.gradients,
         activations=moment.others_activations,
-        logits=np.zeros_like(root),
-        communication=np.where(is_gathered, reduced, 0.0) + moment.buckets,
+        logits=np.zeros_like(whole),
+        communication=np.where(is_gathered, whole + job.profile.weights.reduce_bytes * padded, 0.0) + moment.buckets,
     )
 
 

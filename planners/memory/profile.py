@@ -36,22 +36,17 @@ class StateBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingRules:
-    """From which ZeRO stage each state is divided, and how.
+    """From which ZeRO stage each state is divided; how, is the stack's policy (`planners/sharding`).
 
-    `flat` cuts all elements into equal parts; otherwise every tensor's first
-    dimension is cut, and parameters and gradients are padded to the largest part.
-    `cuts_whole_experts` marks a cut between experts that lie in one tensor.
     `gradient_zero_stages` are the stages in which whole gradients exist at all.
     """
 
-    flat: bool
     parameters_from: int
     gradients_from: int
     accumulators_from: int
     optimizer_from: int
     gradient_zero_stages: tuple[int, ...]
     over_context: bool
-    cuts_whole_experts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +94,14 @@ class Kernels:
 class LossPath:
     """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment.
 
-    `divided_logits_bytes` take their place where tensor parallelism divides the
+    `forward_logits_bytes` are those at the end of the forward pass, while autocast still
+    keeps the casts of all weights. `divided_logits_bytes` take their place where tensor parallelism divides the
     vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
     go of them only after the next forward pass.
     """
 
     logits_bytes: int
+    forward_logits_bytes: int
     divided_logits_bytes: int
     kept_logits_bytes: int
     inside_model: bool
@@ -125,6 +122,8 @@ class WeightTraffic:
     stage's weights once a step and sums whole gradients in the reduction's width
     until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
     hooks hold the recomputed input and its gradient to the end of the backward pass.
+    `vocabulary_units` gives the embedding, and the last norm with an untied head, gathers
+    and reductions of their own.
     """
 
     policy: Mapping[str, str]
@@ -136,6 +135,7 @@ class WeightTraffic:
     gradients_always_resident: bool
     pipelines_gather_once: bool
     frozen_layers_hold_inputs: bool
+    vocabulary_units: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

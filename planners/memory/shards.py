@@ -1,170 +1,183 @@
-"""How many elements of its weights a rank holds, for whole arrays of layouts."""
+"""How many elements of its weights the fullest rank holds, for whole arrays of layouts.
+
+What a rank holds is `planners/sharding`'s to say, stack by stack. Here each
+distinct way of dividing is asked once for each part of the model, and the answers
+are spread over all layouts that divide so.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import Weight
-from planners.layout.candidates import FloatArray, IntArray
+from planners.architecture import Split, Weight
+from planners.errors import ImpossibleLayout
+from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from planners.memory.job import BlockWeights, Job
 from planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
+from planners.sharding import (
+    FirstRank,
+    Mesh,
+    ShardingPolicy,
+    ShardLayout,
+    first_rank,
+    framework_policy,
+    sharding_policy,
+)
+from planners.sharding.groups import cut_of, group_of, mesh_of
+from planners.sharding.weights import LocalWeight, local_weight
+
+# Answers kept between the chunks of a search and the searches of a process: a few parts times some thousand ways.
+MOST_KEPT_ANSWERS = 1 << 16
+ZERO_STAGES = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Way:
+    """One way to divide weights: degrees, and the stack's policy. There is one of each, compared by identity."""
+
+    layout: ShardLayout
+    policy: ShardingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divisions:
-    """The distinct (tensor parallel, shard ranks) pairs among many layouts.
+    """The distinct ways in which many layouts divide weights; `inverse` leads from a layout to its way."""
 
-    A table has one entry a pair; `inverse` spreads it over the layouts. Experts are
-    divided over `expert_parallel` ranks first and sharded over the fewer ranks of
-    `experts`. `cuts_whole_experts` marks stacks that hold a layer's experts as one
-    tensor and cut it between experts (FSDP2 cuts dimension 0).
-    """
-
-    tensor_parallel: IntArray
-    shard_ranks: IntArray
+    ways: tuple[Way, ...]
     inverse: IntArray
-    experts: Divisions | None = None
-    expert_parallel: IntArray | None = None
-    cuts_whole_experts: bool = False
+
+    def spread(self, quantity: Callable[[Way], float]) -> FloatArray:
+        """Return a quantity for each layout, asked once for each way."""
+        return np.array([quantity(way) for way in self.ways], dtype=np.float64)[self.inverse]
 
 
-def divisions(
-    tensor_parallel: IntArray,
-    shard_ranks: IntArray,
-    expert_parallel: IntArray | None = None,
-    *,
-    cuts_whole_experts: bool = False,
-) -> Divisions:
-    """Return the distinct pairs; degrees stay below 2^31, so that a pair is one integer."""
-    pairs, inverse = np.unique(tensor_parallel << 31 | shard_ranks, return_inverse=True)
-    experts = None
-    if expert_parallel is not None and (expert_parallel > 1).any():
-        fewer = np.maximum(shard_ranks // expert_parallel, 1)
-        experts = divisions(tensor_parallel, fewer, cuts_whole_experts=cuts_whole_experts)
-    return Divisions(
-        tensor_parallel=pairs >> 31,
-        shard_ranks=pairs & (2**31 - 1),
-        inverse=inverse,
-        experts=experts,
+def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions:
+    """Return how layouts divide a state over so many shard ranks (1 where it is whole)."""
+    names = [framework_policy(job.profile.name, stage).name for stage in ZERO_STAGES]
+    policies = sorted(set(names))
+    policy = np.array([policies.index(name) for name in names])[layouts.zero_stage]
+    # Degrees stay below 2^20, so that a way is one integer of 62 bits at most.
+    columns = (policy, layouts.tensor_parallel, shard_ranks, layouts.expert_parallel)
+    spans = [int(column.max(initial=0)) + 1 for column in columns]
+    keys, inverse = np.unique(np.ravel_multi_index(columns, spans), return_inverse=True)
+    ways = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
+    return Divisions(ways=tuple(_way(policies[number], *degrees) for number, *degrees in ways), inverse=inverse)
+
+
+@functools.cache
+def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: int) -> Way:
+    # As many replicas as experts' ranks leave room for experts on more ranks than share a state.
+    layout = ShardLayout(
+        tensor_parallel=tensor_parallel,
+        shard_ranks=shard_ranks,
+        replicas=expert_parallel,
         expert_parallel=expert_parallel,
-        cuts_whole_experts=cuts_whole_experts,
     )
+    return Way(layout=layout, policy=sharding_policy(policy))
 
 
-def over_experts(
-    quantity: Callable[[Sequence[Weight], Divisions], FloatArray], weights: Sequence[Weight], by: Divisions
-) -> FloatArray:
-    """Return a quantity of dense weights and of experts, each divided over its own ranks."""
-    if by.experts is None or by.expert_parallel is None:
-        return quantity(weights, by)
-    dense = [weight for weight in weights if weight.experts == 1]
-    experts = [weight for weight in weights if weight.experts > 1]
-    total: FloatArray = quantity(dense, by) + quantity(experts, by.experts) / by.expert_parallel
-    return total
+def are_divisible(part: BlockWeights, by: Divisions) -> BoolArray:
+    """Return where the stack would divide the weights at all."""
+    return by.spread(lambda way: _is_divisible(part, way)).astype(bool)
 
 
-def split_elements(weights: Sequence[Weight], by: Divisions) -> FloatArray:
-    """Return each rank's elements after the tensor split alone."""
-    return over_experts(lambda some, cut: _per_tensor_degree(some, cut)[cut.inverse], weights, by)
+def has_equal_parts(part: BlockWeights, by: Divisions) -> BoolArray:
+    """Return where tensor parallelism cuts the matrices evenly; a vocabulary may be padded or cut in ceilings."""
+
+    def is_even(way: Way) -> bool:
+        split = [weight for weight in part.block.weights if weight.split in (Split.COLUMN, Split.ROW)]
+        degree = way.layout.tensor_parallel
+        return _is_divisible(part, way) and all(
+            local(weight, way)[0].stored_elements * degree == weight.elements for weight in split
+        )
+
+    return by.spread(is_even).astype(bool)
 
 
-def shard_elements(weights: Sequence[Weight], by: Divisions, *, flat: bool) -> FloatArray:
-    """Return the elements a rank stores after the tensor split and ZeRO's.
-
-    A flat cut rounds the sum up once; a cut of each tensor's first dimension
-    rounds every tensor, and a rank whose part is short or empty stores as much.
-    """
-    return over_experts(
-        lambda some, cut: _shard_sum(some, cut, flat=flat, factor=[1.0] * len(some))[cut.inverse], weights, by
-    )
+def split_elements(part: BlockWeights, by: Divisions) -> FloatArray:
+    """Return the elements that learn on a rank after tensor and expert parallelism, before ZeRO or FSDP."""
+    return by.spread(lambda way: _held(part, way).whole)
 
 
-def padded_elements(weights: Sequence[Weight], by: Divisions, *, flat: bool) -> FloatArray:
+def frozen_elements(part: BlockWeights, by: Divisions) -> FloatArray:
+    """Return the elements on a rank that only stand by, before ZeRO or FSDP."""
+    return by.spread(lambda way: first_rank(part.frozen, way.layout, way.policy).whole)
+
+
+def shard_elements(part: BlockWeights, by: Divisions) -> FloatArray:
+    """Return the elements that learn and are stored on a rank, padding included."""
+    return by.spread(lambda way: _held(part, way).stored)
+
+
+def padded_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     """Return the elements of a gathered or to-be-reduced buffer: all ranks' stored parts."""
-    if flat:
-        return split_elements(weights, by)
-    return over_experts(
-        lambda some, cut: (_shard_sum(some, cut, flat=False, factor=[1.0] * len(some)) * cut.shard_ranks)[cut.inverse],
-        weights,
-        by,
-    )
+    return by.spread(lambda way: _held(part, way).gathered)
 
 
-def moment_bytes(
-    weights: Sequence[Weight], by: Divisions, *, flat: bool, optimizer: OptimizerKind, element_bytes: float
-) -> FloatArray:
+def moment_bytes(part: BlockWeights, by: Divisions, optimizer: OptimizerKind, element_bytes: float) -> FloatArray:
     """Return the optimizer's moments on a rank: moments of each element, or rows and columns.
 
     One fp32 step counter a tensor is added where the optimizer has states and
-    tensors keep their identity.
+    tensors keep their dimensions.
     """
-    return over_experts(
-        lambda some, cut: _moment_bytes(some, cut, flat=flat, optimizer=optimizer, element_bytes=element_bytes),
-        weights,
-        by,
-    )
+    return by.spread(lambda way: _moment_bytes(part, way, optimizer, element_bytes))
 
 
-def _moment_bytes(
-    weights: Sequence[Weight], by: Divisions, *, flat: bool, optimizer: OptimizerKind, element_bytes: float
-) -> FloatArray:
-    factor = [float(optimizer.moments_of(weight)) for weight in weights]
-    moments = _shard_sum(weights, by, flat=flat, factor=factor) * element_bytes
-    if not flat and (optimizer.moments or optimizer.factored):
-        moments = moments + STEP_COUNTER_BYTES * len(weights)
-    if optimizer.factored:
-        moments = moments + element_bytes * _rows_and_columns(weights, by, flat=flat, optimizer=optimizer)
-    return moments[by.inverse]
+def local(weight: Weight, way: Way) -> tuple[LocalWeight, Mesh]:
+    """Return what of a weight stands on rank 0 before ZeRO or FSDP cuts it, and how it is divided."""
+    mesh = mesh_of(group_of(weight), way.layout, way.policy)
+    return local_weight(weight, mesh, way.policy), mesh
 
 
-def _per_tensor_degree(weights: Sequence[Weight], by: Divisions) -> FloatArray:
-    table = {
-        degree: float(sum(weight.local_elements(degree) for weight in weights))
-        for degree in np.unique(by.tensor_parallel).tolist()
-    }
-    return np.array([table[degree] for degree in by.tensor_parallel.tolist()])
+def matrix_elements(weight: Weight, way: Way) -> int:
+    """Return the elements of one matrix on a rank, one expert's where there are several."""
+    held, mesh = local(weight, way)
+    return held.stored_elements * mesh.expert // weight.experts
 
 
-def _shard_sum(weights: Sequence[Weight], by: Divisions, *, flat: bool, factor: Sequence[float]) -> FloatArray:
-    total = np.zeros(by.shard_ranks.size)
-    factors = np.array(factor)
-    for degree in np.unique(by.tensor_parallel).tolist():
-        chosen = by.tensor_parallel == degree
-        ranks = by.shard_ranks[chosen]
-        if flat:
-            elements = sum(
-                weight.local_elements(degree) * share for weight, share in zip(weights, factors, strict=True)
-            )
-            total[chosen] = np.ceil(elements / ranks)
-        else:
-            first = np.array([_cut_length(weight, degree, by) for weight in weights], dtype=np.int64)
-            rest = np.array(
-                [weight.local_elements(degree) / _cut_length(weight, degree, by) for weight in weights],
-                dtype=np.float64,
-            )
-            rows = -(-first[:, None] // ranks[None, :])
-            total[chosen] = (rows * (rest * factors)[:, None]).sum(axis=0)
-    return total
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _is_divisible(part: BlockWeights, way: Way) -> bool:
+    try:
+        first_rank(part.block.weights, way.layout, way.policy)
+    except ImpossibleLayout:
+        return False
+    return True
 
 
-def _cut_length(weight: Weight, tensor_parallel: int, by: Divisions) -> int:
-    """Return how many rows, or whole experts, of a weight are dealt out."""
-    if by.cuts_whole_experts and weight.experts > 1:
-        return weight.experts
-    return weight.local_shape(tensor_parallel)[0]
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _held(part: BlockWeights, way: Way) -> FirstRank:
+    return first_rank(part.trainable, way.layout, way.policy)
 
 
-def _rows_and_columns(weights: Sequence[Weight], by: Divisions, *, flat: bool, optimizer: OptimizerKind) -> FloatArray:
-    """Return the elements of factored second moments: one row and one column a matrix."""
-    total = np.zeros(by.shard_ranks.size)
-    for position, (degree, ranks) in enumerate(zip(by.tensor_parallel.tolist(), by.shard_ranks.tolist(), strict=True)):
-        for weight in weights:
-            if optimizer.is_factored(weight):
-                shape = weight.local_shape(degree)
-                rows = shape[0] if flat else -(-shape[0] // ranks)
-                columns = math.prod(shape[1:])
-                total[position] += weight.experts * (rows + columns) / (ranks if flat else 1)
-    return total
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _moment_bytes(part: BlockWeights, way: Way, optimizer: OptimizerKind, element_bytes: float) -> float:
+    keeps_dimensions = way.policy.cut.keeps_dimensions
+    values = 0.0
+    kinds = {optimizer.moments_of(weight) for weight in part.trainable}
+    for moments in kinds:
+        alike = [weight for weight in part.trainable if optimizer.moments_of(weight) == moments]
+        held = _held(part, way) if len(kinds) == 1 else first_rank(alike, way.layout, way.policy)
+        values += moments * (held.elements if keeps_dimensions else held.stored)
+    values += sum(_rows_and_columns(weight, way) for weight in part.trainable if optimizer.is_factored(weight))
+    if keeps_dimensions and (optimizer.moments or optimizer.factored):
+        tensors = sum(local(weight, way)[0].tensors for weight in part.trainable)
+        return values * element_bytes + tensors * STEP_COUNTER_BYTES
+    return values * element_bytes
+
+
+def _rows_and_columns(weight: Weight, way: Way) -> float:
+    """Return the elements of factored second moments: one row and one column a matrix, of the last two dimensions."""
+    held, mesh = local(weight, way)
+    if not way.policy.cut.keeps_dimensions:
+        return held.tensors * _factors(held.tensor.shape) / mesh.shard
+    pieces = next(cut_of(group_of(weight), mesh, way.policy).pieces([held.tensor], mesh.shard))
+    return float(held.tensors * _factors(pieces[0].shape))
+
+
+def _factors(shape: tuple[int, ...]) -> int:
+    return math.prod(shape[:-1]) + math.prod(shape[:-2]) * shape[-1]

@@ -5,9 +5,10 @@ from planners.sharding.layout import Mesh, ShardLayout
 from planners.sharding.policy import POLICIES, KeyValueHeads, ShardingPolicy, framework_policy, sharding_policy
 from planners.sharding.ranks import (
     Account,
+    FirstRank,
     RankElements,
     account,
-    first_rank_elements,
+    first_rank,
     rank_elements,
     rank_shards,
     shards,
@@ -16,6 +17,7 @@ from planners.sharding.ranks import (
 __all__ = [
     "POLICIES",
     "Account",
+    "FirstRank",
     "Group",
     "KeyValueHeads",
     "Mesh",
@@ -24,7 +26,7 @@ __all__ = [
     "ShardLayout",
     "ShardingPolicy",
     "account",
-    "first_rank_elements",
+    "first_rank",
     "framework_policy",
     "rank_elements",
     "rank_shards",

@@ -55,17 +55,25 @@ class Cut(Protocol):
     def is_by_tensor(self) -> bool:
         """Return whether a tensor's pieces depend on that tensor alone, and not on those before it."""
 
+    @property
+    def keeps_dimensions(self) -> bool:
+        """Return whether a piece of a matrix is a matrix, as an optimizer sees it."""
+
     def pieces(self, tensors: Sequence[LocalTensor], ranks: int) -> Iterator[tuple[Piece, ...]]:
         """Yield each tensor's pieces, in order of rank; every rank is in one of them."""
 
     def totals(self, tensors: Sequence[tuple[LocalTensor, int]], ranks: int) -> tuple[IntArray, IntArray]:
         """Return the model's elements and the stored elements on each rank, of so many of each tensor."""
 
+    def first_rank(self, tensors: Sequence[tuple[LocalTensor, int]], ranks: int) -> tuple[int, int]:
+        """Return what `totals` says of the first rank."""
+
 
 class _ByTensor(ABC):
     """Cuts each tensor by itself."""
 
     is_by_tensor = True
+    keeps_dimensions = True
 
     def pieces(self, tensors: Sequence[LocalTensor], ranks: int) -> Iterator[tuple[Piece, ...]]:
         """Yield each tensor's pieces, in order of rank."""
@@ -83,6 +91,14 @@ class _ByTensor(ABC):
                 held = slice(piece.ranks.start, piece.ranks.stop)
                 elements[held] += count * piece.elements
                 stored[held] += count * piece.stored_elements
+        return elements, stored
+
+    def first_rank(self, tensors: Sequence[tuple[LocalTensor, int]], ranks: int) -> tuple[int, int]:
+        """Return what `totals` says of the first rank."""
+        elements = stored = 0
+        for tensor, count in tensors:
+            piece = next(self._cut(tensor, ranks))
+            elements, stored = elements + count * piece.elements, stored + count * piece.stored_elements
         return elements, stored
 
     @abstractmethod
@@ -134,6 +150,8 @@ class EachTensorFlat(_ByTensor):
     Source: DeepSpeed, runtime/zero/partition_parameters.py, _partition_param.
     """
 
+    keeps_dimensions = False
+
     def _cut(self, tensor: LocalTensor, ranks: int) -> Iterator[Piece]:
         most = -(-tensor.stored_elements // ranks)
         for held, part in _chunks(tensor.elements, ranks, most):
@@ -163,6 +181,11 @@ class FlatBuffers:
         """Return False: where a tensor lies depends on those before it."""
         return False
 
+    @property
+    def keeps_dimensions(self) -> bool:
+        """Return False: a piece is a part of a buffer."""
+        return False
+
     def pieces(self, tensors: Sequence[LocalTensor], ranks: int) -> Iterator[tuple[Piece, ...]]:
         """Yield each tensor's pieces, in order of rank."""
         placed = self._places(tensors, ranks)
@@ -171,15 +194,26 @@ class FlatBuffers:
 
     def totals(self, tensors: Sequence[tuple[LocalTensor, int]], ranks: int) -> tuple[IntArray, IntArray]:
         """Return the model's elements and the stored elements on each rank; each rank stores as much."""
+        return self._on_ranks(tensors, ranks, ranks)
+
+    def first_rank(self, tensors: Sequence[tuple[LocalTensor, int]], ranks: int) -> tuple[int, int]:
+        """Return what `totals` says of the first rank."""
+        elements, stored = self._on_ranks(tensors, ranks, 1)
+        return int(elements[0]), int(stored[0])
+
+    def _on_ranks(
+        self, tensors: Sequence[tuple[LocalTensor, int]], ranks: int, wanted: int
+    ) -> tuple[IntArray, IntArray]:
+        """Return the model's elements and the stored elements of the first so many of the ranks."""
         each = [tensor for tensor, count in tensors for _ in range(count)]
         places = self._places(each, ranks)
         in_order = sorted(zip((start for start, _ in places), (tensor.elements for tensor in each), strict=True))
         starts = np.array([start for start, _ in in_order], dtype=np.int64)
         lengths = np.array([length for _, length in in_order], dtype=np.int64)
         before = np.cumsum(lengths) - lengths
-        elements, stored = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
+        elements, stored = np.zeros(wanted, dtype=np.int64), np.zeros(wanted, dtype=np.int64)
         for buffer in {buffer.start: buffer for _, buffer in places}.values():
-            ends = buffer.start + np.arange(ranks + 1) * (len(buffer) // ranks)
+            ends = buffer.start + np.arange(wanted + 1) * (len(buffer) // ranks)
             last = np.maximum(np.searchsorted(starts, ends, side="right") - 1, 0)
             elements += np.diff(before[last] + np.clip(ends - starts[last], 0, lengths[last]))
             stored += len(buffer) // ranks

@@ -9,6 +9,7 @@ import numpy as np
 
 from planners.architecture import ModelSpec, Weight
 from planners.errors import InvalidQuestion
+from planners.sharding.cuts import Whole
 from planners.sharding.groups import Box, Group, Shard, WeightGroup, cut_of, group_of, mesh_of, weight_groups
 from planners.sharding.layout import IntArray, ShardLayout
 from planners.sharding.policy import ShardingPolicy
@@ -22,6 +23,21 @@ class RankElements:
 
     elements: IntArray
     stored: IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRank:
+    """Elements on rank 0, which stores as many as any: what does not divide goes to the first ranks.
+
+    `whole` are those it would have if ZeRO or FSDP divided nothing, `elements` the
+    model's among those it has, `stored` what memory is taken for, and `gathered` all
+    shard ranks' stored parts together.
+    """
+
+    whole: int
+    elements: int
+    stored: int
+    gathered: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +94,24 @@ def rank_elements(spec: ModelSpec, layout: ShardLayout, policy: ShardingPolicy) 
     return RankElements(elements=elements, stored=stored)
 
 
-def first_rank_elements(weights: Sequence[Weight], layout: ShardLayout, policy: ShardingPolicy) -> tuple[int, int]:
-    """Return the model's and the stored elements that rank 0 has of some weights, one layer's or any others.
+def first_rank(weights: Sequence[Weight], layout: ShardLayout, policy: ShardingPolicy) -> FirstRank:
+    """Return what rank 0 has of some weights, one layer's or any others.
 
-    No rank stores more: what does not divide goes to the first ranks. A flat buffer
-    is taken to hold just these weights.
+    A flat buffer is taken to hold just these weights. Raises `ImpossibleLayout` for
+    degrees that the stack would refuse.
     """
-    elements = stored = 0
+    whole = elements = stored = gathered = 0
     for group in Group:
         own = [weight for weight in weights if group_of(weight) is group]
         if own:
             mesh = mesh_of(group, layout, policy)
             held = [local_weight(weight, mesh, policy) for weight in own]
-            counted = [(local.tensor, local.tensors) for local in held]
-            on_ranks = cut_of(group, mesh, policy).totals(counted, mesh.shard)
-            elements, stored = elements + int(on_ranks[0][0]), stored + int(on_ranks[1][0])
-    return elements, stored
+            cut = cut_of(group, mesh, policy)
+            counts = cut.first_rank([(local.tensor, local.tensors) for local in held], mesh.shard)
+            whole += sum(local.stored_elements for local in held)
+            elements, stored = elements + counts[0], stored + counts[1]
+            gathered += counts[1] * (1 if isinstance(cut, Whole) else mesh.shard)
+    return FirstRank(whole=whole, elements=elements, stored=stored, gathered=gathered)
 
 
 def account(spec: ModelSpec, layout: ShardLayout, policy: ShardingPolicy) -> Account:

@@ -24,6 +24,11 @@ class LocalWeight:
     tensor: LocalTensor
     tensors: int
 
+    @property
+    def stored_elements(self) -> int:
+        """Return all its elements, padding included."""
+        return self.tensors * self.tensor.stored_elements
+
 
 def is_expert(weight: Weight) -> bool:
     """Return whether expert parallelism deals the weight out."""

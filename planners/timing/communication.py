@@ -8,6 +8,7 @@ from planners.hardware import Hardware
 from planners.layout.candidates import Candidates
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
+from planners.memory.shards import divisions, frozen_elements, split_elements
 from planners.plans import Communication
 from planners.timing.collectives import RankGroup, all_gather_seconds, all_reduce_seconds, send_seconds
 from planners.timing.efficiency import Efficiency
@@ -17,6 +18,8 @@ from planners.timing.traffic import (
     context_message_bytes,
     expert_seconds_per_layer,
     expert_token_bytes,
+    gathers,
+    gathers_once_a_step,
     rank_groups,
     tensor_parallel_message_bytes,
 )
@@ -71,10 +74,10 @@ def _data_rows(
     replica: RankGroup,
 ) -> list[Communication]:
     """Return gradient reduction and weight gathering, as the ZeRO stage orders them."""
-    tensor, stage = int(one.tensor_parallel[0]), int(one.zero_stage[0])
-    part = job.layers[0]
-    learning = sum(weight.local_elements(tensor) for weight in part.trainable)
-    everything = learning + sum(weight.local_elements(tensor) for weight in part.frozen)
+    stage, part = int(one.zero_stage[0]), job.layers[0]
+    by = divisions(one, np.ones_like(one.tensor_parallel), job)
+    learning = float(split_elements(part, by)[0])
+    everything = learning + float(frozen_elements(part, by)[0])
     gradient = float(learning * (job.profile.weights.reduce_bytes or job.states.gradient))
     weights = float(everything * job.precision.compute_bytes)
     rows: list[Communication] = []
@@ -89,9 +92,10 @@ def _data_rows(
         add("data", "reduce_scatter", gradient, layers, data)
         add("data", "all_gather", weights, layers, shard)
     if stage >= 2 and int(shard.ranks[0]) > 1:
-        gathers = 2 * layers * micro_batches if stage == 3 else layers
-        add("data", "all_gather", weights, gathers, shard)
-        add("data", "reduce_scatter", gradient, layers * micro_batches, shard)
+        reductions = 1 if gathers_once_a_step(one, job)[0] else micro_batches
+        # Weights that lie whole are gathered once, when each rank has updated its part.
+        add("data", "all_gather", weights, layers * max(int(gathers(one, job)[0]), 1), shard)
+        add("data", "reduce_scatter", gradient, layers * reductions, shard)
     if stage >= 2 and int(replica.ranks[0]) > 1:
         add("replica", "all_reduce", gradient / int(shard_ranks(one, job)[0]), layers, replica)
     return rows

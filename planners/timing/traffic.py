@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.hardware import Hardware
-from planners.layout.candidates import FULL, Candidates, FloatArray, IntArray
+from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.timing.collectives import (
@@ -123,14 +123,13 @@ def context_seconds_per_layer(
 
 
 def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
-    """Return the gradient traffic of a step, and ZeRO-3's gathering of weights, hidden or not.
+    """Return the gradient traffic of a step, and the gathering of weights within it, hidden or not.
 
-    Stage 0 and 1 reduce once a step. From stage 2 on a rank keeps only its part
-    of the gradients and so reduces after every micro-batch; stage 3 gathers the
-    weights twice in every micro-batch, in one call a layer or one a matrix, as the
-    stack does it.
+    Stage 0 and 1 reduce once a step. From stage 2 on a rank keeps only its part of
+    the gradients and so reduces after every micro-batch, in one call a layer or one a
+    matrix, as the stack does it. Weights are gathered as often as `gathers` says.
     """
-    micro_batches = layouts.micro_batches(job.global_batch_size)
+    micro_batches = np.where(gathers_once_a_step(layouts, job), 1, layouts.micro_batches(job.global_batch_size))
     gradient_bytes = stage_parameters(layouts, job) * (job.profile.weights.reduce_bytes or job.states.gradient)
     reduce = _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency)
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
@@ -139,8 +138,8 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
         [stage == 1, stage == 2, stage == 3],
         [
             _by_layer(gradient_bytes, groups.data, layouts, job, efficiency),
-            micro_batches * reduce,
-            micro_batches * (2.0 * gather + reduce),
+            gathers(layouts, job) * gather + micro_batches * reduce,
+            gathers(layouts, job) * gather + micro_batches * reduce,
         ],
         default=all_reduce_seconds(gradient_bytes, groups.data),
     )
@@ -149,10 +148,36 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     return result
 
 
+def gathers(layouts: Candidates, job: Job) -> IntArray:
+    """Return how often each layer's weights are gathered in a step, apart from the update's own gathering.
+
+    Stage 3 gathers twice in every micro-batch. FSDP without resharding between the
+    passes gathers once: it keeps a layer to the end of its backward pass, and lets
+    go of it there. Source: PyTorch, distributed/fsdp/_fully_shard/_fsdp_param_group.py,
+    post_backward (reshard) and reshard (which skips the forward pass alone).
+    """
+    keeps_shards = job.profile.weights.policy.get("2") == "gathered_once"
+    each = np.select([layouts.zero_stage == 3, (layouts.zero_stage == 2) & keeps_shards], [2, 1], default=0)
+    micro_batches = layouts.micro_batches(job.global_batch_size)
+    result: IntArray = np.where(gathers_once_a_step(layouts, job), np.minimum(each, 1), each * micro_batches)
+    return result
+
+
+def gathers_once_a_step(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a pipeline gathers before its first micro-batch and reduces after its last.
+
+    Source: PyTorch, distributed/pipelining/stage.py: resharding and gradient
+    synchronisation are off till perform_reduce_grad, after all micro-batches.
+    """
+    result: BoolArray = (layouts.pipeline_parallel > 1) & np.bool_(job.profile.weights.pipelines_gather_once)
+    return result
+
+
 def update_gather_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:
-    """Return the gathering of the weights that each rank updated a part of: ZeRO stages 1 and 2, once a step."""
+    """Return the gathering of the weights that each rank updated a part of, where they lie whole: once a step."""
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
-    result: FloatArray = np.where((layouts.zero_stage == 1) | (layouts.zero_stage == 2), gather, 0.0)
+    lies_whole = (layouts.zero_stage > 0) & (gathers(layouts, job) == 0)
+    result: FloatArray = np.where(lies_whole, gather, 0.0)
     return result
 
 

@@ -1,8 +1,16 @@
 import pytest
 
-from planners.memory.activations import checkpoint_width, kept_bytes, meeting_gradients, selectively_kept_bytes
+from planners.huggingface import describe_config
+from planners.memory.activations import (
+    checkpoint_width,
+    has_dropout,
+    kept_bytes,
+    meeting_gradients,
+    selectively_kept_bytes,
+)
 from planners.memory.profile import load_profile
 from tests.planners.factories import gpt, llama
+from tests.planners.huggingface.small_hybrids import NEMOTRON_H
 
 REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
 H, F = 4096, 14336
@@ -106,3 +114,19 @@ def test_nanotron_s_query_is_a_view_of_a_buffer_with_keys_and_values():
     assert kept.tensor_bytes == 2 * H + 8 * H + 2 * H + 8 * F + 4 * 32
     grouped = kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2)
     assert grouped.tensor_bytes == 2 * H + H + 2 * H + 8 * F + 4 * 32
+
+
+def test_dropout_belongs_to_ungated_layers_with_layer_norms():
+    hybrid = describe_config({"model_type": "nemotron_h", **NEMOTRON_H}, name="small")
+    assert has_dropout(gpt().layers[0])
+    assert not has_dropout(llama().layers[0])
+    assert not any(has_dropout(layer) for layer in hybrid.layers)
+
+
+def test_autocast_norms_stay_in_fp32_and_each_matrix_keeps_its_own_cast():
+    plain = kept_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2)
+    cast = kept_bytes(llama().layers[0], FSDP2, attention="flash", element_bytes=2, autocast=True)
+    # Of each norm 8 bytes instead of 6; of its output three casts (query, key, value) and two (gate, up), not one.
+    kept = {name: getattr(cast, name) - getattr(plain, name) for name in ("sequence_bytes", "gathered_bytes")}
+    assert sum(kept.values()) == (2 * 2 + 2 * 2 + 1 * 2) * H
+    assert cast.tensor_bytes == plain.tensor_bytes

@@ -1,44 +1,134 @@
-import numpy as np
-
-from planners.architecture import Part, Split, Weight
-from planners.memory.shards import divisions, padded_elements, shard_elements, split_elements
+from planners.architecture import Block, Part, Split, Weight
+from planners.layout.candidates import candidates_from_rows
+from planners.memory.job import BlockWeights
+from planners.memory.optimizers import optimizer_kind
+from planners.memory.shards import (
+    are_divisible,
+    divisions,
+    frozen_elements,
+    has_equal_parts,
+    moment_bytes,
+    padded_elements,
+    shard_elements,
+    split_elements,
+)
+from tests.planners.training_cases import job
 
 MATRIX = Weight(name="a.weight", shape=(10, 6), part=Part.FEED_FORWARD, split=Split.COLUMN, dim=0, is_linear=True)
 NORM = Weight(name="n.weight", shape=(6,), part=Part.NORM)
+ROWS = Weight(name="e.weight", shape=(1000, 4), part=Part.EMBEDDING, split=Split.VOCABULARY, dim=0)
+# Eight experts of 6 x 4 in one tensor, as transformers 5 holds them.
+EXPERTS = Weight(
+    name="x.weight", shape=(8, 6, 4), part=Part.EXPERT, split=Split.COLUMN, dim=1, experts=8, is_linear=True,
+    is_fused=True,
+)  # fmt: skip
 
 
-def by(tensor_parallel: list[int], ranks: list[int]):
-    return divisions(np.array(tensor_parallel), np.array(ranks))
+def part(*weights: Weight, frozen: tuple[Weight, ...] = ()) -> BlockWeights:
+    block = Block(kind="plain", weights=weights, operations=(), tensors=())
+    return BlockWeights(block=block, trainable=weights, frozen=frozen)
+
+
+def by(framework: str, *rows: dict[str, int]):
+    """Return the divisions of layouts whose `shard_group` is what divides."""
+    full = [{"zero_stage": 3, "data_parallel": row.get("shard_group", 1), **row} for row in rows]
+    layouts = candidates_from_rows(full)
+    return divisions(layouts, layouts.shard_group, job(framework))
+
+
+FOUR = {"shard_group": 4}
 
 
 def test_the_tensor_split_leaves_norms_whole():
     # 10 x 6 over 2: 5 x 6 = 30, and the norm's 6.
-    assert split_elements([MATRIX, NORM], by([1, 2], [1, 1])).tolist() == [66, 36]
+    assert split_elements(part(MATRIX, NORM), by("fsdp2", {}, {"tensor_parallel": 2})).tolist() == [66, 36]
 
 
 def test_a_flat_cut_rounds_once():
     # 66 over 4 is 16.5, so 17.
-    assert shard_elements([MATRIX, NORM], by([1], [4]), flat=True).tolist() == [17]
+    assert shard_elements(part(MATRIX, NORM), by("reference", FOUR)).tolist() == [17]
 
 
 def test_a_cut_of_the_first_dimension_rounds_every_tensor():
     # 10 rows over 4 are 3 rows of 6; 6 over 4 is 2.
-    assert shard_elements([MATRIX, NORM], by([1], [4]), flat=False).tolist() == [20]
+    assert shard_elements(part(MATRIX, NORM), by("fsdp2", FOUR)).tolist() == [20]
 
 
 def test_buffers_are_as_long_as_all_padded_parts():
-    assert padded_elements([MATRIX, NORM], by([1], [4]), flat=False).tolist() == [80]
-    assert padded_elements([MATRIX, NORM], by([1], [4]), flat=True).tolist() == [66]
+    assert padded_elements(part(MATRIX, NORM), by("fsdp2", FOUR)).tolist() == [80]
+    assert padded_elements(part(MATRIX, NORM), by("reference", FOUR)).tolist() == [68]
 
 
 def test_more_ranks_than_rows_leave_one_row_each():
-    assert shard_elements([MATRIX], by([1], [64]), flat=False).tolist() == [6]
+    assert shard_elements(part(MATRIX), by("fsdp2", {"shard_group": 64})).tolist() == [6]
 
 
-def test_distinct_pairs_spread_back_over_all_layouts():
-    pairs = by([1, 2, 1], [4, 1, 4])
-    assert pairs.tensor_parallel.size == 2
-    assert shard_elements([MATRIX], pairs, flat=True).tolist() == [15, 30, 15]
+def test_deepspeed_cuts_each_tensor_in_stage_three_and_one_buffer_before():
+    # Over 4 ranks: 60 and 6 are 15 and 2 each; 66 in one buffer that ends on 2 x 4 elements is 72, 18 each.
+    both = by("deepspeed", FOUR, {"shard_group": 4, "zero_stage": 2})
+    assert shard_elements(part(MATRIX, NORM), both).tolist() == [17, 18]
+
+
+def test_megatron_pads_the_vocabulary_as_the_sharding_table_shows_it():
+    # 1,000 rows are padded to 1,024, over two ranks to 512 each.
+    assert split_elements(part(ROWS), by("megatron", {}, {"tensor_parallel": 2})).tolist() == [4096, 2048]
+
+
+def test_fused_experts_are_cut_between_experts():
+    # 8 experts of 24 over 64 ranks: one whole expert on each of eight, 8 x N/W.
+    assert shard_elements(part(EXPERTS), by("accelerate", {"shard_group": 64})).tolist() == [24]
+    # The buffer they are gathered into is 64 times that.
+    assert padded_elements(part(EXPERTS), by("accelerate", {"shard_group": 64})).tolist() == [64 * 24]
+
+
+def test_torchtitan_cuts_experts_within_where_there_are_more_ranks():
+    # Three ranks are fewer than 8 experts: three whole ones of 24. Twelve would each want half a row of six.
+    some = by("fsdp2", {"shard_group": 3}, {"shard_group": 12})
+    assert are_divisible(part(EXPERTS), some).tolist() == [True, False]
+    assert shard_elements(part(EXPERTS), by("fsdp2", {"shard_group": 3})).tolist() == [3 * 24]
+
+
+def test_expert_parallelism_leaves_fewer_shard_ranks():
+    # Two of eight experts, 48 elements, over 8 / 4 = 2 ranks.
+    layout = {"shard_group": 8, "expert_parallel": 4}
+    assert split_elements(part(EXPERTS), by("deepspeed", layout)).tolist() == [48]
+    assert shard_elements(part(EXPERTS), by("deepspeed", layout)).tolist() == [24]
+    # Of three shard ranks there is no half.
+    assert are_divisible(part(EXPERTS), by("deepspeed", {**layout, "shard_group": 3})).tolist() == [False]
+
+
+def test_tensor_parallelism_must_cut_evenly_but_for_the_vocabulary():
+    some = by("fsdp2", {"tensor_parallel": 5}, {"tensor_parallel": 4})
+    assert has_equal_parts(part(MATRIX), some).tolist() == [True, False]
+    assert has_equal_parts(part(ROWS), by("fsdp2", {"tensor_parallel": 3})).tolist() == [True]
+
+
+def test_moments_follow_the_elements_and_count_their_steps():
+    adamw = optimizer_kind("adamw")
+    # Two moments of 20 elements in 4 bytes, and a counter of 4 bytes for each of two tensors.
+    assert moment_bytes(part(MATRIX, NORM), by("fsdp2", FOUR), adamw, 4.0).tolist() == [168]
+    # Of a flat buffer no tensor keeps a counter: two moments of 17.
+    assert moment_bytes(part(MATRIX, NORM), by("reference", FOUR), adamw, 4.0).tolist() == [136]
+
+
+def test_a_factored_moment_has_a_row_and_a_column_of_each_matrix():
+    adafactor = optimizer_kind("adafactor")
+    # 3 x 6 of the matrix: 3 + 6; one moment of 2 of the norm: 11 in 4 bytes, and two counters.
+    assert moment_bytes(part(MATRIX, NORM), by("accelerate", FOUR), adafactor, 4.0).tolist() == [52]
+    # Of a flat buffer a quarter of 10 + 6, and one moment of 6 / 4, so 2.
+    assert moment_bytes(part(MATRIX, NORM), by("reference", FOUR), adafactor, 4.0).tolist() == [24]
+    # Each of 8 / 4 experts of 6 x 4 has its own row and column: 2 x (6 + 4), and one counter.
+    assert moment_bytes(part(EXPERTS), by("accelerate", FOUR), adafactor, 4.0).tolist() == [84]
+
+
+def test_frozen_weights_are_counted_apart():
+    assert frozen_elements(part(NORM, frozen=(MATRIX,)), by("accelerate", FOUR)).tolist() == [60]
+
+
+def test_distinct_ways_spread_back_over_all_layouts():
+    ways = by("reference", FOUR, {}, FOUR)
+    assert len(ways.ways) == 2
+    assert shard_elements(part(MATRIX), ways).tolist() == [15, 60, 15]
 
 
 def test_four_real_ranks_store_what_the_formula_says():
@@ -60,6 +150,6 @@ def test_four_real_ranks_store_what_the_formula_says():
     )
     assert model.parameters == 55_856_640
     total = sum(
-        4 * shard_elements(block.weights, by([1], [4]), flat=False)[0] * block.repeats for block in model.blocks
+        4 * shard_elements(part(*block.weights), by("accelerate", FOUR))[0] * block.repeats for block in model.blocks
     )
     assert total == 55_874_048

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.huggingface import describe_config
-from planners.sharding import POLICIES, ShardLayout, account, first_rank_elements, rank_elements, rank_shards, shards
+from planners.sharding import POLICIES, ShardLayout, account, first_rank, rank_elements, rank_shards, shards
 from tests.planners.sharding.models import ALL, LLAMA, MIXTRAL, TIED_LLAMA, spec
 from tests.planners.sharding.stacks import rank_tensors
 
@@ -176,10 +176,12 @@ def test_no_rank_stores_more_than_the_first_of_a_single_stage(case):
     layout = dataclasses.replace(layout, pipeline_parallel=1, stage_layers=None)
     totals = rank_elements(model, layout, policy)
     weights = [weight for block in model.blocks for _ in range(block.repeats) for weight in block.weights]
-    elements, stored = first_rank_elements(weights, layout, policy)
-    assert stored == totals.stored.max()
+    first = first_rank(weights, layout, policy)
+    assert first.stored == totals.stored.max()
+    assert first.whole >= first.elements
+    assert first.gathered >= first.whole
     if policy.name != "megatron":  # whose buffer is filled from the last weight on, so that order counts
-        assert elements == totals.elements[0, 0]
+        assert first.elements == totals.elements[0, 0]
 
 
 def test_tied_embeddings_stand_on_the_last_stage_too():

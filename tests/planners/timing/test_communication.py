@@ -25,6 +25,18 @@ def test_full_sharding_gathers_twice_a_micro_batch_and_reduces_in_fp32():
     assert (reduce.bytes_per_layer, reduce.calls_per_step) == (4 * LAYER, 32 * 2)
 
 
+def test_weights_that_stay_gathered_for_the_backward_pass_are_gathered_once_a_micro_batch():
+    # Two micro-batches of 32 layers; DeepSpeed's lie whole and are gathered after the update alone.
+    assert table("fsdp2", data_parallel=8, zero_stage=2)["data", "all_gather"].calls_per_step == 2 * 32
+    assert table("deepspeed", data_parallel=8, zero_stage=2)["data", "all_gather"].calls_per_step == 32
+
+
+def test_a_torchtitan_pipeline_gathers_and_reduces_once_a_step():
+    # Two stages of 16 layers, four replicas: four micro-batches, but one gather and one reduction a layer.
+    rows = table("fsdp2", data_parallel=4, pipeline_parallel=2, zero_stage=3)
+    assert rows["data", "all_gather"].calls_per_step == rows["data", "reduce_scatter"].calls_per_step == 16
+
+
 def test_hybrid_sharding_reduces_shards_between_groups():
     row = table("fsdp2", data_parallel=16, shard_group=8, zero_stage=3)["replica", "all_reduce"]
     assert row.bytes_per_layer == 4 * LAYER // 8
