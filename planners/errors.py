@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 
 class PlimsollError(Exception):
@@ -28,14 +29,29 @@ class InvalidQuestion(PlimsollError):
     code = "invalid-question"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenRule:
+    """One rule that a fixed layout breaks, and the field at fault."""
+
+    rule: str
+    detail: str
+    pointer: str
+
+
 class ImpossibleLayout(PlimsollError):
-    """A fixed layout breaks a rule, so that no run of it can exist."""
+    """A fixed layout breaks rules, so that no run of it can exist.
+
+    `broken` has all of them; the words of the first are the error's own.
+    """
 
     code = "impossible-layout"
 
-    def __init__(self, detail: str, *, rule: str, pointer: str = "/layout") -> None:
+    def __init__(
+        self, detail: str, *, rule: str, pointer: str = "/layout", broken: tuple[BrokenRule, ...] = ()
+    ) -> None:
         super().__init__(detail, pointer=pointer)
         self.rule = rule
+        self.broken = broken or (BrokenRule(rule=rule, detail=detail, pointer=pointer),)
 
 
 class InvalidModelConfig(PlimsollError):

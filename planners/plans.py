@@ -232,6 +232,36 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One cause why a named layout is not the plan; `pointer` is the field of the request it lies in."""
+
+    rule: str
+    detail: str
+    pointer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A layout the client named, completed by the best search inside it, beside the plan.
+
+    `outcome` is `excluded` (rules leave no such layout; nothing else is then known),
+    `does_not_fit`, `tight` (the plan fits with room), `late`, `more_gpus`, `costlier`,
+    `slower`, `near_equal` (within the time model's error; the plan is simpler),
+    `outside_request` (as good or better, and the request fixes something else), or
+    `chosen`.
+    """
+
+    layout: Layout | None
+    outcome: str
+    verdict: str | None
+    reasons: tuple[Reason, ...]
+    peak_bytes: int | None
+    margin_bytes: int | None
+    step_seconds: float | None
+    step_parts: StepParts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCounts:
     """How large the search was; a layout counts as considered if its memory was evaluated."""
 
@@ -252,6 +282,32 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetEntry:
+    """The best plan on one entry of a fleet; entries come best first.
+
+    `entry` is its place in the request. One that cannot run the job at all has a
+    `refusal` instead of a plan. `usd_per_token` and `cost_usd` need a price, and
+    `run_seconds` and `meets_deadline` a token budget and a deadline.
+    """
+
+    entry: int
+    gpu: str
+    gpus: int | None
+    fits: bool
+    verdict: str
+    layout: Layout | None
+    peak_bytes: int | None
+    margin_bytes: int | None
+    step_seconds: float | None
+    tokens_per_second: float | None
+    run_seconds: float | None
+    usd_per_token: float | None
+    cost_usd: float | None
+    meets_deadline: bool | None
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingAnswer:
     """What `plan_training` returns.
 
@@ -267,3 +323,5 @@ class TrainingAnswer:
     search: SearchCounts
     advice: tuple[Advice, ...]
     assumptions: tuple[str, ...] = field(default=())
+    comparisons: tuple[Comparison, ...] = ()
+    fleet: tuple[FleetEntry, ...] = ()

@@ -65,6 +65,21 @@ class Resilience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedLayout:
+    """A layout, partial or whole, that a client wants set beside the plan.
+
+    The degrees stand alone: those the question fixes do not hold for it. What of
+    the others is None is the question's own.
+    """
+
+    layout: LayoutRequest = field(default_factory=LayoutRequest)
+    micro_batch_size: int | None = None
+    recompute: Recompute | None = None
+    fused_cross_entropy: bool | None = None
+    framework: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingQuestion:
     """A training job to plan. `global_batch_size` counts sequences.
 
@@ -95,6 +110,7 @@ class TrainingQuestion:
     deadline_seconds: float | None = None
     framework: str = "any"
     resilience: Resilience = field(default_factory=Resilience)
+    compare: tuple[NamedLayout, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

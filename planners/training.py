@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from planners.advice import advice_for
 from planners.architecture import OperationKind
-from planners.errors import InvalidQuestion, NotYetAvailable, PlimsollError
-from planners.layout.fixed import check_fixed, check_framework
+from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
+from planners.layout.exclusion import every_broken_rule
+from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
 from planners.layout.search import Found, Pool, search
 from planners.layout.sharding import sharding_of
+from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
 from planners.memory.job import Job, training_job, why_unsupported
 from planners.memory.nearest import nearest_note, plan_sizes
@@ -23,7 +25,7 @@ from planners.questions import TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 from planners.run import run_of
 from planners.timing.communication import communication_of
-from planners.timing.efficiency import Efficiency, load_efficiency
+from planners.timing.efficiency import Efficiency, efficiency_on
 from planners.timing.step import step_of
 
 METHODS = ("full", "lora", "qlora")
@@ -52,9 +54,9 @@ def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
     """Return the answer of `plan_training` without its advice; raises the same."""
     check_question(question)
     check_fixed(question)
-    found = search(question, _jobs(question))
+    found = _found(question)
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
-    efficiency = load_efficiency(pool.job.profile.name, question.hardware.gpu.id)
+    efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency)
     verdict = VERDICT_NAMES[int(pool.verdicts[index])]
     return TrainingAnswer(
@@ -68,7 +70,19 @@ def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
         ),
         advice=(),
         assumptions=_assumptions(question, pool.job, plan.layout, efficiency),
+        comparisons=comparisons(question, pool, index, _jobs),
     )
+
+
+def _found(question: TrainingQuestion) -> Found:
+    """Return what the search finds; where nothing can exist, raise with every rule that is broken."""
+    try:
+        return search(question, _jobs(question))
+    except ImpossibleLayout:
+        broken = every_broken_rule(question)
+        if not broken:
+            raise
+        raise impossible(broken) from None
 
 
 def check_question(question: TrainingQuestion) -> None:
@@ -146,8 +160,8 @@ def _jobs(question: TrainingQuestion) -> list[Job]:
         raise _unsupported(question, profiles)
     fitting = [profile for profile in able if check_framework(question, profile) is None]
     if not fitting:
-        pointer = check_framework(question, able[0]) or "/layout"
-        raise InvalidQuestion(f"{able[0].name} cannot do what is fixed at {pointer}.", pointer=pointer)
+        lacking = min((framework_violations(question, profile) for profile in able), key=len)
+        raise InvalidQuestion(lacking[0].detail, pointer=lacking[0].pointer)
     return [training_job(question, profile) for profile in fitting]
 
 

@@ -11,20 +11,21 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from planners import PLANNER_VERSION
 from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion, PlimsollError, UnknownGpu, UnknownModel
+from planners.errors import InvalidQuestion, NotYetAvailable, PlimsollError, UnknownGpu, UnknownModel
+from planners.fleet import plan_fleet
 from planners.hardware import Hardware
 from planners.inference import plan_serving
 from planners.training import plan_training
 from service.artifacts import serving_artifacts, training_artifacts
 from service.canonical import canonical_json, digest
 from service.errors import PlanNotFound
-from service.gpus import gpu_figures, resolve_hardware
+from service.gpus import gpu_figures, resolve_fleet
 from service.models import ModelResolver, ResolvedModel
 from service.persistence.database import Database
 from service.persistence.records import Page, PlanKind, PlanSummary, SeenModel, StoredPlan
@@ -37,6 +38,7 @@ from service.plan_answers import (
     train_body,
 )
 from service.recently_used import RecentlyUsed
+from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.models import HubModel, PathModel
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
@@ -73,9 +75,12 @@ class _Resolved:
 
     kind: PlanKind
     model: ResolvedModel
-    hardware: Hardware
+    fleet: tuple[Hardware, ...]
     request: Mapping[str, Any]
     identity: PlanIdentity
+
+
+Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
 
 
 class PlanningService:
@@ -94,29 +99,36 @@ class PlanningService:
     async def plan_train(self, request: TrainRequest) -> PlannedAnswer:
         """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored."""
 
-        def answer(resolved: _Resolved) -> TrainPlanBody:
-            question = request.to_question(resolved.model.spec, resolved.hardware)
+        def answer(resolved: _Resolved) -> Answered:
+            questions = [request.to_question(resolved.model.spec, hardware) for hardware in resolved.fleet]
             started = time.perf_counter()
-            found = plan_training(question)
+            if isinstance(request.hardware, Fleet):
+                ranked = plan_fleet(questions)
+                found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
+            else:
+                found, hardware = plan_training(questions[0]), resolved.fleet[0]
             seconds = time.perf_counter() - started
-            artifacts = training_artifacts(found.plan.layout, resolved.hardware)
-            assumptions = (*resolved.model.assumptions, *resolved.hardware.gpu.assumptions)
-            return train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+            artifacts = training_artifacts(found.plan.layout, hardware)
+            assumptions = (*resolved.model.assumptions, *hardware.gpu.assumptions)
+            body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+            return body, hardware
 
         return await self._planned("train", request, answer)
 
     async def plan_infer(self, request: InferRequest) -> PlannedAnswer:
         """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
 
-        def answer(resolved: _Resolved) -> InferPlanBody:
-            question = _in_stored_formats(request, resolved.model).to_question(resolved.model.spec, resolved.hardware)
+        def answer(resolved: _Resolved) -> Answered:
+            hardware = _only(resolved.fleet, request.hardware)
+            question = _in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
             started = time.perf_counter()
             found = plan_serving(question)
             seconds = time.perf_counter() - started
             artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
             stored = _stored_format_notes(request, resolved.model)
-            assumptions = (*resolved.model.assumptions, *stored, *resolved.hardware.gpu.assumptions)
-            return infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+            assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
+            body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+            return body, hardware
 
         return await self._planned("infer", request, answer)
 
@@ -153,7 +165,7 @@ class PlanningService:
         self,
         kind: PlanKind,
         request: TrainRequest | InferRequest,
-        answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody],
+        answer: Callable[[_Resolved], Answered],
     ) -> PlannedAnswer:
         # What a folder holds, and what a hub calls by a name, may be another model the next time.
         changes = isinstance(request.model, PathModel | HubModel)
@@ -168,7 +180,7 @@ class PlanningService:
         return planned
 
     def _resolve(self, kind: PlanKind, request: TrainRequest | InferRequest) -> _Resolved:
-        hardware = resolve_hardware(request.hardware, self._catalogue)
+        fleet = resolve_fleet(request.hardware, self._catalogue)
         model = self.models.resolve(request.model)
         asked: TrainRequest | InferRequest = request
         notes: tuple[str, ...] = ()
@@ -179,7 +191,11 @@ class PlanningService:
             # A plan that says where its formats come from is not the plan of a request that names them.
             **({"stored_formats": notes} if notes else {}),
             "model": model.identity,
-            "hardware": {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)},
+            "hardware": (
+                {"fleet": [_figures(hardware) for hardware in fleet]}
+                if isinstance(request.hardware, Fleet)
+                else _figures(fleet[0])
+            ),
         }
         revisions = {
             "planner_version": PLANNER_VERSION,
@@ -188,15 +204,13 @@ class PlanningService:
         }
         plan_id = digest({"kind": kind, "request": resolved, **revisions})
         identity = PlanIdentity(plan_id=plan_id, **revisions)
-        return _Resolved(kind=kind, model=model, hardware=hardware, request=resolved, identity=identity)
+        return _Resolved(kind=kind, model=model, fleet=fleet, request=resolved, identity=identity)
 
-    async def _find_or_plan(
-        self, resolved: _Resolved, answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody]
-    ) -> PlannedAnswer:
+    async def _find_or_plan(self, resolved: _Resolved, answer: Callable[[_Resolved], Answered]) -> PlannedAnswer:
         try:
             return await self.plan(resolved.identity.plan_id)
         except PlanNotFound:
-            stored = await self._off_the_loop(lambda: _computed(lambda: _stored(resolved, answer(resolved))))
+            stored = await self._off_the_loop(lambda: _computed(lambda: _stored(resolved, *answer(resolved))))
         await self._database.plans.put(stored)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(_seen(resolved.model))
@@ -294,7 +308,20 @@ def _asked(request: TrainRequest | InferRequest) -> dict[str, Any]:
     return request.model_dump(mode="json", exclude={"validation"})
 
 
-def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody) -> StoredPlan:
+def _figures(hardware: Hardware) -> dict[str, Any]:
+    return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
+
+
+def _only(fleet: tuple[Hardware, ...], asked: HardwareRequest) -> Hardware:
+    """Return the one kind of GPUs that a serving request may name."""
+    if isinstance(asked, Fleet):
+        raise NotYetAvailable(
+            "A fleet is not planned for serving yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
+        )
+    return fleet[0]
+
+
+def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody, hardware: Hardware) -> StoredPlan:
     framework = body.plan.layout.framework if isinstance(body, TrainPlanBody) else body.plan.settings.engine
     return StoredPlan(
         **dataclasses.asdict(resolved.identity),
@@ -304,7 +331,7 @@ def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody) -> StoredP
         verdict=body.verdict,
         summary=body.summary,
         model=resolved.model.name,
-        gpu=resolved.hardware.gpu.id,
+        gpu=hardware.gpu.id,
         gpus=body.plan.layout.gpus,
         framework=framework,
         model_config=resolved.model.config,

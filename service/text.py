@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.persistence.records import Job, Page, PlanSummary
+from service.text_choices import choices_text
 from service.text_tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
 
@@ -15,6 +16,7 @@ def plan_text(body: Mapping[str, Any]) -> str:
     sections = [f"Plan {body['plan_id']}  ({body['kind']}): {body['verdict']}\n{wrapped(body['summary'])}"]
     sections += _training(body) if body["kind"] == "train" else _serving(body)
     sections += [
+        *choices_text(body),
         _advice(body["advice"]),
         _launch(body["artifacts"]),
         notes("Assumptions", body["assumptions"]),

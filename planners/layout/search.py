@@ -18,7 +18,7 @@ from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
 from planners.questions import TrainingQuestion
-from planners.timing.efficiency import load_efficiency
+from planners.timing.efficiency import efficiency_on
 from planners.timing.step import step_seconds
 
 # Arrays of this many layouts stay in the processor's cache and bound the search's memory.
@@ -96,7 +96,7 @@ def _pool(
 
 
 def _evaluated(layouts: Candidates, job: Job, hardware: Hardware) -> Pool:
-    efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
+    efficiency = efficiency_on(job.profile.name, hardware)
     peaks = np.empty(len(layouts))
     seconds = np.full(len(layouts), math.inf)
     judged = np.zeros(len(layouts))

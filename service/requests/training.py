@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from planners.architecture import ModelSpec
 from planners.errors import InvalidQuestion
 from planners.hardware import Hardware
-from planners.questions import LayoutRequest, Lora, Recompute, Resilience, TrainingQuestion
+from planners.questions import LayoutRequest, Lora, NamedLayout, Recompute, Resilience, TrainingQuestion
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import (
@@ -42,6 +42,7 @@ ValidationLevel: TypeAlias = Literal["count", "trace", "device"]
 MOST_LAYERS = 10_000
 MOST_LORA_RANK = 65_536
 MOST_TARGET_MODULES = 100
+MOST_COMPARED = 16
 
 
 class LoraPart(Wire):
@@ -104,6 +105,28 @@ class LayoutPart(Wire):
     offload_target: Literal["cpu", "nvme"] | None = None
 
 
+class ComparedLayout(LayoutPart):
+    """A layout to set beside the plan; what is absent is completed by the best search inside it.
+
+    The degrees stand alone: those under `layout` do not hold for it. The other fields default to the request's own.
+    """
+
+    micro_batch_size: MicroBatch | None = None
+    recompute: RecomputeRef | None = None
+    fused_cross_entropy: bool | None = None
+    framework: Framework | None = None
+
+    def to_named_layout(self) -> NamedLayout:
+        """Return the planner's value of it."""
+        return NamedLayout(
+            layout=LayoutRequest(**self.model_dump(include=set(LayoutPart.model_fields))),
+            micro_batch_size=self.micro_batch_size,
+            recompute=_recompute(self.recompute),
+            fused_cross_entropy=self.fused_cross_entropy,
+            framework=self.framework,
+        )
+
+
 class ResiliencePart(Wire):
     """How often hardware fails, and what a restart costs."""
 
@@ -123,6 +146,14 @@ class TrainRequest(Wire):
     deadline_seconds: Seconds | None = None
     framework: Framework = "any"
     resilience: ResiliencePart = ResiliencePart()
+    compare: Annotated[
+        list[ComparedLayout],
+        Field(
+            max_length=MOST_COMPARED,
+            default_factory=list,
+            description="Layouts, partial or whole, to say of why they are not the plan: `comparisons` of the answer.",
+        ),
+    ]
     # The wire calls it `validate`, which is a method of every Pydantic model.
     validation: Annotated[Literal["none", "count", "trace", "device"], Field(alias="validate")] = "none"
 
@@ -165,6 +196,7 @@ class TrainRequest(Wire):
             deadline_seconds=self.deadline_seconds,
             framework=self.framework,
             resilience=Resilience(**self.resilience.model_dump()),
+            compare=tuple(each.to_named_layout() for each in self.compare),
         )
 
 
