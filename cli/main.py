@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -70,6 +71,18 @@ def demo(
     from cli.demo import run_demo
 
     raise typer.Exit(run_demo(url))
+
+
+@app.command()
+def calibrate(
+    file: Annotated[Path, typer.Argument(help="Measurements as JSON: the body of PUT /hardware/{id}/calibration.")],
+    gpu: Annotated[str, typer.Option(help="The GPU that was measured, by id or alias.")],
+    url: Annotated[str, typer.Option(help="Where the service listens.")] = DEFAULT_URL,
+) -> None:
+    """Fit the efficiencies of a GPU to a site's own measurements, for the plans to come."""
+    from cli.calibrate import run_calibrate
+
+    raise typer.Exit(run_calibrate(url, gpu, file))
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ caused it. What HTTP status a code becomes is decided in `api/errors.py`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 
 class PlimsollError(Exception):
@@ -21,6 +21,10 @@ class PlimsollError(Exception):
         super().__init__(detail)
         self.detail = detail
         self.pointer = pointer
+
+    def point_by(self, moved: Callable[[str], str]) -> None:
+        """Let the error point where `moved` takes its pointer: the question was part of a larger one."""
+        self.pointer = moved(self.pointer)
 
 
 class InvalidQuestion(PlimsollError):
@@ -52,6 +56,11 @@ class ImpossibleLayout(PlimsollError):
         super().__init__(detail, pointer=pointer)
         self.rule = rule
         self.broken = broken or (BrokenRule(rule=rule, detail=detail, pointer=pointer),)
+
+    def point_by(self, moved: Callable[[str], str]) -> None:
+        """Move the pointer of every broken rule too."""
+        PlimsollError.point_by(self, moved)
+        self.broken = tuple(replace(each, pointer=moved(each.pointer)) for each in self.broken)
 
 
 class InvalidModelConfig(PlimsollError):

@@ -24,14 +24,15 @@ def resolve_fleet(asked: HardwareRequest, catalogue: Catalogue) -> tuple[Hardwar
     """
     if not isinstance(asked, Fleet):
         return (resolve_hardware(asked, catalogue),)
-    found = []
-    for number, one in enumerate(asked.fleet):
-        try:
-            found.append(resolve_hardware(one, catalogue))
-        except PlimsollError as error:
-            error.pointer = error.pointer.replace("/hardware", f"/hardware/fleet/{number}", 1)
-            raise
-    return tuple(found)
+    return tuple(_entry(one, catalogue, f"/hardware/fleet/{number}") for number, one in enumerate(asked.fleet))
+
+
+def _entry(asked: OneHardware, catalogue: Catalogue, place: str) -> Hardware:
+    try:
+        return resolve_hardware(asked, catalogue)
+    except PlimsollError as error:
+        error.point_by(lambda pointer: pointer.replace("/hardware", place, 1))
+        raise
 
 
 def resolve_hardware(asked: OneHardware, catalogue: Catalogue) -> Hardware:

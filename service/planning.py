@@ -19,10 +19,11 @@ from planners import PLANNER_VERSION
 from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, NotYetAvailable, PlimsollError, UnknownGpu, UnknownModel
 from planners.fleet import plan_fleet
-from planners.hardware import Hardware
+from planners.hardware import Hardware, SiteEfficiency
 from planners.inference import plan_serving
 from planners.training import plan_training
 from service.artifacts import serving_artifacts, training_artifacts
+from service.calibrating import UNCALIBRATED
 from service.canonical import canonical_json, digest
 from service.errors import PlanNotFound
 from service.gpus import gpu_figures, resolve_fleet
@@ -44,10 +45,12 @@ from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 from service.settings import Settings
 
-# No planner reads a site's own efficiencies yet.
-UNCALIBRATED = "none"
-
 MOST_REMEMBERED_PLANS = 512
+
+# A GPU whose own rates a request replaced is another one than was measured.
+CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
+
+Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
@@ -86,11 +89,19 @@ Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
 class PlanningService:
     """Answers both kinds of planning question."""
 
-    def __init__(self, database: Database, settings: Settings, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        catalogue: Catalogue,
+        models: ModelResolver,
+        calibrations: Calibrations,
+    ) -> None:
         self._database = database
+        self._calibrations = calibrations
         self._catalogue = catalogue
         self._timeout_seconds = settings.request_timeout_seconds
-        self.models = ModelResolver(catalogue, settings)
+        self.models = models
         self._by_request: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS)
         self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS)
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
@@ -169,18 +180,25 @@ class PlanningService:
     ) -> PlannedAnswer:
         # What a folder holds, and what a hub calls by a name, may be another model the next time.
         changes = isinstance(request.model, PathModel | HubModel)
-        key = None if changes else canonical_json([kind, _asked(request)])
+        sites = await self._calibrations()
+        revisions = {gpu: site.revision for gpu, site in sites.items()}
+        key = None if changes else canonical_json([kind, _asked(request), revisions])
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
-        resolved = await self._off_the_loop(lambda: self._resolve(kind, request))
+        resolved = await self._off_the_loop(lambda: self._resolve(kind, request, sites))
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
         if key is not None:
             self._by_request.put(key, planned)
         return planned
 
-    def _resolve(self, kind: PlanKind, request: TrainRequest | InferRequest) -> _Resolved:
-        fleet = resolve_fleet(request.hardware, self._catalogue)
+    def _resolve(
+        self, kind: PlanKind, request: TrainRequest | InferRequest, sites: Mapping[str, SiteEfficiency]
+    ) -> _Resolved:
+        fleet = tuple(
+            dataclasses.replace(hardware, site=self._site(hardware, sites) if kind == "train" else None)
+            for hardware in resolve_fleet(request.hardware, self._catalogue)
+        )
         model = self.models.resolve(request.model)
         asked: TrainRequest | InferRequest = request
         notes: tuple[str, ...] = ()
@@ -200,11 +218,20 @@ class PlanningService:
         revisions = {
             "planner_version": PLANNER_VERSION,
             "catalogue_revision": self._catalogue.revision,
-            "calibration_revision": UNCALIBRATED,
+            "calibration_revision": _calibration_revision(fleet),
         }
         plan_id = digest({"kind": kind, "request": resolved, **revisions})
         identity = PlanIdentity(plan_id=plan_id, **revisions)
         return _Resolved(kind=kind, model=model, fleet=fleet, request=resolved, identity=identity)
+
+    def _site(self, hardware: Hardware, sites: Mapping[str, SiteEfficiency]) -> SiteEfficiency | None:
+        """Return the site's efficiencies of these GPUs: parts of the catalogue's rates, which hold of no others."""
+        site = sites.get(hardware.gpu.id)
+        if site is None:
+            return None
+        listed = self._catalogue.gpu(hardware.gpu.id)
+        same = all(getattr(hardware.gpu, name) == getattr(listed, name) for name in CALIBRATED_RATES)
+        return site if same else None
 
     async def _find_or_plan(self, resolved: _Resolved, answer: Callable[[_Resolved], Answered]) -> PlannedAnswer:
         try:
@@ -310,6 +337,12 @@ def _asked(request: TrainRequest | InferRequest) -> dict[str, Any]:
 
 def _figures(hardware: Hardware) -> dict[str, Any]:
     return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
+
+
+def _calibration_revision(fleet: tuple[Hardware, ...]) -> str:
+    """Return the revisions of the calibrations that a plan rests on, each once, or the word for none."""
+    revisions = dict.fromkeys(hardware.site.revision for hardware in fleet if hardware.site is not None)
+    return "+".join(revisions) or UNCALIBRATED
 
 
 def _only(fleet: tuple[Hardware, ...], asked: HardwareRequest) -> Hardware:

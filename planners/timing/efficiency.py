@@ -162,6 +162,11 @@ def load_efficiency(framework: str = "reference", gpu_id: str = "") -> Efficienc
     return Efficiency(gpu=generation, stack=stacks.get(framework, stacks["reference"]), common=_common())
 
 
+def shipped_generations() -> tuple[GpuEfficiency, ...]:
+    """Return the efficiencies of every measured GPU generation."""
+    return tuple(gpu for name, gpu in _gpus().items() if name != UNKNOWN_GENERATION)
+
+
 def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
     """Return the efficiencies of a framework on these GPUs, the site's own measurements in the place of what ships."""
     shipped, site = load_efficiency(framework, hardware.gpu.id), hardware.site

@@ -172,25 +172,11 @@ class TrainRequest(Wire):
 
     def to_question(self, model: ModelSpec, hardware: Hardware) -> TrainingQuestion:
         """Return the planner's question; raises InvalidQuestion for what nothing asked for would read."""
-        training = self.training
         self.refuse_what_nothing_reads()
         return TrainingQuestion(
             model=model,
             hardware=hardware,
-            method=training.method,
-            precision=training.precision,
-            optimizer=training.optimizer,
-            sequence_length=training.sequence_length,
-            global_batch_size=training.global_batch_size,
-            tokens=training.tokens,
-            gradient_dtype=training.gradient_dtype,
-            optimizer_state_dtype=training.optimizer_state_dtype,
-            micro_batch_size=training.micro_batch_size,
-            recompute=_recompute(training.recompute),
-            activation_offload=training.activation_offload,
-            fused_cross_entropy=training.fused_cross_entropy,
-            attention=training.attention,
-            lora=_lora(training.lora),
+            **training_fields(self.training),
             layout=LayoutRequest(**self.layout.model_dump()),
             objective=self.objective,
             deadline_seconds=self.deadline_seconds,
@@ -198,6 +184,12 @@ class TrainRequest(Wire):
             resilience=Resilience(**self.resilience.model_dump()),
             compare=tuple(each.to_named_layout() for each in self.compare),
         )
+
+
+def training_fields(asked: TrainingPart) -> dict[str, Any]:
+    """Return the fields of a planner's question that the job itself decides."""
+    same = asked.model_dump(exclude={"lora", "recompute"})
+    return {**same, "recompute": _recompute(asked.recompute), "lora": _lora(asked.lora)}
 
 
 def _recompute(asked: RecomputeMode | FullLayers | None) -> Recompute | None:
