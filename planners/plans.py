@@ -138,8 +138,49 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """One way to recover from failures, with the goodput it leaves.
+
+    `saving_seconds` hold the training up at each checkpoint, `recovery_seconds` pass
+    from a failure until work goes on. A way that the layout rules out is not
+    `possible` and has no figures.
+    """
+
+    name: str
+    launch: str
+    restarts: str
+    bad_nodes: str
+    data_position: str
+    possible: bool
+    saving_seconds: float | None
+    interval_seconds: float | None
+    recovery_seconds: float | None
+    goodput: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpareNodes:
+    """Nodes to keep beside those that train, so that enough are up for the target part of the time.
+
+    `spares` and `availability` are None where not even twice the nodes will do.
+    """
+
+    nodes: int
+    spares: int | None
+    availability: float | None
+    target_availability: float
+    repair_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The whole run. What needs a token budget or a price is None without one."""
+    """The whole run. What needs a token budget or a price is None without one.
+
+    `checkpoint_interval_seconds` is Young's and Daly's first-order optimum,
+    `checkpoint_interval_daly_seconds` Daly's of higher order, which `goodput` rests on.
+    `seconds` are those of the steps alone, `expected_seconds` with what failures and
+    checkpoints cost. `spare_nodes` is None where no availability was asked for.
+    """
 
     steps: int | None
     seconds: float | None
@@ -149,9 +190,15 @@ class Run:
     failures_per_day: float
     probability_of_failure_per_day: float
     checkpoint_bytes: int
+    checkpoint_seconds: float
     checkpoint_interval_seconds: float | None
+    checkpoint_interval_daly_seconds: float | None
+    recovery_seconds: float
     goodput: float | None
+    expected_seconds: float | None
+    spare_nodes: SpareNodes | None
     elastic_gpus: tuple[int, ...]
+    recovery: tuple[Recovery, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,11 @@ def check_question(question: TrainingQuestion) -> None:
         raise InvalidQuestion("tokens must be above 0.", pointer="/training/tokens")
     if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
         raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer="/deadline_seconds")
+    if question.resilience.target_availability is not None and question.resilience.repair_seconds is None:
+        raise InvalidQuestion(
+            "target_availability needs repair_seconds: how long a failed node is away, repair or replacement included.",
+            pointer="/resilience/repair_seconds",
+        )
     _check_length(question)
     if question.method != "full":
         check_targets(question.model.layers, question.lora)
@@ -190,7 +195,7 @@ def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: E
         ),
         memory=memory_of(pool.layouts, index, job, hardware),
         step=step,
-        run=run_of(question, job, pool.layouts, index, step),
+        run=run_of(question, job, pool.layouts, index, step, efficiency),
         communication=communication_of(pool.layouts, index, job, hardware, efficiency),
         sharding=sharding_of(pool.layouts, index, job),
     )
@@ -255,7 +260,12 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
         notes.append(f"The sequence is longer than the {positions} positions the model was configured for.")
     if question.resilience.checkpoint_bytes_per_second is None:
         rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
-        notes.append(f"Checkpoints are written at {rate:.0f} MB/s a GPU, Llama 3's published storage rate.")
+        notes.append(
+            f"Checkpoints are written and read at {rate:.0f} MB/s a GPU, the sustained rate of Llama 3's storage."
+        )
     if question.resilience.restart_seconds is None:
-        notes.append(f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published detection and diagnosis time.")
+        notes.append(
+            f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published bound of detection and diagnosis, and the "
+            "reading of the checkpoint."
+        )
     return (*notes, *question.model.assumptions, *question.hardware.gpu.assumptions)

@@ -131,8 +131,21 @@ class ResiliencePart(Wire):
     """How often hardware fails, and what a restart costs."""
 
     gpu_failures_per_month: Annotated[float, Field(ge=0, lt=1)] = Resilience().gpu_failures_per_month
-    restart_seconds: Seconds | None = None
+    restart_seconds: Annotated[
+        Seconds | None,
+        Field(description="From a failure until processes run again; reading the checkpoint comes on top."),
+    ] = None
+    warm_up_seconds: Annotated[
+        Seconds | None, Field(description="After a restart, until steps are as fast as before.")
+    ] = None
     checkpoint_bytes_per_second: Rate | None = None
+    target_availability: Annotated[
+        float | None,
+        Field(ge=0.5, le=0.999999, description="The part of the time for which enough nodes are to be up."),
+    ] = None
+    repair_seconds: Annotated[
+        Seconds | None, Field(description="Until a failed node is back or replaced; needed for target_availability.")
+    ] = None
 
 
 class TrainRequest(Wire):
@@ -168,6 +181,11 @@ class TrainRequest(Wire):
             raise InvalidQuestion(
                 f"objective {self.objective!r} keeps no deadline. Say objective 'deadline', or leave it away.",
                 pointer="/deadline_seconds",
+            )
+        if self.resilience.repair_seconds is not None and self.resilience.target_availability is None:
+            raise InvalidQuestion(
+                "repair_seconds serves to find spare nodes. Say target_availability, or leave it away.",
+                pointer="/resilience/repair_seconds",
             )
 
     def to_question(self, model: ModelSpec, hardware: Hardware) -> TrainingQuestion:
