@@ -319,12 +319,15 @@ class SearchCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A change to the question, already planned: what it would need and take."""
+    """A change to the question, already planned: what it would need and take, and how much more than the plan."""
 
     change: Mapping[str, Any]
     peak_bytes: int
     step_seconds: float
+    peak_bytes_difference: int
+    step_seconds_difference: float
     fits: bool
+    verdict: str
     reason: str
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from planners import resilience
 from planners.layout.candidates import Candidates, concatenate
-from planners.layout.ranking import run_steps
+from planners.layout.objectives import run_steps
 from planners.layout.rules import obey
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes

@@ -47,7 +47,7 @@ def plan_training(question: TrainingQuestion) -> TrainingAnswer:
     answer = plan_without_advice(question)
     if answer.verdict == "fits":
         return answer
-    return dataclasses.replace(answer, advice=advice_for(question, plan_without_advice))
+    return dataclasses.replace(answer, advice=advice_for(question, answer, plan_without_advice))
 
 
 def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:

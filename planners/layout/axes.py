@@ -16,6 +16,7 @@ from planners.layout.candidates import (
     Candidates,
     IntArray,
 )
+from planners.layout.objectives import wants_fewest_gpus
 from planners.memory.job import Job
 from planners.questions import LayoutRequest, TrainingQuestion
 
@@ -95,7 +96,7 @@ def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
         return [np.array([count.minimum])]
     within = [number for number in range(1, node + 1) if count.minimum <= number <= count.maximum]
     nodes = [node * number for number in range(2, count.maximum // node + 1) if node * number >= count.minimum]
-    if not count.is_free:
+    if not wants_fewest_gpus(question):
         thinned = (
             nodes
             if len(nodes) <= MOST_NODE_COUNTS
@@ -111,7 +112,10 @@ def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
         kept = [number for number in some if count.minimum <= number <= count.maximum]
         if kept:
             batches.append(np.array(kept))
-    return batches or [np.array([count.minimum])]
+    # Who named a range means its ends too, whole nodes or not.
+    ends = [] if count.is_free else [count.minimum, count.maximum]
+    lone = [np.array([end]) for end in ends if not any((batch == end).any() for batch in batches)]
+    return sorted((*batches, *lone), key=lambda batch: int(batch[0])) or [np.array([count.minimum])]
 
 
 def _is_power_of_two(number: int) -> bool:

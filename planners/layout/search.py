@@ -13,6 +13,7 @@ from planners.errors import ImpossibleLayout
 from planners.hardware import Hardware
 from planners.layout.axes import candidate_layouts, gpu_counts
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
+from planners.layout.objectives import has_enough
 from planners.layout.ranking import Ranked, best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
@@ -64,7 +65,7 @@ def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
                 if not with_offload or (job.profile.can.searches_offload and question.layout.offload is None)
             ]
             pools.extend(pool for pool in batch if len(pool.layouts))
-            if question.hardware.gpus.is_free and _any_fits(batch):
+            if has_enough(question, (pool.seconds for pool in batch)):
                 break
         if _any_fits(pools):
             break

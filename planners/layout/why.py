@@ -14,7 +14,8 @@ from planners.errors import ImpossibleLayout, PlimsollError
 from planners.hardware import Hardware
 from planners.layout.exclusion import contradictions, every_broken_rule
 from planners.layout.fixed import check_values
-from planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity, run_steps
+from planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
+from planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity
 from planners.layout.search import Pool, search
 from planners.layout.violations import Violation, named_fields
 from planners.memory.job import Job
@@ -221,21 +222,16 @@ def _tight_cause(other: Planned) -> Cause:
 
 
 def _late_causes(question: TrainingQuestion, other: Planned, chosen: Planned) -> list[Cause]:
-    steps, deadline = run_steps(question), question.deadline_seconds
-    if question.objective != "deadline" or steps is None or deadline is None:
+    steps, latest = run_steps(question), latest_step_seconds(question)
+    if steps is None or other.step.seconds <= latest or chosen.step.seconds > latest:
         return []
-    if other.step.seconds * steps <= deadline or chosen.step.seconds * steps > deadline:
-        return []
-    detail = f"Misses the deadline: {other.step.seconds * steps:,.0f} s of {deadline:,.0f} s for {steps:,} steps."
+    detail = f"Misses the deadline: {other.step.seconds * steps:,.0f} s of {latest * steps:,.0f} s for {steps:,} steps."
     return [("deadline", "", detail)]
 
 
 def _counts_gpus(question: TrainingQuestion, chosen: Planned) -> bool:
     """Return whether fewer GPUs go before less time, as `ranking.best_index` has it."""
-    if question.objective == "deadline":
-        steps, deadline = run_steps(question), question.deadline_seconds
-        return steps is not None and deadline is not None and chosen.step.seconds * steps <= deadline
-    return question.objective == "fewest_gpus" or question.hardware.gpus.is_free
+    return wants_fewest_gpus(question) and chosen.step.seconds <= latest_step_seconds(question)
 
 
 def _request_causes(question: TrainingQuestion, other: Planned) -> Iterator[Cause]:
