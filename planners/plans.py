@@ -177,7 +177,8 @@ class Run:
     """The whole run. What needs a token budget or a price is None without one.
 
     `checkpoint_interval_seconds` is Young's and Daly's first-order optimum,
-    `checkpoint_interval_daly_seconds` Daly's of higher order, which `goodput` rests on.
+    `checkpoint_interval_daly_seconds` Daly's of higher order, which `goodput` rests on,
+    and no less than a step.
     `seconds` are those of the steps alone, `expected_seconds` with what failures and
     checkpoints cost. `spare_nodes` is None where no availability was asked for.
     """

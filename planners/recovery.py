@@ -30,12 +30,16 @@ from planners.timing.efficiency import Efficiency
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """How a run fails and saves: times of one checkpoint to storage and of what a failure costs beside reading it."""
+    """How a run fails and saves: times of one checkpoint to storage and of what a failure costs beside reading it.
+
+    Checkpoints are taken between steps, so that no interval is shorter than one.
+    """
 
     checkpoint_bytes: int
     storage_seconds: float
     restart_seconds: float
     mean_between_failures: float
+    step_seconds: float
 
 
 def recoveries(
@@ -73,7 +77,7 @@ def _range_text(nodes: tuple[int, int]) -> str:
 def _goodput(failing: Failing, saving_seconds: float, recovery_seconds: float) -> tuple[float | None, float]:
     """Return the best interval for checkpoints that hold work up so long, None where none is due, and its goodput."""
     between = failing.mean_between_failures
-    interval = resilience.daly_interval_seconds(saving_seconds, between)
+    interval = max(resilience.daly_interval_seconds(saving_seconds, between), failing.step_seconds)
     productive = resilience.goodput(
         interval_seconds=interval,
         checkpoint_seconds=saving_seconds,

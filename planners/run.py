@@ -42,7 +42,7 @@ def run_of(
     interval = resilience.daly_interval_seconds(saving_seconds, between)
     recovery_seconds = resilience.recovery_seconds(given, load_seconds=saving_seconds)
     productive = resilience.goodput(
-        interval_seconds=interval,
+        interval_seconds=max(interval, step.seconds),
         checkpoint_seconds=saving_seconds,
         recovery_seconds=recovery_seconds,
         mean_between_failures=between,
@@ -57,6 +57,7 @@ def run_of(
         storage_seconds=saving_seconds,
         restart_seconds=recovery_seconds - saving_seconds,
         mean_between_failures=between,
+        step_seconds=step.seconds,
     )
     return Run(
         steps=steps,

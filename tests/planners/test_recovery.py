@@ -18,7 +18,13 @@ LAYOUT = replace(
     zero_stage=0,
     shard_group=8,
 )
-FAILING = Failing(checkpoint_bytes=10**11, storage_seconds=100.0, restart_seconds=600.0, mean_between_failures=36_000.0)
+FAILING = Failing(
+    checkpoint_bytes=10**11,
+    storage_seconds=100.0,
+    restart_seconds=600.0,
+    mean_between_failures=36_000.0,
+    step_seconds=2.0,
+)
 
 
 def ways(layout=LAYOUT, elastic=(8, 16, 32), failing=FAILING) -> dict[str, Recovery]:
@@ -53,6 +59,13 @@ def test_horovod_needs_the_whole_state_on_every_rank(divided):
     way = ways(replace(LAYOUT, **divided))["horovod-elastic"]
     assert (way.possible, way.goodput, way.interval_seconds) == (False, None, None)
     assert "divides it" in way.restarts
+
+
+def test_no_interval_is_shorter_than_a_step():
+    # √(2 x 1.95 s x 36,000 s) is 375 s; steps of 1,000 s are longer.
+    found = ways(failing=replace(FAILING, step_seconds=1000.0))
+    assert found["horovod-elastic"].interval_seconds == 1000.0
+    assert found["torchrun"].interval_seconds > 1000.0
 
 
 def test_commands_name_the_nodes_on_which_the_batch_stays():

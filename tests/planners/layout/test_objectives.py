@@ -55,6 +55,12 @@ def test_the_ends_of_a_range_are_tried_though_they_are_no_whole_nodes():
     assert tried == [[9], [15]]
 
 
+def test_a_long_range_holds_multiples_of_the_degrees_that_are_fixed():
+    # Nodes are thinned to powers of two; three stages of eight tensor-parallel ranks need 24, 48, 96 … GPUs.
+    (tried,) = gpu_counts(question(gpus=(1, 512), layout={"pipeline_parallel": 3, "tensor_parallel": 8}))
+    assert {24, 48, 96, 192, 384} <= set(tried.tolist())
+
+
 def test_more_gpus_are_tried_until_the_deadline_is_kept():
     base = {"objective": "deadline", "tokens": TOKENS, "hardware": hardware(None), "framework": "megatron"}
     slow = plan_training(question(**base, deadline_seconds=1e9)).plan
