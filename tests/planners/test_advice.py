@@ -136,8 +136,8 @@ def test_a_model_of_no_known_family_has_no_smaller_one():
 def test_a_fixed_degree_is_freed_and_the_chosen_one_named():
     asked = question(framework="megatron", model=llama(LLAMA_3_70B), gpus=32, layout={"tensor_parallel": 1})
     offers = [offer.change for offer in plan_training(asked).advice]
-    freed = [change["layout.tensor_parallel"] for change in offers if "layout.tensor_parallel" in change]
-    assert not freed or freed[0] > 1
+    (freed,) = (change["layout.tensor_parallel"] for change in offers if "layout.tensor_parallel" in change)
+    assert freed > 1
 
 
 def test_where_no_single_change_will_do_they_are_offered_together():
