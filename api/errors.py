@@ -13,11 +13,12 @@ from starlette.responses import Response
 
 from api.problems import ProblemResponse
 from api.strict_json import MalformedBody
-from planners.errors import PlimsollError, UnknownModelType, UnknownName
+from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName
 from service.errors import QueueFull
 from service.requests.pointers import FieldError, field_errors
 
 STATUS_OF_CODE: Mapping[str, int] = {
+    "calibration-not-found": 404,
     "database-unavailable": 503,
     "hub-model-not-found": 422,
     "hub-timed-out": 504,
@@ -74,6 +75,8 @@ def problem_of(error: PlimsollError, *, status: int | None = None) -> ProblemRes
         more["known"] = list(error.known)
     # Where the route's own path is at fault, there is no body to point into.
     fields = [FieldError(pointer=error.pointer, detail=error.detail)] if error.pointer and status is None else []
+    if isinstance(error, ImpossibleLayout):
+        fields = [FieldError(pointer=broken.pointer, detail=broken.detail) for broken in error.broken]
     return ProblemResponse(
         status or STATUS_OF_CODE[error.code], error.code, error.detail, errors=fields, headers=headers, more=more
     )

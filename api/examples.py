@@ -52,6 +52,35 @@ DESCRIBE: Examples = {
     "by size": {"value": {"model": {"parameters": 6.2e9}}},
 }
 
+CALIBRATION: Examples = {
+    "benchmarks of one node, and one run": {
+        "value": {
+            "microbenchmarks": [
+                {"kind": "matmul", "rows": 8192, "inputs": 8192, "outputs": 8192, "flops_per_second": 6.3e14},
+                {"kind": "memory", "bytes_per_second": 2.8e12},
+                {"kind": "all_reduce", "message_bytes": 1_073_741_824, "ranks": 8, "seconds": 0.0052},
+            ],
+            "measurements": [
+                {
+                    "run": {
+                        "model": "llama-3.1-8b",
+                        "framework": "fsdp2",
+                        "training": {
+                            "sequence_length": 8192,
+                            "global_batch_size": 64,
+                            "micro_batch_size": 1,
+                            "recompute": "full",
+                        },
+                        "layout": {"data_parallel": 8, "tensor_parallel": 1, "zero_stage": 3},
+                        "gpus": 8,
+                    },
+                    "step_seconds": 9.4,
+                }
+            ],
+        }
+    },
+}
+
 MEASUREMENT: Examples = {
     "a run without a plan": {
         "value": {

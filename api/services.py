@@ -16,10 +16,12 @@ from planners.catalogue import Catalogue, catalogue
 from service.admission.judge import AdmissionService
 from service.admission.policy import Policies
 from service.admission.sizing import Sizer
+from service.calibrating import CalibrationService
 from service.catalogue_pages import CataloguePages
 from service.errors import DatabaseUnavailable
 from service.jobs import JobService
 from service.measuring import MeasuringService
+from service.models import ModelResolver
 from service.persistence.database import Database
 from service.planning import PlanningService
 from service.quantizing import QuantizationService
@@ -44,6 +46,7 @@ class Services:
     jobs: JobService
     validation: ValidationService
     quantization: QuantizationService
+    calibrations: CalibrationService
     measuring: MeasuringService
     admission: AdmissionService
     metrics: Metrics
@@ -73,16 +76,19 @@ async def running_services(settings: Settings, metrics: Metrics) -> AsyncIterato
 
 def _services(database: Database, settings: Settings, metrics: Metrics) -> Services:
     known = catalogue()
-    planning = PlanningService(database, settings, known)
+    models = ModelResolver(known, settings)
+    calibrations = CalibrationService(database, known, models)
+    planning = PlanningService(database, settings, known, models, calibrations.in_force)
     jobs = JobService(database, settings)
     return Services(
         database=database,
         catalogue=known,
-        pages=CataloguePages(known, planning.models),
+        pages=CataloguePages(known, models),
         planning=planning,
         jobs=jobs,
         validation=ValidationService(database, jobs),
-        quantization=QuantizationService(planning.models, jobs),
+        quantization=QuantizationService(models, jobs),
+        calibrations=calibrations,
         measuring=MeasuringService(database, known),
         admission=AdmissionService(
             answers=Sizer(planning.models, known),

@@ -84,6 +84,18 @@ def admit(
     raise typer.Exit(admit_file(file, policy))
 
 
+@app.command()
+def calibrate(
+    file: Annotated[Path, typer.Argument(help="Measurements as JSON: the body of PUT /hardware/{id}/calibration.")],
+    gpu: Annotated[str, typer.Option(help="The GPU that was measured, by id or alias.")],
+    url: Annotated[str, typer.Option(help="Where the service listens.")] = DEFAULT_URL,
+) -> None:
+    """Fit the efficiencies of a GPU to a site's own measurements, for the plans to come."""
+    from cli.calibrate import run_calibrate
+
+    raise typer.Exit(run_calibrate(url, gpu, file))
+
+
 def main() -> None:
     """Run the command line."""
     app()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from planners.catalogue import catalogue
 from planners.errors import PlimsollError
 from planners.hardware import GpuCount
+from planners.huggingface import describe_config
 from planners.plans import Advice, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 
@@ -17,134 +20,269 @@ LEAST_REACH_GPUS = 64
 # Nobody is advised to find more GPUs than the largest training clusters have (xAI's Colossus: 100,000 to 200,000).
 MOST_ADVISED_GPUS = 131_072
 SHORTEST_SEQUENCE = 512
+TIMES_FOR_ROOM = (2, 4, 8)
+# Of changes that are more and more of one thing, so many are planned before the thing is given up.
+MOST_TRIES = 4
+VERDICT_RANK = {"no": 0, "tight": 1, "fits": 2}
+# ZeRO's stages in the order of what they cost in time, offload between them (Rajbhandari et al. 2020,
+# arXiv:1910.02054; Ren et al. 2021, arXiv:2101.06840).
+ZERO_STEPS = (
+    (1, "none"),
+    (2, "none"),
+    (2, "optimizer"),
+    (3, "none"),
+    (3, "optimizer"),
+    (3, "optimizer+parameters"),
+)
+# What in a model's id is its size, as in "Llama-3.1-70B", "Qwen1.5-1.8B" or "pythia-160m".
+SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
 
-Change = tuple[Mapping[str, Any], TrainingQuestion, str]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A changed question; of changes of one `kind` only the first that fits is offered."""
+
+    kind: str
+    change: Mapping[str, Any]
+    question: TrainingQuestion
+    reason: str
 
 
-def advice_for(question: TrainingQuestion, plan: Callable[[TrainingQuestion], TrainingAnswer]) -> tuple[Advice, ...]:
-    """Return the single changes after which the job fits, in practitioners' order.
+def advice_for(
+    question: TrainingQuestion, answer: TrainingAnswer, plan: Callable[[TrainingQuestion], TrainingAnswer]
+) -> tuple[Advice, ...]:
+    """Return the single changes after which the job fits better than `answer` does, in practitioners' order.
 
-    `plan` plans without advice. A change that still does not fit, or that the
-    framework cannot do, is left out.
+    `plan` plans without advice. All but the change of the number of GPUs are
+    planned on the answer's. A change that still does not fit, that fits no better,
+    or that the framework cannot do, is left out.
     """
-    offered: list[Advice] = []
-    has_shorter_sequence = False
-    for change, changed, reason in _changes(question):
-        is_sequence = "training.sequence_length" in change
-        if is_sequence and has_shorter_sequence:
-            continue
-        try:
-            answer = plan(changed)
-        except PlimsollError:
-            # The change cannot be planned at all, so it is no advice.
-            continue
-        if answer.fits:
-            has_shorter_sequence |= is_sequence
-            offered.append(_offer(change, answer, reason))
+    gpus = answer.plan.layout.gpus
+    pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
+    offered = _offered(_changes(question, pinned, answer), answer, plan)
+    if not offered:
+        # No single change will do: all that leave the job's result as it is, and then more of them.
+        offered = _offered(_together(question, pinned, answer), answer, plan)
     return tuple(offered)
 
 
-def _offer(change: Mapping[str, Any], answer: TrainingAnswer, reason: str) -> Advice:
-    shown = dict(change)
-    if "hardware.gpus" in shown:
-        shown["hardware.gpus"] = answer.plan.layout.gpus
+def _offered(
+    changes: Iterable[Change], answer: TrainingAnswer, plan: Callable[[TrainingQuestion], TrainingAnswer]
+) -> list[Advice]:
+    offered: dict[str, Advice] = {}
+    for change in changes:
+        if change.kind in offered:
+            continue
+        try:
+            changed = plan(change.question)
+        except PlimsollError:
+            # The change cannot be planned at all, so it is no advice.
+            continue
+        if VERDICT_RANK[changed.verdict] > VERDICT_RANK[answer.verdict]:
+            offered[change.kind] = _offer(change, changed, answer)
+    return list(offered.values())
+
+
+def _on(question: TrainingQuestion, count: GpuCount) -> TrainingQuestion:
+    """Return the question on so many GPUs, where more of them go before fewer no longer."""
+    objective = "throughput" if question.objective == "fewest_gpus" else question.objective
+    return replace(question, hardware=replace(question.hardware, gpus=count), objective=objective)
+
+
+def _offer(change: Change, changed: TrainingAnswer, answer: TrainingAnswer) -> Advice:
+    layout = changed.plan.layout
+    chosen = {
+        "hardware.gpus": layout.gpus,
+        "layout.tensor_parallel": layout.tensor_parallel,
+        "layout.pipeline_parallel": layout.pipeline_parallel,
+        "training.micro_batch_size": layout.micro_batch_size,
+        "training.recompute": layout.recompute,
+        "training.fused_cross_entropy": layout.fused_cross_entropy,
+    }
+    shown = {field: chosen[field] if value is None else value for field, value in change.change.items()}
     return Advice(
         change=shown,
-        peak_bytes=answer.plan.memory.peak_bytes,
-        step_seconds=answer.plan.step.seconds,
-        fits=answer.fits,
-        reason=reason,
+        peak_bytes=changed.plan.memory.peak_bytes,
+        step_seconds=changed.plan.step.seconds,
+        peak_bytes_difference=changed.plan.memory.peak_bytes - answer.plan.memory.peak_bytes,
+        step_seconds_difference=changed.plan.step.seconds - answer.plan.step.seconds,
+        fits=changed.fits,
+        verdict=changed.verdict,
+        reason=change.reason,
     )
 
 
-def _changes(question: TrainingQuestion) -> Iterator[Change]:
-    yield from _training_changes(question)
-    yield from _layout_changes(question)
-    yield from _job_changes(question)
+def _changes(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield every change; `asked` says how many GPUs there may be, `pinned` is the question on the answer's."""
+    yield from _same_step(pinned)
+    yield from _shorter_sequences(pinned)
+    yield from _zero_steps(pinned)
+    yield from _recompute(pinned)
+    yield from _free_degrees(pinned)
+    yield from _more_gpus(asked, answer)
+    yield from _other_gpus(pinned, answer.plan.memory.peak_bytes)
+    yield from _adapters(pinned)
+    yield from _smaller_models(pinned)
 
 
-def _training_changes(question: TrainingQuestion) -> Iterator[Change]:
-    """Yield changes that leave the job's result as it is."""
+def _same_step(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield what leaves the job's result as it is, the cheapest first."""
     if question.fused_cross_entropy is False:
-        yield (
-            {"training.fused_cross_entropy": True},
-            replace(question, fused_cross_entropy=True),
-            "A fused loss never holds the full logits.",
-        )
+        yield _change(question, "A fused loss never holds the full logits.", fused_cross_entropy=True)
     if question.precision in ("fp32", "tf32"):
-        yield (
-            {"training.precision": "bf16-mixed"},
-            replace(question, precision="bf16-mixed"),
-            "Activations in bf16 take half the bytes.",
-        )
+        yield _change(question, "Activations in bf16 take half the bytes.", precision="bf16-mixed")
     if question.attention == "eager":
-        yield (
-            {"training.attention": "flash"},
-            replace(question, attention="flash"),
-            "Flash attention never holds the score matrix.",
-        )
+        yield _change(question, "Flash attention never holds the score matrix.", attention="flash")
     if (question.micro_batch_size or 1) > 1:
-        yield (
-            {"training.micro_batch_size": 1},
-            replace(question, micro_batch_size=1),
-            "Smaller micro-batches with more accumulation give the same step.",
-        )
-    if question.recompute is not None and question.recompute != Recompute(mode="full"):
-        yield (
-            {"training.recompute": "full"},
-            replace(question, recompute=Recompute(mode="full")),
-            "Full recompute keeps only each layer's input, for about a third more computation.",
-        )
+        reason = "Smaller micro-batches with more accumulation give the same step."
+        yield _change(question, reason, micro_batch_size=1)
 
 
-def _layout_changes(question: TrainingQuestion) -> Iterator[Change]:
-    """Yield changes of how the work is divided."""
-    request = question.layout
-    for stage in range((request.zero_stage if request.zero_stage is not None else 3) + 1, 4):
-        changed = replace(request, zero_stage=stage)
-        yield (
-            {"layout.zero_stage": stage},
-            replace(question, layout=changed),
-            f"ZeRO stage {stage} divides more of the states.",
-        )
-    if request.offload == "none":
-        yield (
-            {"layout.offload": "optimizer"},
-            replace(question, layout=replace(request, offload="optimizer")),
-            "Optimizer states move to the host.",
-        )
-    if request != LayoutRequest():
-        yield (
-            {"layout": {}},
-            replace(question, layout=LayoutRequest()),
-            "With no degree fixed the search finds a layout that fits.",
-        )
-    if question.framework != "any":
-        yield ({"framework": "any"}, replace(question, framework="any"), "Another framework can divide this job.")
-    if not question.hardware.gpus.is_free and question.hardware.gpus.maximum < MOST_ADVISED_GPUS:
-        smallest = question.hardware.gpus.minimum
-        reach = min(max(MOST_TIMES_THE_GPUS * question.hardware.gpus.maximum, LEAST_REACH_GPUS), MOST_ADVISED_GPUS)
-        count = GpuCount(minimum=smallest, maximum=reach, is_free=True)
-        free = replace(request, data_parallel=None, shard_group=None)
-        yield (
-            {"hardware.gpus": None},
-            replace(question, hardware=replace(question.hardware, gpus=count), layout=free),
-            "The fewest GPUs of this kind on which the job fits.",
-        )
+def _change(question: TrainingQuestion, reason: str, **fields: Any) -> Change:
+    ((name, value),) = fields.items()
+    return Change(kind=name, change={f"training.{name}": value}, question=replace(question, **fields), reason=reason)
 
 
-def _job_changes(question: TrainingQuestion) -> Iterator[Change]:
-    """Yield changes of the job itself."""
+def _shorter_sequences(question: TrainingQuestion) -> Iterator[Change]:
     length = question.sequence_length // 2
     while length >= SHORTEST_SEQUENCE:
-        yield (
-            {"training.sequence_length": length},
-            replace(question, sequence_length=length),
-            "A shorter sequence keeps fewer activations.",
-        )
+        yield _change(question, "A shorter sequence keeps fewer activations.", sequence_length=length)
         length //= 2
-    methods = {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(question.method, ())
-    for method in methods:
+
+
+def _zero_steps(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield the steps above a fixed stage or a refused offload; what nobody fixed was searched already."""
+    request = question.layout
+    if request.zero_stage is None and request.offload is None:
+        return
+    now = (request.zero_stage if request.zero_stage is not None else 0, request.offload or "none")
+    for stage, offload in ZERO_STEPS:
+        if (stage, offload) <= now or (offload == "none" and request.zero_stage is None):
+            continue
+        changed = {
+            name: value
+            for name, value in (("zero_stage", stage), ("offload", offload))
+            if getattr(request, name) != value and not (name == "offload" and offload == "none")
+        }
+        words = f"ZeRO stage {stage} divides more of the states"
+        yield Change(
+            kind=f"zero {stage} {offload}",
+            change={f"layout.{name}": value for name, value in changed.items()},
+            question=replace(question, layout=replace(request, **changed)),  # type: ignore[arg-type]
+            reason=f"{words}." if offload == "none" else f"{words}, and the host holds the {offload} states.",
+        )
+
+
+def _recompute(question: TrainingQuestion) -> Iterator[Change]:
+    if question.recompute is not None and question.recompute != Recompute(mode="full"):
+        reason = "Full recompute keeps only each layer's input, for about a third more computation."
+        changed = replace(question, recompute=Recompute(mode="full"))
+        yield Change(kind="recompute", change={"training.recompute": "full"}, question=changed, reason=reason)
+
+
+def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield degrees that were fixed and are searched instead, one by one and then all."""
+    request = question.layout
+    for field, words in (("tensor_parallel", "divides every layer"), ("pipeline_parallel", "divides the layers")):
+        if getattr(request, field) is not None:
+            others: dict[str, None] = dict.fromkeys(("data_parallel", "shard_group", "sequence_parallel", field))
+            freed = replace(request, **others)
+            reason = f"{field} of that degree {words} among the GPUs; data_parallel makes up the rest."
+            yield Change(
+                kind=field, change={f"layout.{field}": None}, question=replace(question, layout=freed), reason=reason
+            )
+    if request != LayoutRequest():
+        reason = "With no degree fixed the search finds a layout that fits."
+        changed = replace(question, layout=LayoutRequest())
+        yield Change(kind="layout", change={"layout": {}}, question=changed, reason=reason)
+    if question.framework != "any":
+        reason = "Another framework can divide this job."
+        changed = replace(question, framework="any")
+        yield Change(kind="framework", change={"framework": "any"}, question=changed, reason=reason)
+
+
+def _together(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield all changes that leave the job's result as it is in one, then more GPUs or adapters on top of them."""
+    change: dict[str, Any] = {}
+    for field in ("micro_batch_size", "recompute", "fused_cross_entropy"):
+        if getattr(pinned, field) is not None:
+            change[f"training.{field}"] = None
+    for field, wanted in (("precision", "bf16-mixed"), ("attention", "flash")):
+        if getattr(pinned, field) in ("fp32", "tf32", "eager"):
+            change[f"training.{field}"] = wanted
+    change |= {"layout": {}} if pinned.layout != LayoutRequest() else {}
+    change |= {"framework": "any"} if pinned.framework != "any" else {}
+    fields = {field.removeprefix("training."): value for field, value in change.items() if field != "layout"}
+    free = replace(pinned, **fields, layout=LayoutRequest())
+    reason = "Together these make it fit; each alone does not."
+    if len(change) > 1:
+        yield Change(kind="together", change=change, question=free, reason=reason)
+    for more in (*_more_gpus(replace(free, hardware=asked.hardware), answer), *_adapters(free)):
+        yield replace(more, kind="together", change={**change, **more.change}, reason=f"{more.reason} {reason}")
+
+
+def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield the fewest GPUs beyond those that were asked for; of a tight plan twice as many and more, for room."""
+    layout = replace(question.layout, data_parallel=None, shard_group=None)
+    now = answer.plan.layout.gpus if answer.fits else question.hardware.gpus.maximum
+    reach = min(max(MOST_TIMES_THE_GPUS * now, LEAST_REACH_GPUS), MOST_ADVISED_GPUS)
+    if reach <= now:
+        return
+    if answer.fits:
+        counts = [
+            GpuCount(minimum=now * times, maximum=now * times) for times in TIMES_FOR_ROOM if now * times <= reach
+        ]
+        reason = "More GPUs of this kind divide the states further and leave room."
+    else:
+        counts = [GpuCount(minimum=now + 1, maximum=reach, is_free=True)]
+        reason = "The fewest GPUs of this kind on which the job fits."
+    for count in counts:
+        changed = replace(_on(question, count), layout=layout, compare=())
+        yield Change(kind="gpus", change={"hardware.gpus": None}, question=changed, reason=reason)
+
+
+def _other_gpus(question: TrainingQuestion, peak_bytes: int) -> Iterator[Change]:
+    """Yield as many GPUs of kinds with more memory, the least of it first that holds the peak."""
+    now = question.hardware
+    least = max(now.gpu.memory_bytes + 1, peak_bytes + now.reserve_bytes + now.used_bytes)
+    larger = [gpu for gpu in catalogue().gpus if gpu.memory_bytes >= least]
+    by_size = {gpu.memory_bytes: gpu for gpu in sorted(larger, key=lambda gpu: (gpu.memory_bytes_per_second, gpu.id))}
+    for size in sorted(by_size)[:MOST_TRIES]:
+        gpu = by_size[size]
+        hardware = replace(now, gpu=gpu, gpus_per_node=gpu.gpus_per_node, usd_per_gpu_hour=None, site=None)
+        yield Change(
+            kind="gpu",
+            change={"hardware.gpu": gpu.id},
+            question=replace(question, hardware=hardware),
+            reason=f"{gpu.name} has the least memory of the larger GPUs on which as many will do.",
+        )
+
+
+def _adapters(question: TrainingQuestion) -> Iterator[Change]:
+    reasons = {
+        "lora": "Adapters need no optimizer states for the base model.",
+        "qlora": "Adapters stand beside a base model in four bits.",
+    }
+    for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(question.method, ()):
         framework = question.framework if question.framework in ("any", "reference") else "any"
         changed = replace(question, method=method, framework=framework, layout=LayoutRequest())
-        yield ({"training.method": method}, changed, "Adapters need no optimizer states for the base model.")
+        yield Change(kind=method, change={"training.method": method}, question=changed, reason=reasons[method])
+
+
+def _smaller_models(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield the smaller models of the family, the largest of them first; a model of no known family has none."""
+    name = question.model.name
+    family = SIZE_IN_ID.sub("", name).lower()
+    if family == name.lower():
+        return
+    kin = [
+        model
+        for model in catalogue().models
+        if SIZE_IN_ID.sub("", model.id).lower() == family
+        and (model.published_parameters or question.model.parameters) < question.model.parameters
+    ]
+    kin.sort(key=lambda model: -(model.published_parameters or 0))
+    for model in kin[:MOST_TRIES]:
+        changed = replace(question, model=describe_config(model.config, name=model.id))
+        reason = "The largest smaller model of the family that fits."
+        yield Change(kind="model", change={"model": model.id}, question=changed, reason=reason)

@@ -8,7 +8,8 @@ caused it. What HTTP status a code becomes is decided in `api/errors.py`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 
 class PlimsollError(Exception):
@@ -21,6 +22,10 @@ class PlimsollError(Exception):
         self.detail = detail
         self.pointer = pointer
 
+    def point_by(self, moved: Callable[[str], str]) -> None:
+        """Let the error point where `moved` takes its pointer: the question was part of a larger one."""
+        self.pointer = moved(self.pointer)
+
 
 class InvalidQuestion(PlimsollError):
     """A value is out of range or contradicts another one."""
@@ -28,14 +33,34 @@ class InvalidQuestion(PlimsollError):
     code = "invalid-question"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenRule:
+    """One rule that a fixed layout breaks, and the field at fault."""
+
+    rule: str
+    detail: str
+    pointer: str
+
+
 class ImpossibleLayout(PlimsollError):
-    """A fixed layout breaks a rule, so that no run of it can exist."""
+    """A fixed layout breaks rules, so that no run of it can exist.
+
+    `broken` has all of them; the words of the first are the error's own.
+    """
 
     code = "impossible-layout"
 
-    def __init__(self, detail: str, *, rule: str, pointer: str = "/layout") -> None:
+    def __init__(
+        self, detail: str, *, rule: str, pointer: str = "/layout", broken: tuple[BrokenRule, ...] = ()
+    ) -> None:
         super().__init__(detail, pointer=pointer)
         self.rule = rule
+        self.broken = broken or (BrokenRule(rule=rule, detail=detail, pointer=pointer),)
+
+    def point_by(self, moved: Callable[[str], str]) -> None:
+        """Move the pointer of every broken rule too."""
+        PlimsollError.point_by(self, moved)
+        self.broken = tuple(replace(each, pointer=moved(each.pointer)) for each in self.broken)
 
 
 class InvalidModelConfig(PlimsollError):

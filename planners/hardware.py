@@ -46,8 +46,23 @@ class GpuCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteEfficiency:
+    """What a site measured its own GPUs of one kind to reach, in place of what ships.
+
+    `fractions` replaces figures of the GPU's efficiencies by their names. `spread`
+    has, by training stack, how many times as wide as the shipped one the band about
+    a step's time is on a logarithmic scale. `revision` names the exact values.
+    """
+
+    revision: str
+    fractions: Mapping[str, float]
+    spread: Mapping[str, float]
+    provenance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The GPUs a plan may use, and what of each is already spoken for."""
+    """The GPUs a plan may use, what of each is already spoken for, and what the site measured of them."""
 
     gpu: Gpu
     gpus: GpuCount
@@ -55,6 +70,7 @@ class Hardware:
     reserve_bytes: int = 0
     used_bytes: int = 0
     usd_per_gpu_hour: float | None = None
+    site: SiteEfficiency | None = None
 
     @property
     def limit_bytes(self) -> int:

@@ -138,8 +138,50 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """One way to recover from failures, with the goodput it leaves.
+
+    `saving_seconds` hold the training up at each checkpoint, `recovery_seconds` pass
+    from a failure until work goes on. A way that the layout rules out is not
+    `possible` and has no figures.
+    """
+
+    name: str
+    launch: str
+    restarts: str
+    bad_nodes: str
+    data_position: str
+    possible: bool
+    saving_seconds: float | None
+    interval_seconds: float | None
+    recovery_seconds: float | None
+    goodput: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpareNodes:
+    """Nodes to keep beside those that train, so that enough are up for the target part of the time.
+
+    `spares` and `availability` are None where not even twice the nodes will do.
+    """
+
+    nodes: int
+    spares: int | None
+    availability: float | None
+    target_availability: float
+    repair_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The whole run. What needs a token budget or a price is None without one."""
+    """The whole run. What needs a token budget or a price is None without one.
+
+    `checkpoint_interval_seconds` is Young's and Daly's first-order optimum,
+    `checkpoint_interval_daly_seconds` Daly's of higher order, which `goodput` rests on,
+    and no less than a step.
+    `seconds` are those of the steps alone, `expected_seconds` with what failures and
+    checkpoints cost. `spare_nodes` is None where no availability was asked for.
+    """
 
     steps: int | None
     seconds: float | None
@@ -149,9 +191,15 @@ class Run:
     failures_per_day: float
     probability_of_failure_per_day: float
     checkpoint_bytes: int
+    checkpoint_seconds: float
     checkpoint_interval_seconds: float | None
+    checkpoint_interval_daly_seconds: float | None
+    recovery_seconds: float
     goodput: float | None
+    expected_seconds: float | None
+    spare_nodes: SpareNodes | None
     elastic_gpus: tuple[int, ...]
+    recovery: tuple[Recovery, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +280,36 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One cause why a named layout is not the plan; `pointer` is the field of the request it lies in."""
+
+    rule: str
+    detail: str
+    pointer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A layout the client named, completed by the best search inside it, beside the plan.
+
+    `outcome` is `excluded` (rules leave no such layout; nothing else is then known),
+    `does_not_fit`, `tight` (the plan fits with room), `late`, `more_gpus`, `costlier`,
+    `slower`, `near_equal` (within the time model's error; the plan is simpler),
+    `outside_request` (as good or better, and the request fixes something else), or
+    `chosen`.
+    """
+
+    layout: Layout | None
+    outcome: str
+    verdict: str | None
+    reasons: tuple[Reason, ...]
+    peak_bytes: int | None
+    margin_bytes: int | None
+    step_seconds: float | None
+    step_parts: StepParts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCounts:
     """How large the search was; a layout counts as considered if its memory was evaluated."""
 
@@ -242,13 +320,42 @@ class SearchCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A change to the question, already planned: what it would need and take."""
+    """A change to the question, already planned: what it would need and take, and how much more than the plan."""
 
     change: Mapping[str, Any]
     peak_bytes: int
     step_seconds: float
+    peak_bytes_difference: int
+    step_seconds_difference: float
     fits: bool
+    verdict: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetEntry:
+    """The best plan on one entry of a fleet; entries come best first.
+
+    `entry` is its place in the request. One that cannot run the job at all has a
+    `refusal` instead of a plan. `usd_per_token` and `cost_usd` need a price, and
+    `run_seconds` and `meets_deadline` a token budget and a deadline.
+    """
+
+    entry: int
+    gpu: str
+    gpus: int | None
+    fits: bool
+    verdict: str
+    layout: Layout | None
+    peak_bytes: int | None
+    margin_bytes: int | None
+    step_seconds: float | None
+    tokens_per_second: float | None
+    run_seconds: float | None
+    usd_per_token: float | None
+    cost_usd: float | None
+    meets_deadline: bool | None
+    refusal: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,3 +374,5 @@ class TrainingAnswer:
     search: SearchCounts
     advice: tuple[Advice, ...]
     assumptions: tuple[str, ...] = field(default=())
+    comparisons: tuple[Comparison, ...] = ()
+    fleet: tuple[FleetEntry, ...] = ()

@@ -57,11 +57,35 @@ class Recompute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resilience:
-    """How often hardware fails and what a restart costs."""
+    """How often hardware fails and what a restart costs.
+
+    `restart_seconds` pass from a failure until processes run again; reading the
+    checkpoint comes on top, and `warm_up_seconds` until steps are as fast as before.
+    `target_availability` is the part of the time for which enough nodes are to be
+    up, where a failed one is back after `repair_seconds`.
+    """
 
     gpu_failures_per_month: float = 0.08
     restart_seconds: float | None = None
+    warm_up_seconds: float | None = None
     checkpoint_bytes_per_second: float | None = None
+    target_availability: float | None = None
+    repair_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedLayout:
+    """A layout, partial or whole, that a client wants set beside the plan.
+
+    The degrees stand alone: those the question fixes do not hold for it. What of
+    the others is None is the question's own.
+    """
+
+    layout: LayoutRequest = field(default_factory=LayoutRequest)
+    micro_batch_size: int | None = None
+    recompute: Recompute | None = None
+    fused_cross_entropy: bool | None = None
+    framework: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +119,7 @@ class TrainingQuestion:
     deadline_seconds: float | None = None
     framework: str = "any"
     resilience: Resilience = field(default_factory=Resilience)
+    compare: tuple[NamedLayout, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

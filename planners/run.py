@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from planners import resilience
 from planners.layout.candidates import Candidates, concatenate
-from planners.layout.ranking import run_steps
+from planners.layout.objectives import run_steps
 from planners.layout.rules import obey
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes
-from planners.plans import Run, Step
+from planners.plans import Run, SpareNodes, Step
 from planners.questions import TrainingQuestion
+from planners.recovery import Failing, recoveries
+from planners.timing.efficiency import Efficiency
 from planners.timing.step import train_flops_per_token
 
 SECONDS_AN_HOUR = 3600
@@ -19,36 +23,83 @@ SECONDS_AN_HOUR = 3600
 ELASTIC_SPAN = 4
 
 
-def run_of(question: TrainingQuestion, job: Job, layouts: Candidates, index: int, step: Step) -> Run:
+def run_of(
+    question: TrainingQuestion, job: Job, layouts: Candidates, index: int, step: Step, efficiency: Efficiency
+) -> Run:
     """Return the run of one layout; what needs a token budget or a price is None without one."""
-    gpus = int(layouts.gpus[index])
-    rate = question.resilience.gpu_failures_per_month
+    given = question.resilience
+    layout = layouts.layout(
+        index,
+        framework=job.profile.name,
+        global_batch_size=question.global_batch_size,
+        offload_target=question.layout.offload_target or "cpu",
+    )
+    rate = given.gpu_failures_per_month
     saved = resilience.checkpoint_bytes(job)
-    saving_seconds = resilience.checkpoint_seconds(saved, gpus, question.resilience)
-    between = resilience.mean_seconds_between_failures(gpus, rate)
-    interval = resilience.checkpoint_interval_seconds(saving_seconds, between)
+    saving_seconds = resilience.checkpoint_seconds(saved, layout.gpus, given)
+    between = resilience.mean_seconds_between_failures(layout.gpus, rate)
+    first_order = resilience.young_daly_interval_seconds(saving_seconds, between)
+    interval = resilience.daly_interval_seconds(saving_seconds, between)
+    recovery_seconds = resilience.recovery_seconds(given, load_seconds=saving_seconds)
     productive = resilience.goodput(
-        interval_seconds=interval,
+        interval_seconds=max(interval, step.seconds),
         checkpoint_seconds=saving_seconds,
-        restart_seconds=resilience.restart_seconds(question.resilience),
+        recovery_seconds=recovery_seconds,
         mean_between_failures=between,
     )
     steps = run_steps(question)
     seconds = None if steps is None else steps * step.seconds
-    hours = None if seconds is None else seconds * gpus / SECONDS_AN_HOUR
+    hours = None if seconds is None else seconds * layout.gpus / SECONDS_AN_HOUR
     price = question.hardware.usd_per_gpu_hour
+    elastic = elastic_gpus(question, job, layouts.take([index]))
+    failing = Failing(
+        checkpoint_bytes=saved,
+        storage_seconds=saving_seconds,
+        restart_seconds=recovery_seconds - saving_seconds,
+        mean_between_failures=between,
+        step_seconds=step.seconds,
+    )
     return Run(
         steps=steps,
         seconds=seconds,
         gpu_hours=hours,
         cost_usd=None if hours is None or price is None else hours * price,
         model_flops=None if question.tokens is None else train_flops_per_token(job) * question.tokens,
-        failures_per_day=resilience.failures_per_day(gpus, rate),
-        probability_of_failure_per_day=resilience.probability_of_failure_per_day(gpus, rate),
+        failures_per_day=resilience.failures_per_day(layout.gpus, rate),
+        probability_of_failure_per_day=resilience.probability_of_failure_per_day(layout.gpus, rate),
         checkpoint_bytes=saved,
-        checkpoint_interval_seconds=interval if np.isfinite(interval) else None,
+        checkpoint_seconds=saving_seconds,
+        checkpoint_interval_seconds=first_order if math.isfinite(first_order) else None,
+        checkpoint_interval_daly_seconds=interval if math.isfinite(interval) else None,
+        recovery_seconds=recovery_seconds,
         goodput=productive,
-        elastic_gpus=elastic_gpus(question, job, layouts.take([index])),
+        expected_seconds=None if seconds is None or productive <= 0.0 else seconds / productive,
+        spare_nodes=spare_nodes_of(question, layout.gpus),
+        elastic_gpus=elastic,
+        recovery=recoveries(layout, elastic, question.hardware, efficiency, failing),
+    )
+
+
+def spare_nodes_of(question: TrainingQuestion, gpus: int) -> SpareNodes | None:
+    """Return the spare nodes for the target availability; None where none was asked for."""
+    given = question.resilience
+    if given.target_availability is None or given.repair_seconds is None:
+        return None
+    node = min(question.hardware.gpus_per_node, gpus)
+    nodes = -(-gpus // node)
+    per_second = resilience.failures_per_day(node, given.gpu_failures_per_month) / resilience.SECONDS_A_DAY
+    found = resilience.spare_nodes(
+        nodes,
+        node_failures_per_second=per_second,
+        repair_seconds=given.repair_seconds,
+        target_availability=given.target_availability,
+    )
+    return SpareNodes(
+        nodes=nodes,
+        spares=None if found is None else found[0],
+        availability=None if found is None else found[1],
+        target_availability=given.target_availability,
+        repair_seconds=given.repair_seconds,
     )
 
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from planners.advice import advice_for
 from planners.architecture import OperationKind
-from planners.errors import InvalidQuestion, NotYetAvailable, PlimsollError
-from planners.layout.fixed import check_fixed, check_framework
+from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
+from planners.layout.exclusion import every_broken_rule
+from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
 from planners.layout.search import Found, Pool, search
 from planners.layout.sharding import sharding_of
+from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
 from planners.memory.job import Job, training_job, why_unsupported
 from planners.memory.nearest import nearest_note, plan_sizes
@@ -23,7 +25,7 @@ from planners.questions import TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 from planners.run import run_of
 from planners.timing.communication import communication_of
-from planners.timing.efficiency import Efficiency, load_efficiency
+from planners.timing.efficiency import Efficiency, efficiency_on
 from planners.timing.step import step_of
 
 METHODS = ("full", "lora", "qlora")
@@ -45,16 +47,16 @@ def plan_training(question: TrainingQuestion) -> TrainingAnswer:
     answer = plan_without_advice(question)
     if answer.verdict == "fits":
         return answer
-    return dataclasses.replace(answer, advice=advice_for(question, plan_without_advice))
+    return dataclasses.replace(answer, advice=advice_for(question, answer, plan_without_advice))
 
 
 def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
     """Return the answer of `plan_training` without its advice; raises the same."""
     check_question(question)
     check_fixed(question)
-    found = search(question, _jobs(question))
+    found = _found(question)
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
-    efficiency = load_efficiency(pool.job.profile.name, question.hardware.gpu.id)
+    efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency)
     verdict = VERDICT_NAMES[int(pool.verdicts[index])]
     return TrainingAnswer(
@@ -68,7 +70,19 @@ def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
         ),
         advice=(),
         assumptions=_assumptions(question, pool.job, plan.layout, efficiency),
+        comparisons=comparisons(question, pool, index, _jobs),
     )
+
+
+def _found(question: TrainingQuestion) -> Found:
+    """Return what the search finds; where nothing can exist, raise with every rule that is broken."""
+    try:
+        return search(question, _jobs(question))
+    except ImpossibleLayout:
+        broken = every_broken_rule(question)
+        if not broken:
+            raise
+        raise impossible(broken) from None
 
 
 def check_question(question: TrainingQuestion) -> None:
@@ -93,6 +107,11 @@ def check_question(question: TrainingQuestion) -> None:
         raise InvalidQuestion("tokens must be above 0.", pointer="/training/tokens")
     if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
         raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer="/deadline_seconds")
+    if question.resilience.target_availability is not None and question.resilience.repair_seconds is None:
+        raise InvalidQuestion(
+            "target_availability needs repair_seconds: how long a failed node is away, repair or replacement included.",
+            pointer="/resilience/repair_seconds",
+        )
     _check_length(question)
     if question.method != "full":
         check_targets(question.model.layers, question.lora)
@@ -146,8 +165,8 @@ def _jobs(question: TrainingQuestion) -> list[Job]:
         raise _unsupported(question, profiles)
     fitting = [profile for profile in able if check_framework(question, profile) is None]
     if not fitting:
-        pointer = check_framework(question, able[0]) or "/layout"
-        raise InvalidQuestion(f"{able[0].name} cannot do what is fixed at {pointer}.", pointer=pointer)
+        lacking = min((framework_violations(question, profile) for profile in able), key=len)
+        raise InvalidQuestion(lacking[0].detail, pointer=lacking[0].pointer)
     return [training_job(question, profile) for profile in fitting]
 
 
@@ -176,7 +195,7 @@ def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: E
         ),
         memory=memory_of(pool.layouts, index, job, hardware),
         step=step,
-        run=run_of(question, job, pool.layouts, index, step),
+        run=run_of(question, job, pool.layouts, index, step, efficiency),
         communication=communication_of(pool.layouts, index, job, hardware, efficiency),
         sharding=sharding_of(pool.layouts, index, job),
     )
@@ -241,7 +260,12 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
         notes.append(f"The sequence is longer than the {positions} positions the model was configured for.")
     if question.resilience.checkpoint_bytes_per_second is None:
         rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
-        notes.append(f"Checkpoints are written at {rate:.0f} MB/s a GPU, Llama 3's published storage rate.")
+        notes.append(
+            f"Checkpoints are written and read at {rate:.0f} MB/s a GPU, the sustained rate of Llama 3's storage."
+        )
     if question.resilience.restart_seconds is None:
-        notes.append(f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published detection and diagnosis time.")
+        notes.append(
+            f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published bound of detection and diagnosis, and the "
+            "reading of the checkpoint."
+        )
     return (*notes, *question.model.assumptions, *question.hardware.gpu.assumptions)

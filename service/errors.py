@@ -19,6 +19,16 @@ class PlanNotFound(PlimsollError):
         self.plan_id = plan_id
 
 
+class CalibrationNotFound(PlimsollError):
+    """A GPU was not calibrated."""
+
+    code = "calibration-not-found"
+
+    def __init__(self, gpu: str) -> None:
+        super().__init__(f"{gpu} was not calibrated; plans on it rest on the shipped efficiencies.")
+        self.gpu = gpu
+
+
 class JobNotFound(PlimsollError):
     """No job has this id."""
 

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from planners.catalogue import Catalogue, Cluster
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.errors import InvalidQuestion, PlimsollError
 from planners.hardware import Gpu, Hardware
-from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest
+from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest, OneHardware
 
 # Where a client names no number, the search for the fewest ends here: 160 TB of
 # 80 GB cards hold 16 bytes for each of ten trillion parameters.
@@ -17,15 +17,29 @@ MOST_GPUS_UNASKED = 2_048
 GIGA = 1e9
 
 
-def resolve_hardware(asked: HardwareRequest, catalogue: Catalogue) -> Hardware:
+def resolve_fleet(asked: HardwareRequest, catalogue: Catalogue) -> tuple[Hardware, ...]:
+    """Return every kind of GPUs that a request names, one where it is no fleet, with pointers in what it raises.
+
+    Raises UnknownGpu, UnknownCluster and InvalidQuestion.
+    """
+    if not isinstance(asked, Fleet):
+        return (resolve_hardware(asked, catalogue),)
+    return tuple(_entry(one, catalogue, f"/hardware/fleet/{number}") for number, one in enumerate(asked.fleet))
+
+
+def _entry(asked: OneHardware, catalogue: Catalogue, place: str) -> Hardware:
+    try:
+        return resolve_hardware(asked, catalogue)
+    except PlimsollError as error:
+        error.point_by(lambda pointer: pointer.replace("/hardware", place, 1))
+        raise
+
+
+def resolve_hardware(asked: OneHardware, catalogue: Catalogue) -> Hardware:
     """Return the planners' hardware, with pointers in what it raises.
 
-    Raises UnknownGpu, UnknownCluster, InvalidQuestion and NotYetAvailable.
+    Raises UnknownGpu, UnknownCluster and InvalidQuestion.
     """
-    if isinstance(asked, Fleet):
-        raise NotYetAvailable(
-            "A fleet is not planned yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
-        )
     gpu = asked.gpu.to_gpu() if isinstance(asked.gpu, GpuByHand) else catalogue.gpu(asked.gpu)
     if asked.cluster is not None:
         gpu = _in_cluster(gpu, catalogue.cluster(asked.cluster))

@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn
 
 from pydantic_core import to_json
 
-from planners.plans import Advice, Alternative, SearchCounts, TrainingAnswer, TrainingPlan
+from planners.plans import Advice, Alternative, Comparison, FleetEntry, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingPlan
 
 
@@ -49,6 +49,8 @@ class TrainPlanBody:
     alternatives: tuple[Alternative, ...]
     search: TimedSearch
     advice: tuple[Advice, ...]
+    comparisons: tuple[Comparison, ...]
+    fleet: tuple[FleetEntry, ...]
     artifacts: Mapping[str, Any]
     assumptions: tuple[str, ...]
 
@@ -109,6 +111,8 @@ def train_body(
         alternatives=answer.alternatives,
         search=_timed(answer.search, seconds),
         advice=answer.advice,
+        comparisons=answer.comparisons,
+        fleet=answer.fleet,
         artifacts=artifacts,
         assumptions=_once((*assumptions, *answer.assumptions)),
     )

@@ -11,20 +11,22 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion, PlimsollError, UnknownGpu, UnknownModel
-from planners.hardware import Hardware
+from planners.errors import InvalidQuestion, NotYetAvailable, PlimsollError, UnknownGpu, UnknownModel
+from planners.fleet import plan_fleet
+from planners.hardware import Hardware, SiteEfficiency
 from planners.inference import plan_serving
 from planners.training import plan_training
 from planners.version import planner_version
 from service.artifacts import serving_artifacts, training_artifacts
+from service.calibrating import UNCALIBRATED
 from service.canonical import canonical_json, digest
 from service.errors import PlanNotFound
-from service.gpus import gpu_figures, resolve_hardware
+from service.gpus import gpu_figures, resolve_fleet
 from service.models import ModelResolver, ResolvedModel
 from service.persistence.database import Database
 from service.persistence.records import Page, PlanKind, PlanSummary, SeenModel, StoredPlan
@@ -37,15 +39,18 @@ from service.plan_answers import (
     train_body,
 )
 from service.recently_used import RecentlyUsed
+from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.models import HubModel, PathModel
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 from service.settings import Settings
 
-# No planner reads a site's own efficiencies yet.
-UNCALIBRATED = "none"
-
 MOST_REMEMBERED_PLANS = 512
+
+# A GPU whose own rates a request replaced is another one than was measured.
+CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
+
+Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
@@ -73,19 +78,30 @@ class _Resolved:
 
     kind: PlanKind
     model: ResolvedModel
-    hardware: Hardware
+    fleet: tuple[Hardware, ...]
     request: Mapping[str, Any]
     identity: PlanIdentity
+
+
+Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
 
 
 class PlanningService:
     """Answers both kinds of planning question."""
 
-    def __init__(self, database: Database, settings: Settings, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        catalogue: Catalogue,
+        models: ModelResolver,
+        calibrations: Calibrations,
+    ) -> None:
         self._database = database
+        self._calibrations = calibrations
         self._catalogue = catalogue
         self._timeout_seconds = settings.request_timeout_seconds
-        self.models = ModelResolver(catalogue, settings)
+        self.models = models
         self._by_request: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS)
         self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS)
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
@@ -94,29 +110,36 @@ class PlanningService:
     async def plan_train(self, request: TrainRequest) -> PlannedAnswer:
         """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored."""
 
-        def answer(resolved: _Resolved) -> TrainPlanBody:
-            question = request.to_question(resolved.model.spec, resolved.hardware)
+        def answer(resolved: _Resolved) -> Answered:
+            questions = [request.to_question(resolved.model.spec, hardware) for hardware in resolved.fleet]
             started = time.perf_counter()
-            found = plan_training(question)
+            if isinstance(request.hardware, Fleet):
+                ranked = plan_fleet(questions)
+                found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
+            else:
+                found, hardware = plan_training(questions[0]), resolved.fleet[0]
             seconds = time.perf_counter() - started
-            artifacts = training_artifacts(found.plan.layout, resolved.hardware)
-            assumptions = (*resolved.model.assumptions, *resolved.hardware.gpu.assumptions)
-            return train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+            artifacts = training_artifacts(found.plan.layout, hardware)
+            assumptions = (*resolved.model.assumptions, *hardware.gpu.assumptions)
+            body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+            return body, hardware
 
         return await self._planned("train", request, answer)
 
     async def plan_infer(self, request: InferRequest) -> PlannedAnswer:
         """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
 
-        def answer(resolved: _Resolved) -> InferPlanBody:
-            question = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, resolved.hardware)
+        def answer(resolved: _Resolved) -> Answered:
+            hardware = _only(resolved.fleet, request.hardware)
+            question = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
             started = time.perf_counter()
             found = plan_serving(question)
             seconds = time.perf_counter() - started
             artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
             stored = _stored_format_notes(request, resolved.model)
-            assumptions = (*resolved.model.assumptions, *stored, *resolved.hardware.gpu.assumptions)
-            return infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+            assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
+            body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+            return body, hardware
 
         return await self._planned("infer", request, answer)
 
@@ -153,22 +176,29 @@ class PlanningService:
         self,
         kind: PlanKind,
         request: TrainRequest | InferRequest,
-        answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody],
+        answer: Callable[[_Resolved], Answered],
     ) -> PlannedAnswer:
         # What a folder holds, and what a hub calls by a name, may be another model the next time.
         changes = isinstance(request.model, PathModel | HubModel)
-        key = None if changes else canonical_json([kind, _asked(request)])
+        sites = await self._calibrations()
+        revisions = {gpu: site.revision for gpu, site in sites.items()}
+        key = None if changes else canonical_json([kind, _asked(request), revisions])
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
-        resolved = await self._off_the_loop(lambda: self._resolve(kind, request))
+        resolved = await self._off_the_loop(lambda: self._resolve(kind, request, sites))
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
         if key is not None:
             self._by_request.put(key, planned)
         return planned
 
-    def _resolve(self, kind: PlanKind, request: TrainRequest | InferRequest) -> _Resolved:
-        hardware = resolve_hardware(request.hardware, self._catalogue)
+    def _resolve(
+        self, kind: PlanKind, request: TrainRequest | InferRequest, sites: Mapping[str, SiteEfficiency]
+    ) -> _Resolved:
+        fleet = tuple(
+            dataclasses.replace(hardware, site=self._site(hardware, sites) if kind == "train" else None)
+            for hardware in resolve_fleet(request.hardware, self._catalogue)
+        )
         model = self.models.resolve(request.model)
         asked: TrainRequest | InferRequest = request
         notes: tuple[str, ...] = ()
@@ -179,24 +209,35 @@ class PlanningService:
             # A plan that says where its formats come from is not the plan of a request that names them.
             **({"stored_formats": notes} if notes else {}),
             "model": model.identity,
-            "hardware": {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)},
+            "hardware": (
+                {"fleet": [_figures(hardware) for hardware in fleet]}
+                if isinstance(request.hardware, Fleet)
+                else _figures(fleet[0])
+            ),
         }
         revisions = {
             "planner_version": planner_version(),
             "catalogue_revision": self._catalogue.revision,
-            "calibration_revision": UNCALIBRATED,
+            "calibration_revision": _calibration_revision(fleet),
         }
         plan_id = digest({"kind": kind, "request": resolved, **revisions})
         identity = PlanIdentity(plan_id=plan_id, **revisions)
-        return _Resolved(kind=kind, model=model, hardware=hardware, request=resolved, identity=identity)
+        return _Resolved(kind=kind, model=model, fleet=fleet, request=resolved, identity=identity)
 
-    async def _find_or_plan(
-        self, resolved: _Resolved, answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody]
-    ) -> PlannedAnswer:
+    def _site(self, hardware: Hardware, sites: Mapping[str, SiteEfficiency]) -> SiteEfficiency | None:
+        """Return the site's efficiencies of these GPUs: parts of the catalogue's rates, which hold of no others."""
+        site = sites.get(hardware.gpu.id)
+        if site is None:
+            return None
+        listed = self._catalogue.gpu(hardware.gpu.id)
+        same = all(getattr(hardware.gpu, name) == getattr(listed, name) for name in CALIBRATED_RATES)
+        return site if same else None
+
+    async def _find_or_plan(self, resolved: _Resolved, answer: Callable[[_Resolved], Answered]) -> PlannedAnswer:
         try:
             return await self.plan(resolved.identity.plan_id)
         except PlanNotFound:
-            stored = await self._off_the_loop(lambda: _computed(lambda: _stored(resolved, answer(resolved))))
+            stored = await self._off_the_loop(lambda: _computed(lambda: _stored(resolved, *answer(resolved))))
         await self._database.plans.put(stored)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(_seen(resolved.model))
@@ -294,7 +335,26 @@ def _asked(request: TrainRequest | InferRequest) -> dict[str, Any]:
     return request.model_dump(mode="json", exclude={"validation"})
 
 
-def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody) -> StoredPlan:
+def _figures(hardware: Hardware) -> dict[str, Any]:
+    return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
+
+
+def _calibration_revision(fleet: tuple[Hardware, ...]) -> str:
+    """Return the revisions of the calibrations that a plan rests on, each once, or the word for none."""
+    revisions = dict.fromkeys(hardware.site.revision for hardware in fleet if hardware.site is not None)
+    return "+".join(revisions) or UNCALIBRATED
+
+
+def _only(fleet: tuple[Hardware, ...], asked: HardwareRequest) -> Hardware:
+    """Return the one kind of GPUs that a serving request may name."""
+    if isinstance(asked, Fleet):
+        raise NotYetAvailable(
+            "A fleet is not planned for serving yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
+        )
+    return fleet[0]
+
+
+def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody, hardware: Hardware) -> StoredPlan:
     framework = body.plan.layout.framework if isinstance(body, TrainPlanBody) else body.plan.settings.engine
     return StoredPlan(
         **dataclasses.asdict(resolved.identity),
@@ -304,7 +364,7 @@ def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody) -> StoredP
         verdict=body.verdict,
         summary=body.summary,
         model=resolved.model.name,
-        gpu=resolved.hardware.gpu.id,
+        gpu=hardware.gpu.id,
         gpus=body.plan.layout.gpus,
         framework=framework,
         model_config=resolved.model.config,

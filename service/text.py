@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.persistence.records import Job, Page, PlanSummary
+from service.text_choices import choices_text
 from service.text_tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
 
@@ -15,6 +16,7 @@ def plan_text(body: Mapping[str, Any]) -> str:
     sections = [f"Plan {body['plan_id']}  ({body['kind']}): {body['verdict']}\n{wrapped(body['summary'])}"]
     sections += _training(body) if body["kind"] == "train" else _serving(body)
     sections += [
+        *choices_text(body),
         _advice(body["advice"]),
         _launch(body["artifacts"]),
         notes("Assumptions", body["assumptions"]),
@@ -137,10 +139,26 @@ def _run_facts(run: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         ("GPU-hours", None if run["gpu_hours"] is None else f"{run['gpu_hours']:,.0f}"),
         ("cost", None if cost is None else f"${cost:,.0f}"),
         ("checkpoint", gib(run["checkpoint_bytes"])),
-        ("checkpoint every", seconds_text(run["checkpoint_interval_seconds"])),
+        ("checkpoint every", seconds_text(run["checkpoint_interval_daly_seconds"])),
         ("failures a day", f"{run['failures_per_day']:.3g}"),
         ("goodput", None if run["goodput"] is None else f"{100 * run['goodput']:.1f} %"),
+        *(
+            (f"with {way['name']}", f"{100 * way['goodput']:.1f} %")
+            for way in run["recovery"]
+            if way["goodput"] is not None
+        ),
+        ("time with failures", seconds_text(run["expected_seconds"])),
+        ("spare nodes", _spares(run["spare_nodes"])),
     )
+
+
+def _spares(spare: Mapping[str, Any] | None) -> str | None:
+    if spare is None:
+        return None
+    target = f"{100 * spare['target_availability']:g} %"
+    if spare["spares"] is None:
+        return f"not even {spare['nodes']} make {target}"
+    return f"{spare['spares']} beside {spare['nodes']}, up {100 * spare['availability']:.4g} % of the time"
 
 
 def _training_layout(layout: Mapping[str, Any]) -> str:

@@ -16,13 +16,14 @@ from api.negotiation import WantsText
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
-from planners.errors import NotYetAvailable, UnknownGpu, UnknownModel
+from planners.errors import UnknownGpu, UnknownModel
 from planners.formats import FORMATS, NumberFormat
 from planners.hardware import Gpu
+from service.calibrating import CalibrationReport
 from service.catalogue_pages import GpuList, ModelList
 from service.model_description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
 from service.model_text import model_text
-from service.requests.measurements import CalibrationRequest
+from service.requests.calibration import CalibrationRequest
 from service.requests.models import DescribeRequest
 from service.requests.values import MOST_SEQUENCE_TOKENS
 
@@ -126,17 +127,56 @@ async def get_hardware(services: Running, id: GpuId) -> Gpu | Response:  # noqa:
 
 @router.put(
     "/hardware/{id}/calibration",
-    summary="Fit a site's own efficiencies (not there yet)",
-    response_model=None,
-    responses=problem_responses(400, 404, 413, 415, 422, 500, 501),
+    summary="Fit a site's own efficiencies to its measurements",
+    response_model=CalibrationReport,
+    responses=problem_responses(400, 403, 404, 413, 415, 422, 500, 501, 502, 503, 504),
 )
-async def calibrate(services: Running, id: GpuId, request: CalibrationRequest) -> Response:  # noqa: A002, ARG001
-    """Answers 501: measurements can be reported, and are not fitted to yet."""
+async def calibrate(
+    services: Running,
+    id: GpuId,  # noqa: A002 - as on the wire
+    request: Annotated[CalibrationRequest, Body(openapi_examples=examples.CALIBRATION)],
+) -> CalibrationReport | Response:
+    """Replaces the calibration in force: later training plans on this GPU rest on it and name its revision.
+
+    Few measurements move little: what they say of each fraction is its `resolution`, and what ships decides the rest.
+    """
     try:
-        services.catalogue.gpu(id)
+        gpu = services.catalogue.gpu(id)
     except UnknownGpu as error:
         return problem_of(error, status=HTTPStatus.NOT_FOUND)
-    raise NotYetAvailable("Fitting efficiencies to measurements is not there yet; report them to POST /measurements.")
+    return await services.calibrations.calibrate(gpu, request)
+
+
+@router.get(
+    "/hardware/{id}/calibration",
+    summary="Return a GPU's calibration in force",
+    response_model=CalibrationReport,
+    responses=problem_responses(400, 404, 422, 500, 503),
+)
+async def get_calibration(services: Running, id: GpuId) -> CalibrationReport | Response:  # noqa: A002 - as on the wire
+    """By id or alias; 404 where the shipped efficiencies hold."""
+    try:
+        gpu = services.catalogue.gpu(id)
+    except UnknownGpu as error:
+        return problem_of(error, status=HTTPStatus.NOT_FOUND)
+    return await services.calibrations.report(gpu)
+
+
+@router.delete(
+    "/hardware/{id}/calibration",
+    summary="Forget a GPU's calibration",
+    status_code=HTTPStatus.NO_CONTENT,
+    response_model=None,
+    responses=problem_responses(400, 404, 422, 500, 503),
+)
+async def delete_calibration(services: Running, id: GpuId) -> Response:  # noqa: A002 - as on the wire
+    """From then on the shipped efficiencies hold; plans already made stay as they are."""
+    try:
+        gpu = services.catalogue.gpu(id)
+    except UnknownGpu as error:
+        return problem_of(error, status=HTTPStatus.NOT_FOUND)
+    await services.calibrations.remove(gpu)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 @router.get(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -16,6 +18,7 @@ from planners.layout.candidates import (
     Candidates,
     IntArray,
 )
+from planners.layout.objectives import wants_fewest_gpus
 from planners.memory.job import Job
 from planners.questions import LayoutRequest, TrainingQuestion
 
@@ -95,14 +98,14 @@ def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
         return [np.array([count.minimum])]
     within = [number for number in range(1, node + 1) if count.minimum <= number <= count.maximum]
     nodes = [node * number for number in range(2, count.maximum // node + 1) if node * number >= count.minimum]
-    if not count.is_free:
+    if not wants_fewest_gpus(question):
         thinned = (
             nodes
             if len(nodes) <= MOST_NODE_COUNTS
             else [number for number in nodes if _is_power_of_two(number // node)]
         )
         ends = [count.minimum, count.maximum]
-        return [np.array(sorted({*within, *thinned, *ends}))]
+        return [np.array(sorted({*within, *thinned, *ends, *_multiples_of_fixed(question)}))]
     batches = [np.array(within)] if within else []
     for octave in range(1, count.maximum.bit_length()):
         # Below 16 nodes every count, above that eight counts an octave.
@@ -111,7 +114,21 @@ def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
         kept = [number for number in some if count.minimum <= number <= count.maximum]
         if kept:
             batches.append(np.array(kept))
-    return batches or [np.array([count.minimum])]
+    # Who named a range means its ends too, whole nodes or not.
+    ends = [] if count.is_free else [count.minimum, count.maximum]
+    lone = [np.array([end]) for end in ends if not any((batch == end).any() for batch in batches)]
+    return sorted((*batches, *lone), key=lambda batch: int(batch[0])) or [np.array([count.minimum])]
+
+
+def _multiples_of_fixed(question: TrainingQuestion) -> Iterator[int]:
+    """Yield what the fixed degrees multiply to, doubled again and again: no power of two is a multiple of 3."""
+    request, count = question.layout, question.hardware.gpus
+    degrees = (request.data_parallel, request.tensor_parallel, request.pipeline_parallel, request.context_parallel)
+    number = math.prod(degree for degree in degrees if degree is not None)
+    while number <= count.maximum:
+        if number >= count.minimum:
+            yield number
+        number *= 2
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.hardware import GpuCount
 from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES
+from planners.layout.violations import Violation
 from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
 
@@ -14,30 +17,45 @@ HIGHEST_ZERO_STAGE = 3
 
 
 def check_fixed(question: TrainingQuestion) -> None:
-    """Raise `ImpossibleLayout` with the field where a fixed layout can exist on no framework."""
-    _check_ranges(question)
-    _check_product(question)
-    request, model = question.layout, question.model
-    tensor = request.tensor_parallel or 1
-    for name, count in (("attention heads", model.attention_heads), ("key-value heads", model.key_value_heads)):
-        if count % tensor:
-            raise _impossible(
-                "tensor_parallel", "heads_divide", f"tensor_parallel {tensor} does not divide the {count} {name}."
-            )
-    chunks = (request.pipeline_parallel or 1) * (request.virtual_pipeline or 1)
-    if chunks > model.num_layers:
-        raise _impossible(
-            "pipeline_parallel",
-            "stages_have_layers",
-            f"{chunks} pipeline chunks need more than {model.num_layers} layers.",
-        )
-    _check_batch(question)
-    _check_groups(question)
+    """Raise `ImpossibleLayout` with every contradiction where a fixed layout can exist on no framework."""
+    check_values(question)
+    violations = fixed_violations(question)
+    if violations:
+        raise impossible(violations)
+
+
+def fixed_violations(question: TrainingQuestion) -> tuple[Violation, ...]:
+    """Return every rule that the fixed degrees break whatever the others are."""
+    return (
+        *_ranges(question),
+        *_product(question),
+        *_heads(question),
+        *_chunks(question),
+        *_batch(question),
+        *_groups(question),
+    )
+
+
+def impossible(violations: Sequence[Violation]) -> ImpossibleLayout:
+    """Return the error of broken rules: the first one's words and field, and all of them beside."""
+    first = violations[0]
+    return ImpossibleLayout(
+        first.detail,
+        rule=first.rule,
+        pointer=first.pointer,
+        broken=tuple(BrokenRule(rule=each.rule, detail=each.detail, pointer=each.pointer) for each in violations),
+    )
 
 
 def check_framework(question: TrainingQuestion, profile: Profile) -> str | None:
     """Return the pointer of a fixed choice that a framework cannot have, or None."""
-    can, request = profile.can, question.layout
+    return next((violation.pointer for violation in framework_violations(question, profile)), None)
+
+
+def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[Violation, ...]:
+    """Return every fixed choice that a framework cannot have."""
+    can, request, name = profile.can, question.layout, profile.name
+    found: list[tuple[str, str]] = []
     for able, field in (
         (can.tensor_parallel, "tensor_parallel"),
         (can.pipeline_parallel, "pipeline_parallel"),
@@ -45,33 +63,29 @@ def check_framework(question: TrainingQuestion, profile: Profile) -> str | None:
         (can.context_parallel, "context_parallel"),
         (can.expert_parallel, "expert_parallel"),
     ):
-        if not able and (getattr(request, field) or 1) > 1:
-            return f"/layout/{field}"
+        degree = getattr(request, field) or 1
+        if not able and degree > 1:
+            found.append((field, f"{name} has no {field}, and {degree} is fixed."))
     if request.zero_stage is not None and request.zero_stage not in can.zero_stages:
-        return "/layout/zero_stage"
+        known = ", ".join(str(stage) for stage in can.zero_stages)
+        found.append(("zero_stage", f"{name} has ZeRO stage {known}, not {request.zero_stage}."))
     if request.offload is not None and request.offload not in can.offload:
-        return "/layout/offload"
+        found.append(("offload", f"{name} has offload {', '.join(can.offload)}, not {request.offload}."))
     if request.sequence_parallel and not any(can.sequence_parallel):
-        return "/layout/sequence_parallel"
+        found.append(("sequence_parallel", f"{name} has no sequence parallelism."))
     if question.fused_cross_entropy and not can.fused_cross_entropy:
-        return "/training/fused_cross_entropy"
+        found.append(("fused_cross_entropy", f"{name} has no fused cross-entropy."))
     wanted = question.recompute
     if wanted is not None:
         needed = "full_layers" if wanted.full_layers is not None else wanted.mode
         if needed not in can.recompute:
-            return "/training/recompute"
-    return None
+            found.append(("recompute", f"{name} has recompute {', '.join(can.recompute)}, not {needed}."))
+    return tuple(Violation(rule="framework", field=field, detail=detail) for field, detail in found)
 
 
-def _check_ranges(question: TrainingQuestion) -> None:
+def check_values(question: TrainingQuestion) -> None:
+    """Raise where a fixed value is no layout's at all, or is not planned yet."""
     request = question.layout
-    for field in (*DEGREES, "virtual_pipeline", "expert_parallel", "shard_group"):
-        value = getattr(request, field)
-        if value is not None and value < 1:
-            raise _impossible(field, "degrees_are_positive", f"{field} must be at least 1, not {value}.")
-    stage = request.zero_stage
-    if stage is not None and not 0 <= stage <= HIGHEST_ZERO_STAGE:
-        raise _impossible("zero_stage", "zero_stage_exists", f"zero_stage must be from 0 to 3, not {stage}.")
     if request.offload is not None and request.offload not in OFFLOAD_TARGETS:
         raise InvalidQuestion(f"offload must be one of {', '.join(OFFLOAD_TARGETS)}.", pointer="/layout/offload")
     if request.offload_target not in (None, "cpu"):
@@ -83,61 +97,113 @@ def _check_ranges(question: TrainingQuestion) -> None:
     full_layers = question.recompute.full_layers if question.recompute else None
     if full_layers is not None and full_layers < 1:
         raise InvalidQuestion("full_layers must be at least 1.", pointer="/training/recompute/full_layers")
-
-
-def _check_product(question: TrainingQuestion) -> None:
-    """Raise when the degrees cannot multiply to the number of GPUs."""
-    fixed = {field: getattr(question.layout, field) for field in DEGREES if getattr(question.layout, field) is not None}
-    product = math.prod(fixed.values())
-    count = question.hardware.gpus
-    shown = " x ".join(f"{field} {value}" for field, value in fixed.items())
-    if len(fixed) == len(DEGREES) and not count.minimum <= product <= count.maximum:
-        raise _impossible(
-            "", "degrees_multiply_to_gpus", f"{shown} = {product}, and there are {_counted(question)} GPUs."
-        )
-    if product > count.maximum:
-        raise _impossible("", "degrees_multiply_to_gpus", f"{shown} = {product} exceeds {_counted(question)} GPUs.")
-    if count.minimum == count.maximum and count.minimum % product:
-        raise _impossible("", "degrees_multiply_to_gpus", f"{shown} = {product} does not divide {count.minimum} GPUs.")
-
-
-def _check_batch(question: TrainingQuestion) -> None:
-    data = question.layout.data_parallel or 1
-    micro = 1 if question.micro_batch_size is None else question.micro_batch_size
-    if micro < 1:
+    if question.micro_batch_size is not None and question.micro_batch_size < 1:
         raise InvalidQuestion("micro_batch_size must be at least 1.", pointer="/training/micro_batch_size")
-    if question.global_batch_size % (data * micro):
-        field = "data_parallel" if question.layout.data_parallel else ""
-        raise ImpossibleLayout(
-            f"global_batch_size {question.global_batch_size} is no multiple of "
-            f"data_parallel {data} x micro_batch_size {micro}.",
-            rule="batch_divides",
-            pointer=f"/layout/{field}" if field else "/training/micro_batch_size",
+
+
+def _ranges(question: TrainingQuestion) -> Iterator[Violation]:
+    request = question.layout
+    for field in (*DEGREES, "virtual_pipeline", "expert_parallel", "shard_group"):
+        value = getattr(request, field)
+        if value is not None and value < 1:
+            yield Violation(
+                rule="degrees_are_positive", field=field, detail=f"{field} must be at least 1, not {value}."
+            )
+    stage = request.zero_stage
+    if stage is not None and not 0 <= stage <= HIGHEST_ZERO_STAGE:
+        yield Violation(
+            rule="zero_stage_exists", field="zero_stage", detail=f"zero_stage must be from 0 to 3, not {stage}."
         )
 
 
-def _check_groups(question: TrainingQuestion) -> None:
+def _product(question: TrainingQuestion) -> Iterator[Violation]:
+    """Yield the contradiction where the degrees cannot multiply to the number of GPUs."""
+    request = question.layout
+    fixed = {field: getattr(request, field) for field in DEGREES if getattr(request, field) is not None}
+    if any(value < 1 for value in fixed.values()):
+        return
+    count, product = question.hardware.gpus, math.prod(fixed.values())
+    shown = " x ".join(f"{field} {value}" for field, value in fixed.items())
+    named = f"{shown} = {product}" if len(fixed) > 1 else shown
+    if len(fixed) == len(DEGREES) and not count.minimum <= product <= count.maximum:
+        detail = f"{named}, and there are {_counted(question)} GPUs."
+    elif product > count.maximum:
+        detail = f"{named} exceeds {_counted(question)} GPUs."
+    elif count.minimum == count.maximum and count.minimum % product:
+        detail = f"{named} does not divide {count.minimum} GPUs."
+    else:
+        return
+    yield Violation(rule="degrees_multiply_to_gpus", field=_at_fault(fixed, count), detail=detail)
+
+
+def _at_fault(fixed: Mapping[str, int], count: GpuCount) -> str:
+    """Return the one degree that does not go into the GPUs by itself; empty where none or several do not."""
+    uneven = [
+        field
+        for field, value in fixed.items()
+        if value > count.maximum or (count.minimum == count.maximum and count.minimum % value)
+    ]
+    return uneven[0] if len(uneven) == 1 else ""
+
+
+def _heads(question: TrainingQuestion) -> Iterator[Violation]:
+    tensor, model = question.layout.tensor_parallel or 1, question.model
+    counts = (("attention heads", model.attention_heads), ("key-value heads", model.key_value_heads))
+    uneven = [f"the {count} {name}" for name, count in counts if count % tensor] if tensor > 0 else []
+    if uneven:
+        yield Violation(
+            rule="heads_divide",
+            field="tensor_parallel",
+            detail=f"tensor_parallel {tensor} does not divide {' nor '.join(uneven)}.",
+        )
+
+
+def _chunks(question: TrainingQuestion) -> Iterator[Violation]:
+    stages, virtual = question.layout.pipeline_parallel or 1, question.layout.virtual_pipeline or 1
+    if stages * virtual > question.model.num_layers:
+        yield Violation(
+            rule="stages_have_layers",
+            field="pipeline_parallel" if question.layout.pipeline_parallel else "virtual_pipeline",
+            detail=f"pipeline_parallel {stages} x virtual_pipeline {virtual} = {stages * virtual} pipeline chunks need "
+            f"more than the {question.model.num_layers} layers.",
+        )
+
+
+def _batch(question: TrainingQuestion) -> Iterator[Violation]:
+    data, micro = question.layout.data_parallel or 1, question.micro_batch_size or 1
+    if data > 0 and question.global_batch_size % (data * micro):
+        yield Violation(
+            rule="batch_divides",
+            field="data_parallel" if question.layout.data_parallel else "micro_batch_size",
+            detail=f"global_batch_size {question.global_batch_size} is no multiple of data_parallel {data} x "
+            f"micro_batch_size {micro} = {data * micro}.",
+        )
+
+
+def _groups(question: TrainingQuestion) -> Iterator[Violation]:
     request = question.layout
     data, group = request.data_parallel, request.shard_group
-    if group is not None and data is not None and (group > data or data % group):
-        raise _impossible(
-            "shard_group", "shard_group_divides", f"shard_group {group} does not divide data_parallel {data}."
+    if group is not None and data is not None and group > 0 and (group > data or data % group):
+        yield Violation(
+            rule="shard_group_divides",
+            field="shard_group",
+            detail=f"shard_group {group} does not divide data_parallel {data}.",
         )
     experts = max(weight.experts for block in question.model.layers for weight in block.weights)
     degree = request.expert_parallel or 1
-    if experts % degree:
+    if degree > 0 and experts % degree:
         counted = f"{experts} experts" if experts > 1 else "one feed-forward of a dense model"
-        raise _impossible(
-            "expert_parallel", "experts_divide", f"expert_parallel {degree} does not divide the {counted}."
+        yield Violation(
+            rule="experts_divide",
+            field="expert_parallel",
+            detail=f"expert_parallel {degree} does not divide the {counted}.",
         )
     if request.sequence_parallel and request.tensor_parallel == 1:
-        raise _impossible(
-            "sequence_parallel", "sequence_parallel_needs_tensor", "sequence_parallel needs tensor_parallel above 1."
+        yield Violation(
+            rule="sequence_parallel_needs_tensor",
+            field="sequence_parallel",
+            detail="sequence_parallel needs tensor_parallel above 1, and 1 is fixed.",
         )
-
-
-def _impossible(field: str, rule: str, detail: str) -> ImpossibleLayout:
-    return ImpossibleLayout(detail, rule=rule, pointer=f"/layout/{field}" if field else "/layout")
 
 
 def _counted(question: TrainingQuestion) -> str:

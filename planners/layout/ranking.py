@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import NONE, Candidates, FloatArray
+from planners.layout.objectives import latest_step_seconds, wants_fewest_gpus
 from planners.questions import TrainingQuestion
 
 # Differences below this are within the time model's error, so the simpler layout wins.
@@ -25,13 +26,6 @@ class Ranked:
     seconds: FloatArray
 
 
-def run_steps(question: TrainingQuestion) -> int | None:
-    """Return the optimizer steps of the token budget, or None without one."""
-    if question.tokens is None:
-        return None
-    return math.ceil(question.tokens / (question.global_batch_size * question.sequence_length))
-
-
 def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
     """Return the index of the best layout among those that fit.
 
@@ -41,13 +35,10 @@ def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
     gpus = ranked.layouts.gpus.astype(np.float64)
     fitting = ranked.verdicts > 0
     objective = ranked.seconds
-    steps = run_steps(question)
-    is_late = np.zeros(len(ranked.layouts))
-    by_gpus = question.objective == "fewest_gpus" or question.hardware.gpus.is_free
-    if question.objective == "deadline" and steps is not None and question.deadline_seconds is not None:
-        is_late = (ranked.seconds * steps > question.deadline_seconds).astype(np.float64)
-        by_gpus = not is_late[fitting].all()
-    elif question.objective == "cost":
+    is_late = (ranked.seconds > latest_step_seconds(question)).astype(np.float64)
+    # Where no layout is in time, the fastest comes nearest.
+    by_gpus = wants_fewest_gpus(question) and not is_late[fitting].all()
+    if question.objective == "cost":
         objective = ranked.seconds * gpus
     chosen = fitting & (is_late == is_late[fitting].min())
     if by_gpus:

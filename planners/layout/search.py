@@ -13,12 +13,13 @@ from planners.errors import ImpossibleLayout
 from planners.hardware import Hardware
 from planners.layout.axes import candidate_layouts, gpu_counts
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
+from planners.layout.objectives import has_enough
 from planners.layout.ranking import Ranked, best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
 from planners.questions import TrainingQuestion
-from planners.timing.efficiency import load_efficiency
+from planners.timing.efficiency import efficiency_on
 from planners.timing.step import step_seconds
 
 # Arrays of this many layouts stay in the processor's cache and bound the search's memory.
@@ -64,7 +65,7 @@ def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
                 if not with_offload or (job.profile.can.searches_offload and question.layout.offload is None)
             ]
             pools.extend(pool for pool in batch if len(pool.layouts))
-            if question.hardware.gpus.is_free and _any_fits(batch):
+            if has_enough(question, (pool.seconds for pool in batch)):
                 break
         if _any_fits(pools):
             break
@@ -96,7 +97,7 @@ def _pool(
 
 
 def _evaluated(layouts: Candidates, job: Job, hardware: Hardware) -> Pool:
-    efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
+    efficiency = efficiency_on(job.profile.name, hardware)
     peaks = np.empty(len(layouts))
     seconds = np.full(len(layouts), math.inf)
     judged = np.zeros(len(layouts))

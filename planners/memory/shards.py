@@ -89,14 +89,21 @@ def are_divisible(part: BlockWeights, by: Divisions) -> BoolArray:
 def has_equal_parts(part: BlockWeights, by: Divisions) -> BoolArray:
     """Return where tensor parallelism cuts the matrices evenly; a vocabulary may be padded or cut in ceilings."""
 
-    def is_even(way: Way) -> bool:
-        split = [weight for weight in part.block.weights if weight.split in (Split.COLUMN, Split.ROW)]
-        degree = way.layout.tensor_parallel
-        return _is_divisible(part, way) and all(
-            local(weight, way)[0].stored_elements * degree == weight.elements for weight in split
-        )
+    return by.spread(lambda way: _is_divisible(part, way) and not uneven_matrices(part, way)).astype(bool)
 
-    return by.spread(is_even).astype(bool)
+
+def uneven_matrices(part: BlockWeights, way: Way) -> tuple[Weight, ...]:
+    """Return the matrices that tensor parallelism cuts into unequal parts, or not at all."""
+    split = (weight for weight in part.block.weights if weight.split in (Split.COLUMN, Split.ROW))
+    return tuple(weight for weight in split if not _is_cut_evenly(weight, way))
+
+
+def _is_cut_evenly(weight: Weight, way: Way) -> bool:
+    try:
+        held, _ = local(weight, way)
+    except ImpossibleLayout:
+        return False
+    return held.stored_elements * way.layout.tensor_parallel == weight.elements
 
 
 def split_elements(part: BlockWeights, by: Divisions) -> FloatArray:

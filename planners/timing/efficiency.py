@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from typing import Any, TypeVar
+
+from planners.hardware import Hardware
 
 T = TypeVar("T")
 
@@ -158,6 +160,32 @@ def load_efficiency(framework: str = "reference", gpu_id: str = "") -> Efficienc
     stacks, gpus = _stacks(), _gpus()
     generation = next((gpu for gpu in gpus.values() if gpu_id.startswith(gpu.ids)), gpus[UNKNOWN_GENERATION])
     return Efficiency(gpu=generation, stack=stacks.get(framework, stacks["reference"]), common=_common())
+
+
+def shipped_generations() -> tuple[GpuEfficiency, ...]:
+    """Return the efficiencies of every measured GPU generation."""
+    return tuple(gpu for name, gpu in _gpus().items() if name != UNKNOWN_GENERATION)
+
+
+def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
+    """Return the efficiencies of a framework on these GPUs, the site's own measurements in the place of what ships."""
+    shipped, site = load_efficiency(framework, hardware.gpu.id), hardware.site
+    if site is None:
+        return shipped
+    measured: dict[str, Any] = {**site.fractions, "provenance": site.provenance}
+    gpu = replace(shipped.gpu, **measured)
+    return replace(shipped, gpu=gpu, stack=_with_spread(shipped.stack, site.spread.get(shipped.stack.name, 1.0)))
+
+
+def _with_spread(stack: StackEfficiency, spread: float) -> StackEfficiency:
+    """Return the stack with its bands `spread` times as wide on a logarithmic scale."""
+    return replace(
+        stack,
+        low=stack.low**spread,
+        high=stack.high**spread,
+        expert_low=stack.expert_low**spread,
+        expert_high=stack.expert_high**spread,
+    )
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion
+from planners.hardware import Hardware
 from planners.inference import plan_serving
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
@@ -18,6 +19,7 @@ from service.gpus import resolve_hardware
 from service.models import ModelResolver
 from service.planning import in_stored_formats
 from service.recently_used import RecentlyUsed
+from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 
@@ -48,14 +50,17 @@ class Sizer:
         try:
             if "training" in request:
                 training = TrainRequest.model_validate(request)
-                model = self._models.resolve(training.model)
-                hardware = resolve_hardware(training.hardware, self._catalogue)
-                return plan_training(training.to_question(model.spec, hardware))
+                hardware = self._hardware(training.hardware)
+                return plan_training(training.to_question(self._models.resolve(training.model).spec, hardware))
             serving = InferRequest.model_validate(request)
         except ValidationError as error:
             first = error.errors()[0]
             where = "/" + "/".join(str(step) for step in first["loc"])
             raise InvalidQuestion(f"{first['msg']}.", pointer=where) from error
-        model = self._models.resolve(serving.model)
-        hardware = resolve_hardware(serving.hardware, self._catalogue)
+        model, hardware = self._models.resolve(serving.model), self._hardware(serving.hardware)
         return plan_serving(in_stored_formats(serving, model).to_question(model.spec, hardware))
+
+    def _hardware(self, asked: HardwareRequest) -> Hardware:
+        if isinstance(asked, Fleet):
+            raise InvalidQuestion("One workload runs on one kind of GPU; name it alone.", pointer="/hardware/fleet")
+        return resolve_hardware(asked, self._catalogue)

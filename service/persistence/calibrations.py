@@ -40,6 +40,12 @@ class CalibrationStore:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else Calibration(**row._mapping)
 
+    async def delete(self, gpu: str) -> bool:
+        """Forget every calibration of a GPU; return whether there was any."""
+        forget = sa.delete(hardware_calibrations).where(hardware_calibrations.c.gpu == gpu)
+        async with self._transactions.write() as connection:
+            return (await connection.execute(forget)).rowcount > 0
+
     async def in_force(self) -> dict[str, Calibration]:
         """Return the latest calibration of each GPU that has one."""
         table = hardware_calibrations

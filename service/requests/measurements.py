@@ -1,4 +1,4 @@
-"""`POST /measurements` and `PUT /hardware/{id}/calibration`: what real runs were seen to do."""
+"""`POST /measurements`: what real runs were seen to do."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from service.requests.values import Name, PositiveByteCount, Seconds, Wire
 
 TokensPerSecond = Annotated[float, Field(ge=1e-9, le=1e15)]
 TokenCount = Annotated[int, Field(ge=1, le=2**50)]
-
-MOST_CALIBRATION_RUNS = 1_000
 
 
 class MeasurementRequest(Wire):
@@ -49,9 +47,3 @@ class MeasurementRequest(Wire):
         if self.plan_id is None and None in (self.framework, self.gpu, self.model):
             raise ValueError("needs a plan_id, or framework, gpu and model")
         return self
-
-
-class CalibrationRequest(Wire):
-    """Measured runs to fit one GPU's efficiencies to."""
-
-    measurements: Annotated[list[MeasurementRequest], Field(min_length=1, max_length=MOST_CALIBRATION_RUNS)]

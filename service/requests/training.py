@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from planners.architecture import ModelSpec
 from planners.errors import InvalidQuestion
 from planners.hardware import Hardware
-from planners.questions import LayoutRequest, Lora, Recompute, Resilience, TrainingQuestion
+from planners.questions import LayoutRequest, Lora, NamedLayout, Recompute, Resilience, TrainingQuestion
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import (
@@ -42,6 +42,7 @@ ValidationLevel: TypeAlias = Literal["count", "trace", "device"]
 MOST_LAYERS = 10_000
 MOST_LORA_RANK = 65_536
 MOST_TARGET_MODULES = 100
+MOST_COMPARED = 16
 
 
 class LoraPart(Wire):
@@ -104,12 +105,47 @@ class LayoutPart(Wire):
     offload_target: Literal["cpu", "nvme"] | None = None
 
 
+class ComparedLayout(LayoutPart):
+    """A layout to set beside the plan; what is absent is completed by the best search inside it.
+
+    The degrees stand alone: those under `layout` do not hold for it. The other fields default to the request's own.
+    """
+
+    micro_batch_size: MicroBatch | None = None
+    recompute: RecomputeRef | None = None
+    fused_cross_entropy: bool | None = None
+    framework: Framework | None = None
+
+    def to_named_layout(self) -> NamedLayout:
+        """Return the planner's value of it."""
+        return NamedLayout(
+            layout=LayoutRequest(**self.model_dump(include=set(LayoutPart.model_fields))),
+            micro_batch_size=self.micro_batch_size,
+            recompute=_recompute(self.recompute),
+            fused_cross_entropy=self.fused_cross_entropy,
+            framework=self.framework,
+        )
+
+
 class ResiliencePart(Wire):
     """How often hardware fails, and what a restart costs."""
 
     gpu_failures_per_month: Annotated[float, Field(ge=0, lt=1)] = Resilience().gpu_failures_per_month
-    restart_seconds: Seconds | None = None
+    restart_seconds: Annotated[
+        Seconds | None,
+        Field(description="From a failure until processes run again; reading the checkpoint comes on top."),
+    ] = None
+    warm_up_seconds: Annotated[
+        Seconds | None, Field(description="After a restart, until steps are as fast as before.")
+    ] = None
     checkpoint_bytes_per_second: Rate | None = None
+    target_availability: Annotated[
+        float | None,
+        Field(ge=0.5, le=0.999999, description="The part of the time for which enough nodes are to be up."),
+    ] = None
+    repair_seconds: Annotated[
+        Seconds | None, Field(description="Until a failed node is back or replaced; needed for target_availability.")
+    ] = None
 
 
 class TrainRequest(Wire):
@@ -123,6 +159,14 @@ class TrainRequest(Wire):
     deadline_seconds: Seconds | None = None
     framework: Framework = "any"
     resilience: ResiliencePart = ResiliencePart()
+    compare: Annotated[
+        list[ComparedLayout],
+        Field(
+            max_length=MOST_COMPARED,
+            default_factory=list,
+            description="Layouts, partial or whole, to say of why they are not the plan: `comparisons` of the answer.",
+        ),
+    ]
     # The wire calls it `validate`, which is a method of every Pydantic model.
     validation: Annotated[Literal["none", "count", "trace", "device"], Field(alias="validate")] = "none"
 
@@ -138,34 +182,32 @@ class TrainRequest(Wire):
                 f"objective {self.objective!r} keeps no deadline. Say objective 'deadline', or leave it away.",
                 pointer="/deadline_seconds",
             )
+        if self.resilience.repair_seconds is not None and self.resilience.target_availability is None:
+            raise InvalidQuestion(
+                "repair_seconds serves to find spare nodes. Say target_availability, or leave it away.",
+                pointer="/resilience/repair_seconds",
+            )
 
     def to_question(self, model: ModelSpec, hardware: Hardware) -> TrainingQuestion:
         """Return the planner's question; raises InvalidQuestion for what nothing asked for would read."""
-        training = self.training
         self.refuse_what_nothing_reads()
         return TrainingQuestion(
             model=model,
             hardware=hardware,
-            method=training.method,
-            precision=training.precision,
-            optimizer=training.optimizer,
-            sequence_length=training.sequence_length,
-            global_batch_size=training.global_batch_size,
-            tokens=training.tokens,
-            gradient_dtype=training.gradient_dtype,
-            optimizer_state_dtype=training.optimizer_state_dtype,
-            micro_batch_size=training.micro_batch_size,
-            recompute=_recompute(training.recompute),
-            activation_offload=training.activation_offload,
-            fused_cross_entropy=training.fused_cross_entropy,
-            attention=training.attention,
-            lora=_lora(training.lora),
+            **training_fields(self.training),
             layout=LayoutRequest(**self.layout.model_dump()),
             objective=self.objective,
             deadline_seconds=self.deadline_seconds,
             framework=self.framework,
             resilience=Resilience(**self.resilience.model_dump()),
+            compare=tuple(each.to_named_layout() for each in self.compare),
         )
+
+
+def training_fields(asked: TrainingPart) -> dict[str, Any]:
+    """Return the fields of a planner's question that the job itself decides."""
+    same = asked.model_dump(exclude={"lora", "recompute"})
+    return {**same, "recompute": _recompute(asked.recompute), "lora": _lora(asked.lora)}
 
 
 def _recompute(asked: RecomputeMode | FullLayers | None) -> Recompute | None:

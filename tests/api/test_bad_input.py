@@ -180,7 +180,7 @@ async def test_an_address_with_a_character_that_is_none(client: httpx.AsyncClien
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
-        (train(hardware={"fleet": [{"gpu": "h100"}]}), "/hardware/fleet"),
+        (infer(hardware={"fleet": [{"gpu": "h100"}]}), "/hardware/fleet"),
         (train(validate="device"), "/validate"),
         (infer(serving={"speculative": {"tokens": 3, "acceptance_rate": 0.5}}), "/serving/speculative"),
     ],

@@ -97,12 +97,6 @@ async def test_an_unknown_gpu_is_not_found(client: httpx.AsyncClient):
     assert "h100-sxm-80gb" in response.json()["nearest"]
 
 
-@pytest.mark.parametrize(("gpu", "status"), [("h100", 501), ("h1000000", 404)])
-async def test_calibration_is_not_there_yet(client: httpx.AsyncClient, gpu: str, status: int):
-    body = {"measurements": [{"plan_id": "x", "step_seconds": 1.0}]}
-    assert (await client.put(f"/hardware/{gpu}/calibration", json=body)).status_code == status
-
-
 async def test_formats_tell_range_and_digits(client: httpx.AsyncClient):
     formats = {entry["name"]: entry for entry in (await client.get("/formats")).json()["items"]}
     assert formats["fp16"]["largest"] == 65504

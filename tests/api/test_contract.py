@@ -38,6 +38,8 @@ ROUTES = {
     "GET /plans/{plan_id}/artifacts/{name}",
     "GET /formats",
     "PUT /hardware/{id}/calibration",
+    "GET /hardware/{id}/calibration",
+    "DELETE /hardware/{id}/calibration",
     "POST /admission/validate",
     "GET /accuracy",
     "POST /measurements",
@@ -89,6 +91,7 @@ async def test_every_example_is_answered(client: httpx.AsyncClient, method: str,
     if "{plan_id}" in path:
         plan = await client.post("/plan/train", json=train(framework="fsdp2"))
         path = path.replace("{plan_id}", plan.json()["plan_id"])
+    path = path.replace("/hardware/{id}", "/hardware/h100")
     response = await client.request(method, path, json=body)
     assert response.status_code < 300, response.text
 

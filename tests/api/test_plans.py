@@ -137,3 +137,26 @@ async def test_the_trace_of_a_stack_that_no_worker_traces_is_refused_before_it_i
 async def test_the_stored_body_is_json_that_reads_back(client: httpx.AsyncClient):
     plan_id = (await client.post("/plan/infer", json=infer())).json()["plan_id"]
     assert json.loads((await client.get(f"/plans/{plan_id}")).text)["plan_id"] == plan_id
+
+
+async def test_a_fleet_is_planned_on_the_best_of_its_gpus(client: httpx.AsyncClient):
+    entries = [{"gpu": "a100-sxm-80gb", "gpus": 8}, {"gpu": "h100-sxm-80gb", "gpus": 8}]
+    answer = (await client.post("/plan/train", json=train(hardware={"fleet": entries}))).json()
+    assert [entry["gpu"] for entry in answer["fleet"]] == ["h100-sxm-80gb", "a100-sxm-80gb"]
+    assert answer["fleet"][0]["layout"] == answer["plan"]["layout"]
+    listed = (await client.get("/plans", params={"gpu": "h100"})).json()["items"]
+    assert answer["plan_id"] in [item["plan_id"] for item in listed]
+
+
+async def test_named_layouts_are_answered_in_their_order_with_pointers(client: httpx.AsyncClient):
+    asked = train(compare=[{"tensor_parallel": 3}, {"tensor_parallel": 1}])
+    first, second = (await client.post("/plan/train", json=asked)).json()["comparisons"]
+    assert (first["outcome"], first["reasons"][0]["pointer"]) == ("excluded", "/compare/0/tensor_parallel")
+    assert second["outcome"] == "chosen"
+
+
+async def test_a_layout_that_cannot_exist_names_every_rule_it_breaks(client: httpx.AsyncClient):
+    response = await client.post("/plan/train", json=train(layout={"tensor_parallel": 3, "expert_parallel": 2}))
+    assert response.status_code == 422
+    pointers = [error["pointer"] for error in response.json()["errors"]]
+    assert pointers == ["/layout/tensor_parallel", "/layout/tensor_parallel", "/layout/expert_parallel"]

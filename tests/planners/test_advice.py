@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
-from planners.advice import advice_for
+from planners.advice import _changes, advice_for
+from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion
+from planners.huggingface import describe_config
 from planners.questions import Recompute
 from planners.training import plan_training
-from tests.planners.factories import question
+from tests.planners.factories import LLAMA_3_70B, llama, question
 
 
 def changes(asked) -> list[str]:
@@ -24,11 +28,12 @@ def test_advice_comes_in_practitioners_order():
     order = [
         "training.attention",
         "training.micro_batch_size",
+        "training.sequence_length",
         "training.recompute",
         "layout",
         "framework",
         "hardware.gpus",
-        "training.sequence_length",
+        "hardware.gpu",
         "training.method",
     ]
     assert offered
@@ -52,24 +57,108 @@ def test_a_change_that_cannot_be_planned_is_left_out():
     def refuse(asked):
         raise InvalidQuestion("never", pointer="/x")
 
-    assert advice_for(question(gpus=1), refuse) == ()
+    assert advice_for(question(gpus=1), UNFIT, refuse) == ()
+
+
+UNFIT = plan_training(question(gpus=1, framework="megatron", method="full", sequence_length=65_536))
 
 
 def test_a_change_that_does_not_fit_is_left_out():
-    asked = question(gpus=1)
-    unfit = plan_training(asked)
-    assert not unfit.fits
-    assert advice_for(asked, lambda changed: unfit) == ()
+    assert not UNFIT.fits
+    assert advice_for(question(gpus=1), UNFIT, lambda changed: UNFIT) == ()
+
+
+def test_a_change_that_fits_no_better_than_a_tight_plan_is_left_out():
+    tight = replace(UNFIT, verdict="tight")
+    assert advice_for(question(gpus=1), tight, lambda changed: tight) == ()
+    better = advice_for(question(gpus=1), tight, lambda changed: replace(UNFIT, verdict="fits"))
+    assert {offer.verdict for offer in better} == {"fits"}
+
+
+def tried(asked) -> list[dict]:
+    """Return every change that is planned, in its order."""
+    return [dict(change.change) for change in _changes(asked, asked, UNFIT)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "steps"),
+    [
+        ({}, []),
+        ({"zero_stage": 1}, [(2, None), (2, "optimizer"), (3, None), (3, "optimizer"), (3, "optimizer+parameters")]),
+        ({"zero_stage": 2, "offload": "optimizer"}, [(3, None), (3, None), (3, "optimizer+parameters")]),
+        ({"offload": "none"}, [(2, "optimizer"), (3, "optimizer"), (3, "optimizer+parameters")]),
+        ({"zero_stage": 3, "offload": "optimizer+parameters"}, []),
+    ],
+)
+def test_zero_rises_step_by_step_with_offload_between(layout, steps):
+    found = [
+        change for change in tried(question(layout=layout)) if {"layout.zero_stage", "layout.offload"} & set(change)
+    ]
+    now = layout.get("zero_stage")
+    assert [(change.get("layout.zero_stage", now), change.get("layout.offload")) for change in found] == steps
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_wide_precisions_are_advised_to_mix(precision: str):
-    seen = []
+    assert tried(question(gpus=1, precision=precision))[0] == {"training.precision": "bf16-mixed"}
 
-    def record(asked):
-        seen.append(asked.precision)
-        return plan_training(question())
 
-    offered = advice_for(question(gpus=1, precision=precision), record)
-    assert offered[0].change == {"training.precision": "bf16-mixed"}
-    assert seen[0] == "bf16-mixed"
+def test_a_loss_that_keeps_its_logits_is_the_first_to_go():
+    asked = question(gpus=1, fused_cross_entropy=False, precision="fp32", attention="eager", micro_batch_size=4)
+    assert [next(iter(change)) for change in tried(asked)[:4]] == [
+        "training.fused_cross_entropy", "training.precision", "training.attention", "training.micro_batch_size",
+    ]  # fmt: skip
+
+
+def test_differences_are_those_to_the_plan_that_does_not_fit():
+    answer = plan_training(question(framework="fsdp2", gpus=1))
+    for offer in answer.advice:
+        assert offer.peak_bytes_difference == offer.peak_bytes - answer.plan.memory.peak_bytes
+        assert offer.step_seconds_difference == pytest.approx(offer.step_seconds - answer.plan.step.seconds)
+
+
+def test_a_larger_gpu_of_the_catalogue_is_advised_by_name():
+    answer = plan_training(question(framework="fsdp2", gpus=1))
+    advised = next(offer.change["hardware.gpu"] for offer in answer.advice if "hardware.gpu" in offer.change)
+    assert catalogue().gpu(advised).memory_bytes > 85_029_158_912
+
+
+def test_smaller_models_of_the_family_are_tried_from_the_largest_down():
+    large = describe_config(catalogue().model("Qwen/Qwen2.5-32B").config, name="Qwen/Qwen2.5-32B")
+    names = [change["model"] for change in tried(question(model=large)) if "model" in change]
+    assert names == ["Qwen/Qwen2.5-14B", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-3B", "Qwen/Qwen2.5-1.5B"]
+
+
+def test_a_model_of_no_known_family_has_no_smaller_one():
+    assert not [change for change in tried(question()) if "model" in change]
+
+
+def test_a_fixed_degree_is_freed_and_the_chosen_one_named():
+    asked = question(framework="megatron", model=llama(LLAMA_3_70B), gpus=32, layout={"tensor_parallel": 1})
+    offers = [offer.change for offer in plan_training(asked).advice]
+    (freed,) = (change["layout.tensor_parallel"] for change in offers if "layout.tensor_parallel" in change)
+    assert freed > 1
+
+
+def test_where_no_single_change_will_do_they_are_offered_together():
+    # Eager scores, kept logits, micro-batches of four and unsharded states: no one of them alone is too much.
+    asked = question(
+        framework="deepspeed",
+        gpus=8,
+        layout={"zero_stage": 1, "tensor_parallel": 1},
+        fused_cross_entropy=False,
+        attention="eager",
+        micro_batch_size=8,
+        recompute=Recompute(mode="none"),
+    )
+    (offer,) = plan_training(asked).advice
+    assert offer.fits
+    assert {"layout", "framework", "training.attention", "training.micro_batch_size"} <= set(offer.change)
+    assert offer.change["training.micro_batch_size"] >= 1
+
+
+def test_a_tight_plan_is_advised_more_gpus_than_it_has():
+    answer = plan_training(question(gpus=2))
+    assert answer.verdict == "tight"
+    advised = next(offer.change["hardware.gpus"] for offer in answer.advice if "hardware.gpus" in offer.change)
+    assert advised > 2

@@ -16,33 +16,86 @@ def test_failures_a_day_grow_with_the_gpus():
 def test_no_failures_mean_no_checkpoint_is_ever_due():
     between = resilience.mean_seconds_between_failures(1000, 0.0)
     assert math.isinf(between)
-    interval = resilience.checkpoint_interval_seconds(60, between)
+    assert math.isinf(resilience.young_daly_interval_seconds(60, between))
+    interval = resilience.daly_interval_seconds(60, between)
     assert math.isinf(interval)
-    kept = resilience.goodput(
-        interval_seconds=interval, checkpoint_seconds=60, restart_seconds=600, mean_between_failures=between
+    assert goodput(interval=interval, saving=60, recovery=600, between=between) == 1.0
+
+
+def goodput(*, interval: float, saving: float, recovery: float, between: float) -> float:
+    return resilience.goodput(
+        interval_seconds=interval,
+        checkpoint_seconds=saving,
+        recovery_seconds=recovery,
+        mean_between_failures=between,
     )
-    assert kept == 1.0
 
 
 def test_young_daly_is_the_root_of_twice_delta_m():
     # √(2 x 50 s x 32,400 s) = 1,800 s.
-    assert resilience.checkpoint_interval_seconds(50, 32_400) == pytest.approx(1800)
+    assert resilience.young_daly_interval_seconds(50, 32_400) == pytest.approx(1800)
 
 
-def test_goodput_pays_for_saving_restarting_and_half_an_interval():
-    # Saving 50 of 1,850 s; each 32,400 s lose 600 + 900 s.
-    expected = (1 - 50 / 1850) * (1 - 1500 / 32_400)
-    kept = resilience.goodput(
-        interval_seconds=1800, checkpoint_seconds=50, restart_seconds=600, mean_between_failures=32_400
+@pytest.mark.parametrize(("between", "published"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
+def test_daly_s_interval_is_that_of_his_figures(between: float, published: float):
+    # Daly 2006, figures 3 to 5: checkpoints of 5 minutes and failures every 24 h, 6 h and 15 min; printed to two or
+    # three digits.
+    assert resilience.daly_interval_seconds(5, between) == pytest.approx(published, rel=0.006)
+
+
+@pytest.mark.parametrize(("saving", "interval"), [(2.0, 1.0), (3.0, 1.0)])
+def test_checkpoints_as_long_as_two_failures_are_taken_once_a_failure(saving: float, interval: float):
+    assert resilience.daly_interval_seconds(saving, 1.0) == interval
+
+
+def test_the_higher_order_meets_the_first_where_checkpoints_are_short():
+    # x = 1 / 2e8: √x/3 and δ are below 0.01 % of √2e8 = 14,142 s.
+    first, higher = (
+        interval(1.0, 1e8) for interval in (resilience.young_daly_interval_seconds, resilience.daly_interval_seconds)
     )
-    assert kept == pytest.approx(expected)
+    assert higher == pytest.approx(first, rel=1e-4)
 
 
-def test_goodput_is_never_below_zero():
-    lost = resilience.goodput(
-        interval_seconds=1800, checkpoint_seconds=50, restart_seconds=600, mean_between_failures=100
-    )
-    assert lost == 0.0
+def test_goodput_pays_for_saving_restarting_and_work_done_again():
+    # 1,750 s of work and 50 s of saving, M = 36,000 s, R = 600 s: 1750 / (36000 x e^(1/60) x (e^0.05 - 1)) =
+    # 1750 / (36000 x 1.016806 x 0.051271) = 0.93245.
+    assert goodput(interval=1750, saving=50, recovery=600, between=36_000) == pytest.approx(0.93245, abs=1e-5)
+
+
+def test_goodput_falls_to_nothing_and_not_below():
+    assert goodput(interval=1800, saving=50, recovery=600, between=1) == 0.0
+    assert 0.0 < goodput(interval=1800, saving=50, recovery=600, between=300) < 0.01
+
+
+def test_no_other_interval_leaves_more_than_daly_s():
+    best = goodput(interval=resilience.daly_interval_seconds(50, 9000), saving=50, recovery=600, between=9000)
+    for interval in (300, 600, 850, 1100, 2000):
+        assert goodput(interval=interval, saving=50, recovery=600, between=9000) <= best * 1.0001
+
+
+def test_spare_nodes_are_binomial():
+    # Each of 2 nodes up half the time: both 1/4, at least 2 of 3 1/2, at least 2 of 4 11/16.
+    assert resilience.enough_nodes_probability(2, 2, 0.5) == pytest.approx(1 / 4)
+    assert resilience.enough_nodes_probability(2, 3, 0.5) == pytest.approx(1 / 2)
+    assert resilience.enough_nodes_probability(2, 4, 0.5) == pytest.approx(11 / 16)
+
+
+@pytest.mark.parametrize(("target", "spares"), [(0.24, 0), (0.26, 1), (0.49, 1), (0.51, 2), (0.68, 2), (0.69, None)])
+def test_the_fewest_spares_that_reach_the_target_are_found(target: float, spares: int | None):
+    # One failure a second and a second of repair: up half the time.
+    found = resilience.spare_nodes(2, node_failures_per_second=1.0, repair_seconds=1.0, target_availability=target)
+    assert (None if found is None else found[0]) == spares
+
+
+def test_nodes_that_never_fail_need_no_spares():
+    found = resilience.spare_nodes(9, node_failures_per_second=0.0, repair_seconds=1e6, target_availability=0.9999)
+    assert found == (0, 1.0)
+
+
+def test_recovery_is_restart_reading_and_warming_up():
+    assert resilience.recovery_seconds(Resilience(), load_seconds=20) == 620
+    given = Resilience(restart_seconds=5.0, warm_up_seconds=30.0)
+    assert resilience.recovery_seconds(given, load_seconds=20) == 55
 
 
 @pytest.mark.parametrize(("framework", "bytes_a_parameter"), [("reference", 14), ("fsdp2", 12), ("megatron", 14)])

@@ -139,7 +139,7 @@ def test_lora_needs_less_than_full_and_qlora_less_than_lora():
         ({"framework": "fsdp2", "optimizer": "sgd"}, InvalidQuestion, "/training/optimizer"),
         ({"framework": "ddp", "layout": {"tensor_parallel": 2}}, InvalidQuestion, "/layout/tensor_parallel"),
         ({"layout": {"zero_stage": 4}}, ImpossibleLayout, "/layout/zero_stage"),
-        ({"layout": {"tensor_parallel": 7}}, ImpossibleLayout, "/layout"),
+        ({"layout": {"tensor_parallel": 7}}, ImpossibleLayout, "/layout/tensor_parallel"),
     ],
 )
 def test_questions_without_sense_point_at_their_field(changes, error, pointer):

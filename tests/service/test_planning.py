@@ -11,7 +11,9 @@ import pytest
 
 from planners.catalogue import catalogue
 from planners.errors import InvalidModelConfig, InvalidQuestion, UnknownModel
+from planners.hardware import SiteEfficiency
 from service.errors import HubUnreachable, InvalidCheckpoint, PathNotAllowed
+from service.models import ModelResolver
 from service.persistence.database import Database
 from service.planning import PlannedAnswer, PlanningService, PlanningTimedOut
 from service.requests.serving import InferRequest
@@ -22,8 +24,13 @@ from tests.service.hub_server import Answer, running_hub
 from tests.service.safetensors_files import stored, tiny_shapes
 
 
+async def nothing_calibrated() -> dict[str, SiteEfficiency]:
+    return {}
+
+
 def service(database: Database, **settings: Any) -> PlanningService:
-    return PlanningService(database, Settings(**settings), catalogue())
+    given = Settings(**settings)
+    return PlanningService(database, given, catalogue(), ModelResolver(catalogue(), given), nothing_calibrated)
 
 
 async def planned(service: PlanningService, **parts: Any) -> PlannedAnswer:

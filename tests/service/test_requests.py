@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion, NotYetAvailable, UnknownGpu
 from planners.huggingface import describe_config
-from planners.questions import LayoutRequest, Recompute
-from service.gpus import MOST_GPUS_UNASKED, resolve_hardware
+from planners.questions import LayoutRequest, NamedLayout, Recompute
+from service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
 from service.requests.hardware import OneHardware
 from service.requests.jobs import QuantizeRequest, ValidateRequest
 from service.requests.measurements import MeasurementRequest
@@ -237,11 +237,29 @@ def test_a_reserve_of_the_whole_card_leaves_no_question(field: str):
     assert refusal.value.pointer == f"/hardware/{field}"
 
 
-def test_a_fleet_is_not_planned_yet():
-    request = TrainRequest.model_validate(train(hardware={"fleet": [{"gpu": "h100"}, {"gpu": "a100"}]}))
-    with pytest.raises(NotYetAvailable) as refusal:
-        resolve_hardware(request.hardware, catalogue())
-    assert refusal.value.pointer == "/hardware/fleet"
+def test_a_fleet_is_every_kind_of_gpu_in_it():
+    request = TrainRequest.model_validate(train(hardware={"fleet": [{"gpu": "h100"}, {"gpu": "a100-sxm-80gb"}]}))
+    assert [one.gpu.id for one in resolve_fleet(request.hardware, catalogue())] == ["h100-sxm-80gb", "a100-sxm-80gb"]
+
+
+def test_what_is_wrong_in_a_fleet_points_at_its_entry():
+    request = TrainRequest.model_validate(train(hardware={"fleet": [{"gpu": "h100"}, {"gpu": "h100-sxm-88gb"}]}))
+    with pytest.raises(UnknownGpu) as refusal:
+        resolve_fleet(request.hardware, catalogue())
+    assert refusal.value.pointer == "/hardware/fleet/1/gpu"
+
+
+def test_a_compared_layout_takes_the_fields_of_a_layout_and_of_the_training():
+    compared = {"tensor_parallel": 2, "micro_batch_size": 4, "recompute": {"full_layers": 3}, "framework": "megatron"}
+    spec = describe_config(TINY_CONFIG, name="tiny")
+    request = TrainRequest.model_validate(train(compare=[compared]))
+    (named,) = request.to_question(spec, resolve_hardware(request.hardware, catalogue())).compare
+    assert named == NamedLayout(
+        layout=LayoutRequest(tensor_parallel=2),
+        micro_batch_size=4,
+        recompute=Recompute(mode="full", full_layers=3),
+        framework="megatron",
+    )
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from tests.planners.factories import question
 @pytest.mark.parametrize(
     ("layout", "rule", "pointer"),
     [
-        ({"tensor_parallel": 3, "data_parallel": 1}, "degrees_multiply_to_gpus", "/layout"),
-        ({"data_parallel": 16}, "degrees_multiply_to_gpus", "/layout"),
+        ({"tensor_parallel": 3, "data_parallel": 1}, "degrees_multiply_to_gpus", "/layout/tensor_parallel"),
+        ({"tensor_parallel": 4, "pipeline_parallel": 4}, "degrees_multiply_to_gpus", "/layout"),
+        ({"data_parallel": 16}, "degrees_multiply_to_gpus", "/layout/data_parallel"),
         (
             {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 1, "context_parallel": 1},
             "degrees_multiply_to_gpus",
@@ -41,6 +42,19 @@ def test_heads_that_do_not_divide_are_named_with_their_number():
     with pytest.raises(ImpossibleLayout, match="8 key-value heads") as caught:
         check_fixed(question(gpus=16, layout={"tensor_parallel": 16}))
     assert caught.value.pointer == "/layout/tensor_parallel"
+
+
+def test_one_degree_is_named_without_a_product():
+    with pytest.raises(ImpossibleLayout, match=r"^tensor_parallel 3 does not divide 8 GPUs\.$"):
+        check_fixed(question(layout={"tensor_parallel": 3}))
+
+
+def test_all_contradictions_are_raised_together():
+    # 3 goes neither into 8 GPUs nor into 32 and 8 heads, and a dense model has one feed-forward.
+    with pytest.raises(ImpossibleLayout) as caught:
+        check_fixed(question(layout={"tensor_parallel": 3, "expert_parallel": 2}))
+    rules = [broken.rule for broken in caught.value.broken]
+    assert rules == ["degrees_multiply_to_gpus", "heads_divide", "experts_divide"]
 
 
 @pytest.mark.parametrize(("batch", "works"), [(15, False), (16, True), (17, False)])

@@ -3,7 +3,8 @@ import math
 import numpy as np
 
 from planners.layout.candidates import candidates_from_rows
-from planners.layout.ranking import Ranked, best_index, closest_index, complexity, pareto_front, run_steps
+from planners.layout.objectives import run_steps
+from planners.layout.ranking import Ranked, best_index, closest_index, complexity, pareto_front
 from tests.planners.factories import question
 
 G = 1e9

@@ -26,6 +26,14 @@ async def test_a_calibration_put_again_is_in_force_again(database):
     assert (await database.calibrations.find("h100-sxm-80gb")).revision == "one"
 
 
+async def test_what_is_deleted_is_in_force_no_more(database):
+    for revision, gpu in (("one", "a"), ("two", "a"), ("three", "b")):
+        await database.calibrations.put(a_calibration(revision, gpu))
+    assert await database.calibrations.delete("a")
+    assert not await database.calibrations.delete("a")
+    assert list(await database.calibrations.in_force()) == ["b"]
+
+
 async def test_a_gpu_that_was_not_calibrated_has_none(database):
     assert await database.calibrations.find("h100-sxm-80gb") is None
     assert await database.calibrations.find("h100-sxm-80gb", "one") is None

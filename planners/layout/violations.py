@@ -1,0 +1,256 @@
+"""The rules that a layout breaks, each with its numbers and the field at fault.
+
+`fixed.py` knows what contradicts itself in the degrees a client named, without
+any search. Here stand the rules of `rules.py` put into words for layouts that
+were formed: a rule is broken where every layout that could be formed breaks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planners.layout.axes import candidate_layouts, gpu_counts
+from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
+from planners.layout.rules import RULES, Rule
+from planners.memory.job import Job
+from planners.memory.shards import divisions, uneven_matrices
+from planners.questions import TrainingQuestion
+
+TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy")
+# Where the named degrees multiply to no number of GPUs there are, layouts are formed on these multiples of them.
+MULTIPLES_OF_NAMED = (1, 2, 4, 8)
+MOST_NAMED = 3  # kinds of matrices that one message lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """A broken rule; `field` is the degree a client would change, empty where it is none in particular."""
+
+    rule: str
+    field: str
+    detail: str
+
+    @property
+    def pointer(self) -> str:
+        """Return where the field stands in a training request."""
+        return request_pointer(self.field)
+
+
+def request_pointer(field: str) -> str:
+    """Return the JSON pointer of a field in a training request."""
+    if field == "framework":
+        return "/framework"
+    part = "/training" if field in TRAINING_FIELDS else "/layout"
+    return f"{part}/{field}" if field else part
+
+
+def named_fields(question: TrainingQuestion) -> frozenset[str]:
+    """Return the fields of layout and training that the client fixed."""
+    request = question.layout
+    names = {name for name in request.__dataclass_fields__ if getattr(request, name) is not None}
+    return frozenset(names | {name for name in TRAINING_FIELDS if getattr(question, name) is not None})
+
+
+def broken_rules(question: TrainingQuestion, jobs: Sequence[Job]) -> tuple[Violation, ...]:
+    """Return the rules that every layout of the question breaks, in their order.
+
+    Where no rule alone excludes everything, those that exclude anything are
+    returned, each with how many of the layouts break it.
+    """
+    formed = [(job, _formed(question, job)) for job in jobs]
+    formed = [(job, layouts) for job, layouts in formed if len(layouts)]
+    if not formed:
+        return ()
+    counts = {rule.name: sum(_breaking(rule, job, layouts) for job, layouts in formed) for rule in RULES}
+    total = sum(len(layouts) for _, layouts in formed)
+    job, layouts = formed[0]
+    broken = [rule for rule in RULES if counts[rule.name] == total]
+    if broken:
+        return tuple(_violation(rule, job, layouts, question) for rule in broken)
+    return tuple(
+        Violation(
+            rule=rule.name,
+            field=_field(rule, question),
+            detail=f"{counts[rule.name]:,} of {total:,} layouts break a rule: {rule.reason}.",
+        )
+        for rule in RULES
+        if counts[rule.name]
+    )
+
+
+def _formed(question: TrainingQuestion, job: Job) -> Candidates:
+    """Return the layouts of the question, on numbers of GPUs that its degrees can multiply to."""
+    with_offload = question.layout.offload not in (None, "none")
+    count = question.hardware.gpus
+    tried: list[IntArray] = [] if count.is_free else gpu_counts(question)
+    request = question.layout
+    degrees = (request.data_parallel, request.tensor_parallel, request.pipeline_parallel, request.context_parallel)
+    named = int(np.prod([degree for degree in degrees if degree is not None], dtype=np.int64))
+    for gpus in (*tried, named * np.array(MULTIPLES_OF_NAMED)):
+        layouts = candidate_layouts(question, job, gpus, with_offload=with_offload)
+        if len(layouts):
+            break
+    return layouts
+
+
+def _breaking(rule: Rule, job: Job, layouts: Candidates) -> int:
+    obeyed: BoolArray = rule.obeyed(layouts, job)
+    return int(np.count_nonzero(~obeyed))
+
+
+def _violation(rule: Rule, job: Job, layouts: Candidates, question: TrainingQuestion) -> Violation:
+    read, words = DETAILS[rule.name]
+    values = {name: np.unique(getattr(layouts, name)) for name in read}
+    if all(some.size == 1 for some in values.values()):
+        row = {name: int(some[0]) for name, some in values.items()}
+        detail = words(row, job, layouts)
+    else:
+        detail = f"{rule.reason}; none of the {len(layouts):,} layouts that could be formed does."
+    return Violation(rule=rule.name, field=_field(rule, question), detail=detail)
+
+
+def _field(rule: Rule, question: TrainingQuestion) -> str:
+    """Return the field to point at: one the client named and the rule reads, the rule's own first."""
+    named, (read, _) = named_fields(question), DETAILS[rule.name]
+    return next((field for field in (rule.field, *read) if field in named), rule.field)
+
+
+def _heads(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    tensor, model = row["tensor_parallel"], job.model
+    heads = (("attention heads", model.attention_heads), ("key-value heads", model.key_value_heads))
+    uneven = [f"the {count} {name}" for name, count in heads if count % tensor]
+    return f"tensor_parallel {tensor} does not divide {' and '.join(uneven)}."
+
+
+def _matrices(row: Mapping[str, int], job: Job, layouts: Candidates) -> str:
+    tensor = row["tensor_parallel"]
+    one = np.ones(1, dtype=np.int64)
+    (way,) = divisions(replace(layouts.take([0]), expert_parallel=one), one, job).ways
+    uneven = sorted(
+        f"{weight.name.format(layer='*', expert='*')} {tuple(weight.shape)}"
+        for part in job.layers
+        for weight in uneven_matrices(part, way)
+    )
+    kinds = tuple(dict.fromkeys(uneven))
+    others = f" and {len(kinds) - MOST_NAMED} more" if len(kinds) > MOST_NAMED else ""
+    return f"tensor_parallel {tensor} does not cut evenly {', '.join(kinds[:MOST_NAMED])}{others}."
+
+
+def _chunks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    chunks = row["pipeline_parallel"] * row["virtual_pipeline"]
+    return (
+        f"pipeline_parallel {row['pipeline_parallel']} x virtual_pipeline {row['virtual_pipeline']} = {chunks} chunks "
+        f"exceed the {job.model.num_layers} layers."
+    )
+
+
+def _even_chunks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    chunks = row["pipeline_parallel"] * row["virtual_pipeline"]
+    return (
+        f"pipeline_parallel {row['pipeline_parallel']} x virtual_pipeline {row['virtual_pipeline']} = {chunks} chunks "
+        f"do not divide the {job.model.num_layers} layers."
+    )
+
+
+def _batch(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    data, micro = row["data_parallel"], row["micro_batch_size"]
+    return (
+        f"global_batch_size {job.global_batch_size} is no multiple of data_parallel {data} x micro_batch_size {micro} "
+        f"= {data * micro}."
+    )
+
+
+def _rounds(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    stages, virtual = row["pipeline_parallel"], row["virtual_pipeline"]
+    if stages == 1:
+        return f"virtual_pipeline {virtual} needs pipeline_parallel above 1."
+    micro_batches = job.global_batch_size // (row["data_parallel"] * row["micro_batch_size"])
+    return (
+        f"virtual_pipeline {virtual} needs micro-batches in whole rounds of the {stages} stages, and a step has "
+        f"{micro_batches}."
+    )
+
+
+def _sequence(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    context, tensor, length = row["context_parallel"], row["tensor_parallel"], job.sequence_length
+    if context > 1 and length % (2 * context):
+        return f"2 x context_parallel {context} does not divide the sequence of {length} tokens."
+    return (
+        f"context_parallel {context} x tensor_parallel {tensor} = {context * tensor} does not divide the sequence of "
+        f"{length} tokens, which sequence_parallel needs."
+    )
+
+
+def _flash(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    return f"context_parallel {row['context_parallel']} needs flash attention, and attention is {job.attention}."
+
+
+def _tensor_ranks(_row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return "sequence_parallel needs tensor_parallel above 1."
+
+
+def _group(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return f"shard_group {row['shard_group']} does not divide data_parallel {row['data_parallel']}."
+
+
+def _experts(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    degree, ranks = row["expert_parallel"], row["data_parallel"] * row["context_parallel"]
+    counts = {weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1}
+    uneven = [f"the {count} experts" for count in sorted(counts) if count % degree]
+    if not counts:
+        uneven = ["the one feed-forward of a dense model"]
+    if ranks % degree:
+        uneven.append(f"data_parallel x context_parallel = {ranks}")
+    return f"expert_parallel {degree} does not divide {' and '.join(uneven)}."
+
+
+def _expert_shards(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    ranks, degree = row["shard_group"], row["expert_parallel"]
+    if ranks % degree:
+        return f"shard_group {ranks} does not divide over expert_parallel {degree}."
+    return (
+        f"{job.profile.name} cuts each expert over shard_group {ranks} / expert_parallel {degree}, which leaves a rest."
+    )
+
+
+def _sharded_offload(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return f"offload {OFFLOAD_TARGETS[row['offload']]} needs zero_stage 3, not {row['zero_stage']}."
+
+
+def _framework(_row: Mapping[str, int], job: Job, layouts: Candidates) -> str:
+    modes = {RECOMPUTE_MODES[mode] for mode in np.unique(layouts.recompute).tolist()}
+    return (
+        f"{job.profile.name} does not run these degrees together: ZeRO {_values(layouts.zero_stage)}, tensor "
+        f"{_values(layouts.tensor_parallel)}, pipeline {_values(layouts.pipeline_parallel)}, context "
+        f"{_values(layouts.context_parallel)}, shard group {_values(layouts.shard_group)}, recompute "
+        f"{'/'.join(sorted(modes))}."
+    )
+
+
+def _values(column: IntArray) -> str:
+    return "/".join(str(value) for value in np.unique(column).tolist())
+
+
+# For each rule the degrees it reads and its words for one layout.
+DETAILS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, int], Job, Candidates], str]]] = {
+    "framework": ((), _framework),
+    "heads_divide": (("tensor_parallel",), _heads),
+    "matrices_divide": (("tensor_parallel",), _matrices),
+    "stages_have_layers": (("pipeline_parallel", "virtual_pipeline"), _chunks),
+    "stages_are_even": (("pipeline_parallel", "virtual_pipeline"), _even_chunks),
+    "batch_divides": (("data_parallel", "micro_batch_size"), _batch),
+    "interleaving_needs_pipeline": (
+        ("virtual_pipeline", "pipeline_parallel", "data_parallel", "micro_batch_size"),
+        _rounds,
+    ),
+    "sequence_divides": (("context_parallel", "tensor_parallel"), _sequence),
+    "context_needs_flash": (("context_parallel",), _flash),
+    "sequence_parallel_needs_tensor": ((), _tensor_ranks),
+    "shard_group_divides": (("shard_group", "data_parallel"), _group),
+    "experts_divide": (("expert_parallel", "data_parallel", "context_parallel"), _experts),
+    "expert_shards_exist": (("shard_group", "expert_parallel"), _expert_shards),
+    "offload_needs_sharding": (("offload", "zero_stage"), _sharded_offload),
+}

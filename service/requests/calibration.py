@@ -1,0 +1,112 @@
+"""`PUT /hardware/{id}/calibration`: what a site measured of its GPUs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from service.requests.hardware import RateFormat
+from service.requests.models import ModelRef
+from service.requests.training import Framework, LayoutPart, TrainingPart
+from service.requests.values import (
+    MOST_BYTES,
+    Degree,
+    GpusPerNode,
+    Name,
+    PositiveByteCount,
+    Rate,
+    Seconds,
+    Wire,
+    whole,
+)
+
+MOST_CALIBRATION_RUNS = 200
+MOST_MICROBENCHMARKS = 200
+MOST_MATRIX_SIDE = 2**24
+MOST_TOKENS_PER_SECOND = 1e15
+
+MatrixSide: TypeAlias = Annotated[int, *whole(least=1, most=MOST_MATRIX_SIDE)]
+
+
+class MeasuredJob(Wire):
+    """A run that was not planned here; degrees that are absent are taken as the search would have them."""
+
+    model: ModelRef
+    framework: Framework
+    training: TrainingPart
+    layout: LayoutPart = LayoutPart()
+    gpus: Degree
+    gpus_per_node: GpusPerNode | None = None
+
+
+class CalibrationRun(Wire):
+    """One measured run of a stored plan, or of a job described here."""
+
+    plan_id: Name | None = None
+    run: MeasuredJob | None = None
+    step_seconds: Seconds | None = None
+    tokens_per_second: Annotated[float, Field(gt=0, le=MOST_TOKENS_PER_SECOND)] | None = None
+    peak_bytes: PositiveByteCount | None = None
+
+    @model_validator(mode="after")
+    def _must_be_one_run_with_one_time(self) -> CalibrationRun:
+        if (self.plan_id is None) == (self.run is None):
+            raise ValueError("needs a plan_id or a run, and not both")
+        if (self.step_seconds is None) == (self.tokens_per_second is None):
+            raise ValueError("needs step_seconds or tokens_per_second of the whole job, and not both")
+        return self
+
+
+class MatmulBenchmark(Wire):
+    """A product of rows x inputs and inputs x outputs; two operations a multiply-add."""
+
+    kind: Literal["matmul"]
+    rows: MatrixSide
+    inputs: MatrixSide
+    outputs: MatrixSide
+    format: RateFormat = "bf16"
+    flops_per_second: Rate
+
+
+class MemoryBenchmark(Wire):
+    """An element-wise kernel on large tensors: bytes read and written in a second."""
+
+    kind: Literal["memory"]
+    bytes_per_second: Rate
+
+
+class AttentionBenchmark(Wire):
+    """Flash attention's forward pass on long sequences; only operations under the causal mask count."""
+
+    kind: Literal["attention"]
+    format: RateFormat = "bf16"
+    flops_per_second: Rate
+
+
+class AllReduceBenchmark(Wire):
+    """One all-reduce of a message among neighbouring ranks."""
+
+    kind: Literal["all_reduce"]
+    message_bytes: Annotated[int, *whole(least=1, most=MOST_BYTES)]
+    ranks: Annotated[int, *whole(least=2, most=1_000_000)]
+    gpus_per_node: GpusPerNode | None = None
+    seconds: Seconds
+
+
+Microbenchmark: TypeAlias = Annotated[
+    MatmulBenchmark | MemoryBenchmark | AttentionBenchmark | AllReduceBenchmark, Field(discriminator="kind")
+]
+
+
+class CalibrationRequest(Wire):
+    """Measurements of one kind of GPU to fit its efficiencies to."""
+
+    measurements: Annotated[list[CalibrationRun], Field(max_length=MOST_CALIBRATION_RUNS, default_factory=list)]
+    microbenchmarks: Annotated[list[Microbenchmark], Field(max_length=MOST_MICROBENCHMARKS, default_factory=list)]
+
+    @model_validator(mode="after")
+    def _must_measure_something(self) -> CalibrationRequest:
+        if not (self.measurements or self.microbenchmarks):
+            raise ValueError("measures nothing: give measurements of runs, or microbenchmarks")
+        return self

@@ -1,0 +1,103 @@
+"""The command against a server that answers as the service does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from cli.calibrate import report_text, run_calibrate
+
+REPORT = {
+    "gpu": "h100-sxm-80gb",
+    "revision": "abc",
+    "fractions": [
+        {"name": "link_fraction", "shipped": 0.75, "fitted": 0.7, "resolution": 0.9, "is_identifiable": True},
+        {"name": "network_fraction", "shipped": 0.75, "fitted": 0.75, "resolution": 0.0, "is_identifiable": False},
+    ],
+    "observations": [
+        {
+            "what": "A run", "measured_seconds": 2.0, "shipped_seconds": 1.0, "fitted_seconds": 1.9,
+            "left_out_seconds": 1.5,
+        }
+    ],
+    "error_shipped": {"mean_absolute": 0.5},
+    "error_fitted": {"mean_absolute": 0.05},
+    "error_left_out": {"mean_absolute": 0.25},
+}  # fmt: skip
+
+
+@contextmanager
+def answering(status: int, body: object, kind: str = "application/json") -> Iterator[tuple[str, list[str]]]:
+    """Yield a URL on loopback that gives one answer to all, and the paths it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["content-length"]))
+            sent = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(sent)))
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, *_words: object) -> None:
+            """Stay silent."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "measured.json"
+    path.write_text('{"microbenchmarks": []}')
+    return path
+
+
+def test_a_report_is_printed_as_tables(file: Path, capsys: pytest.CaptureFixture[str]):
+    with answering(200, REPORT) as (url, asked):
+        assert run_calibrate(url, "h100 sxm", file) == 0
+    assert asked == ["/hardware/h100%20sxm/calibration"]
+    text = capsys.readouterr().out
+    assert "50.0 % before, 5.0 % after, 25.0 % on measurements left out" in text
+    assert "mostly as shipped" in text
+
+
+def test_a_refusal_names_the_measurement(file: Path, capsys: pytest.CaptureFixture[str]):
+    problem = {"detail": "It is absurd.", "errors": [{"pointer": "/microbenchmarks/0", "detail": "It is absurd."}]}
+    with answering(422, problem, "application/problem+json") as (url, _):
+        assert run_calibrate(url, "h100", file) == 1
+    assert "/microbenchmarks/0: It is absurd." in capsys.readouterr().err
+
+
+def test_a_server_that_is_another_is_quoted(file: Path, capsys: pytest.CaptureFixture[str]):
+    with answering(500, "oh") as (url, _):
+        assert run_calibrate(url, "h100", file) == 1
+    assert "500" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_calibrate("http://127.0.0.1:1", "h100", tmp_path / "none.json") == 2
+    assert "none.json" in capsys.readouterr().err
+
+
+def test_without_a_service_the_way_out_is_named(file: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_calibrate("http://127.0.0.1:1", "h100", file) == 2
+    assert "make serve" in capsys.readouterr().err
+
+
+def test_fractions_that_ship_are_told_from_those_that_were_measured():
+    lines = report_text(REPORT).splitlines()
+    assert next(line for line in lines if line.lstrip().startswith("link")).rstrip().endswith("0.90")
