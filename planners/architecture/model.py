@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import repeat
 
 from planners.architecture.operation import Operation, Tensor
 from planners.architecture.sequence_state import KvState
@@ -117,8 +116,8 @@ class ModelSpec:
                         yield name, weight
                         continue
                     before, after = name.split("{expert}")
-                    names = [before + number + after for number in map(str, range(weight.tensors))]
-                    yield from zip(names, repeat(weight), strict=False)
+                    for expert in range(weight.tensors):
+                        yield f"{before}{expert}{after}", weight
 
     def forward_flops_per_token(self, context_tokens: float) -> float:
         """Return the operations of one token's forward pass, the head included."""
