@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from planners.architecture import Block, KvState, ModelSpec
-from planners.catalogue import StoredFormats
 from planners.formats import bytes_per_parameter
+from planners.huggingface.stored_formats import StoredFormats
 from service.checkpoint_comparison import CheckpointReport
 from service.models import ResolvedModel
 
@@ -105,7 +105,7 @@ class FlopsDescription:
 class ModelDescription:
     """A model; `id` is its catalogue id, or the name it was given.
 
-    `stored` are the formats of the checkpoint, where the name is a quantized re-upload's.
+    `stored` are the formats of the checkpoint, where its name or its config says that it is quantized.
     """
 
     id: str

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from planners.architecture import ModelSpec
-from planners.catalogue import Catalogue, StoredFormats, typical_config
+from planners.catalogue import Catalogue, typical_config
 from planners.errors import PlimsollError
 from planners.huggingface import describe_config
+from planners.huggingface.stored_formats import StoredFormats, stored_formats
 from service.allowed_paths import allowed_path
 from service.canonical import canonical_json
 from service.checkpoint_comparison import CheckpointReport, checkpoint_report
@@ -39,7 +40,7 @@ class ResolvedModel:
     `assumptions` are the description's and those of how it was found. `is_listed`
     says whether the catalogue knows it by `name`. `checkpoint` compares it with the
     safetensors of the folder it was read from, where there are any; `stored` are the
-    formats of a quantized re-upload, where its name was one's.
+    formats of a quantized checkpoint, as its name or its config tells them.
     """
 
     name: str
@@ -152,6 +153,7 @@ class ModelResolver:
             spec=spec,
             assumptions=(*assumptions, *spec.assumptions),
             is_listed=is_listed,
+            stored=stored_formats(config, pointer=pointer),
         )
 
 

@@ -315,7 +315,7 @@ def in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferReque
 
 
 def _stored_format_notes(request: InferRequest, model: ResolvedModel) -> tuple[str, ...]:
-    """Return what was taken from the name of a quantized re-upload."""
+    """Return what was taken from the name or the config of a quantized checkpoint."""
     stored, serving = model.stored, request.serving
     if stored is None:
         return ()
@@ -324,7 +324,8 @@ def _stored_format_notes(request: InferRequest, model: ResolvedModel) -> tuple[s
         taken.append(f"'kv_cache' is {stored.kv_cache}")
     if not taken:
         return ()
-    note = f"{request.model} holds {model.name} quantized: {' and '.join(taken)}, as the checkpoint is stored."
+    asked = request.model if isinstance(request.model, str) else "The checkpoint"
+    note = f"{asked} holds {model.name} quantized: {' and '.join(taken)}, as the checkpoint is stored."
     if serving.weights is None:
         note += " Every matrix that this format takes is counted in it; such checkpoints may leave some in a wider one."
     return (note,)

@@ -101,5 +101,25 @@ class Operation:
         positions = context_tokens / self.tokens_per_position
         if self.window is None:
             return positions
-        # A token stands anywhere in its chunk and sees itself and what came before it there: (chunk + 1) / 2.
-        return min(positions, (self.window + 1) / 2 if self.is_chunked else self.window)
+        # The sequence that has this mean: its last token sees all of it.
+        sequence = 2 * positions - 1
+        if sequence <= self.window:
+            return positions
+        if self.is_chunked:
+            return mean_of_chunks(sequence, self.window)
+        return mean_of_window(sequence, self.window)
+
+
+def mean_of_window(sequence: float, window: int) -> float:
+    """Return how many positions a token sees on average of the last `window`, itself counted, of a longer sequence.
+
+    The first `window` tokens see 1, 2, … `window` of them, all others `window`:
+    (w(w+1)/2 + (s-w)w) / s = w - w(w-1)/(2s).
+    """
+    return window - window * (window - 1) / (2 * sequence)
+
+
+def mean_of_chunks(sequence: float, chunk: int) -> float:
+    """Return how many positions a token sees on average of its own chunk up to itself; the last one may be short."""
+    whole, rest = divmod(sequence, chunk)
+    return (whole * chunk * (chunk + 1) + rest * (rest + 1)) / (2 * sequence)

@@ -2,7 +2,7 @@
 
 from planners.catalogue.catalogue import Catalogue, catalogue
 from planners.catalogue.clusters import Cluster
-from planners.catalogue.models import CatalogueModel, StoredFormats
+from planners.catalogue.models import CatalogueModel
 from planners.catalogue.typical import typical_config
 
-__all__ = ["Catalogue", "CatalogueModel", "Cluster", "StoredFormats", "catalogue", "typical_config"]
+__all__ = ["Catalogue", "CatalogueModel", "Cluster", "catalogue", "typical_config"]

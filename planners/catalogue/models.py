@@ -8,13 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFormats:
-    """What a quantized re-upload of a model holds: its matrices' format, and the cache's where the file fixes it."""
-
-    weights: str
-    kv_cache: str | None = None
+from planners.huggingface.stored_formats import StoredFormats, stored_formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +25,8 @@ class CatalogueModel:
     are those of the paper's table that `source` names, of a model never published).
 
     Some `aliases` are quantized re-uploads of the same model: `formats` has what
-    each of those holds. `stored` is that of the name the model was found by, None
-    for its own id and for plain aliases.
+    each of those holds. `stored` is that of the name the model was found by: for its
+    own id and plain aliases what its config says, None where that is not quantized.
     """
 
     id: str
@@ -75,6 +69,7 @@ def read_model(content: bytes) -> CatalogueModel:
         source=record["source"],
         published_parameters=record["published_parameters"],
         verified=record["verified"],
+        stored=stored_formats(record["config"]),
         formats={
             alias["id"]: StoredFormats(weights=alias["weights"], kv_cache=alias.get("kv_cache")) for alias in reuploads
         },

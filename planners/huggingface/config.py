@@ -26,6 +26,8 @@ COSMETIC_KEYS = frozenset(
         "layer_norm_eps",
         "pad_token_id",
         "pretraining_tp",
+        # What a checkpoint is stored in changes no shape; stored_formats.py reads it.
+        "quantization_config",
         "rms_norm_eps",
         "rope_parameters",
         "rope_scaling",
@@ -203,7 +205,12 @@ class ConfigReader:
         """Return the keys nobody asked for and that may matter, sorted."""
         known = self._read | COSMETIC_KEYS | BASE_CLASS_KEYS
         own = [str(key) for key in self._config if key not in known]
-        nested = [f"{key}.{unread}" for key, section in self._sections.items() for unread in section.unread_keys()]
+        nested = [
+            f"{key}.{unread}"
+            for key, section in self._sections.items()
+            if key not in COSMETIC_KEYS
+            for unread in section.unread_keys()
+        ]
         return tuple(sorted([*own, *nested]))
 
     def error(self, key: str, detail: str) -> InvalidModelConfig:

@@ -76,7 +76,7 @@ def deepseek_v4(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     config.must_be("num_key_value_heads", 1)
     config.ignore(
         "compress_rope_theta", "expert_dtype", "hc_eps", "hc_sinkhorn_iters", "hidden_act", "norm_topk_prob",
-        "output_router_logits", "partial_rotary_factor", "qk_rope_head_dim", "quantization_config",
+        "output_router_logits", "partial_rotary_factor", "qk_rope_head_dim",
         "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise", "scoring_func", "swiglu_limit",
         "topk_method",
     )  # fmt: skip

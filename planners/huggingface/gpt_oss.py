@@ -51,9 +51,7 @@ def gpt_oss(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         "experts_per_token", "hidden_act", "initial_context_length", "output_router_logits", "router_aux_loss_coef",
         "swiglu_alpha", "swiglu_limit",
     )  # fmt: skip
-    stored = config.section("quantization_config")
-    is_packed = stored.text("quant_method", default="") == "mxfp4"
-    stored.ignore("modules_to_not_convert")
+    is_packed = config.section("quantization_config").text("quant_method", default="") == "mxfp4"
 
     def layer(indices: tuple[int, ...], window: int | None) -> Block:
         size = attention.with_window(window)

@@ -47,6 +47,12 @@ from planners.huggingface.gpt import gpt_decoder
 from planners.huggingface.mixture_families import MIXTURE_FAMILIES
 from planners.huggingface.mixtures import mixture_decoder
 from planners.huggingface.multimodal import WRAPPERS, multimodal
+from planners.huggingface.stored_formats import is_quantized, stored_formats
+
+UNREAD_FORMAT_NOTE = (
+    "'quantization_config' says that the checkpoint is quantized in a way that is not read; a serving plan that names "
+    "no format for its weights counts them in bf16."
+)
 
 Reader = Callable[[ConfigReader, str, str], ModelSpec]
 
@@ -132,7 +138,7 @@ def describe_config(config: Mapping[str, Any], *, name: str, pointer: str = "/mo
     read = ConfigReader(config, pointer=pointer)
     spec = reader(read, name, model_type)
     unread = read.unread_keys()
-    if not unread:
-        return spec
-    note = f"These config keys were not used: {', '.join(unread)}."
-    return dataclasses.replace(spec, assumptions=(*spec.assumptions, note))
+    notes = (f"These config keys were not used: {', '.join(unread)}.",) if unread else ()
+    if is_quantized(config) and stored_formats(config, pointer=pointer) is None:
+        notes = (*notes, UNREAD_FORMAT_NOTE)
+    return dataclasses.replace(spec, assumptions=(*spec.assumptions, *notes)) if notes else spec

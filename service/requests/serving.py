@@ -26,7 +26,9 @@ MOST_HISTOGRAM_BINS = 10_000
 
 # Where neither the request nor the model's name says.
 DEFAULT_FORMAT = "bf16"
-FORMAT_NOTE = "Left away: what the named checkpoint holds, where the name is a quantized re-upload's, and else bf16."
+FORMAT_NOTE = (
+    "Left away: what the checkpoint holds, where its name or its config says that it is quantized, and else bf16."
+)
 
 TokenLength: TypeAlias = Annotated[float, Field(gt=0, le=2**24)]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from planners.architecture import Split
 from planners.architecture.decoder import latent_attention_half
 from planners.architecture.latent_attention import LatentAttention
@@ -37,12 +39,14 @@ def test_scoring_a_position_costs_a_dot_product_and_a_weight_for_each_head() -> 
 
 
 def test_attention_reads_no_more_than_the_chosen_tokens() -> None:
-    def attended(tokens: int) -> float:
+    def attended(tokens: float) -> float:
         core = next(op for op in latent_attention_half(ATTENTION).operations if op.name == "attention")
         return core.forward_flops_per_token(tokens)
 
-    # 2 x 8 heads x (16 + 10) = 416 operations a position, of 16 positions at most.
-    assert [attended(tokens) for tokens in (15, 16, 17, 1000)] == [416 * 15, 416 * 16, 416 * 16, 416 * 16]
+    # 2 x 8 heads x (16 + 10) = 416 operations a position, of 16 positions at most; a mean of 8.5 is a
+    # sequence of 16, one of 1,000 of 1,999: 16 - 16 x 15 / 3,998.
+    expected = [416 * 8, 416 * 8.5, 416 * (16 - 240 / 3998)]
+    assert [attended(tokens) for tokens in (8, 8.5, 1000)] == pytest.approx(expected)
 
 
 def test_every_tensor_of_the_half_is_described_and_computed_before_it_is_read() -> None:

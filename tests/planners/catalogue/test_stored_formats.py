@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from planners.catalogue import StoredFormats, catalogue
+from planners.catalogue import catalogue
+from planners.huggingface.stored_formats import StoredFormats
 from planners.serving.kv_cache import KV_FORMATS
 from planners.serving.weight_format import WEIGHT_FORMATS
 

@@ -28,11 +28,12 @@ def test_the_first_three_layers_are_dense_and_read_everything() -> None:
     assert [block.kv.index_width for block in (first,) if block.kv] == [0]
 
 
-@pytest.mark.parametrize(("context", "read"), [(2047, 2047), (2048, 2048), (100_000, 2048)])
-def test_the_others_read_sixteen_blocks_of_128_tokens_at_most(context: int, read: int) -> None:
+@pytest.mark.parametrize(("context", "read"), [(1024, 1024), (1024.5, 1024.5), (100_000, 2048 - 2048 * 2047 / 399_998)])
+def test_the_others_read_sixteen_blocks_of_128_tokens_at_most(context: float, read: float) -> None:
     operations = {operation.name: operation for operation in m3().layers[1].operations}
     # 64 heads of 128: 2 x 64 x (128 + 128) = 32,768 operations a token read; 4 indexing heads read every token.
-    assert operations["attention"].forward_flops_per_token(context) == 32_768 * read
+    # 100,000 on average are a sequence of 199,999, whose first 2,048 tokens see 1 to 2,048.
+    assert operations["attention"].forward_flops_per_token(context) == pytest.approx(32_768 * read)
     assert operations["index_scores"].forward_flops_per_token(context) == 2 * 4 * 128 * context
 
 

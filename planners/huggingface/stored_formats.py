@@ -1,0 +1,107 @@
+"""In which formats a checkpoint holds its matrices and fixes its cache, as its `config.json` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planners.errors import InvalidModelConfig
+
+KEY = "quantization_config"
+
+# What the `quant_method`s that need no more words hold: transformers 5.23, utils/quantization_config.py.
+BY_METHOD = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4"}
+# modelopt's `quant_algo`: vLLM, model_executor/layers/quantization/modelopt.py.
+BY_ALGORITHM = {"FP8": "fp8", "NVFP4": "nvfp4"}
+# compressed-tensors' `type` and `num_bits` of a group's weights: compressed_tensors/quantization/quant_args.py.
+BY_NUMBERS: Mapping[tuple[object, object], str] = {
+    ("float", 8): "fp8",
+    ("int", 8): "int8",
+    ("int", 4): "int4",
+    ("float", 4): "nvfp4",
+}
+MXFP4_PACKED = "mxfp4-pack-quantized"
+# AWQ and GPTQ both keep groups of integers.
+GROUPED = ("awq", "gptq")
+GROUPED_BITS = 4
+CACHE_BITS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFormats:
+    """What a quantized checkpoint holds: its matrices' format, and the cache's where the file fixes it."""
+
+    weights: str
+    kv_cache: str | None = None
+
+
+def is_quantized(config: Mapping[str, Any]) -> bool:
+    """Return whether a config says that its checkpoint is quantized, in whatever way."""
+    return any(part.get(KEY) for part in _parts(config))
+
+
+def stored_formats(config: Mapping[str, Any], *, pointer: str = "/model/config") -> StoredFormats | None:
+    """Return what the checkpoint of a `config.json` holds, None where it is not quantized or in a way unknown here.
+
+    The text model's own section may say it, as Kimi-K2.5's does. Checkpoints of
+    several formats have none: which matrix has which is not read. Raises
+    `InvalidModelConfig` where `quantization_config` is no object.
+    """
+    for part in _parts(config):
+        stored = part.get(KEY)
+        if not stored:
+            continue
+        if not isinstance(stored, Mapping):
+            raise InvalidModelConfig(f"'{KEY}' must be an object.", pointer=f"{pointer}/{KEY}")
+        weights = _weights(stored)
+        if weights == "fp8" and part.get("expert_dtype") == "fp4":
+            # DeepSeek-V4 holds its experts, nearly all of it, in blocks of 32 with a scale of 8 bits.
+            weights = "mxfp4"
+        return None if weights is None else StoredFormats(weights=weights, kv_cache=_cache(stored))
+    return None
+
+
+def _parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    text = config.get("text_config")
+    return (config, text) if isinstance(text, Mapping) else (config,)
+
+
+def _weights(stored: Mapping[str, Any]) -> str | None:
+    method, algorithm = stored.get("quant_method"), stored.get("quant_algo")
+    if isinstance(algorithm, str):
+        return BY_ALGORITHM.get(algorithm)
+    if method == "compressed-tensors":
+        return _of_groups(stored)
+    if method == "bitsandbytes":
+        return _of_bitsandbytes(stored)
+    if method in GROUPED:
+        return "int4" if stored.get("bits") == GROUPED_BITS else None
+    return BY_METHOD.get(method) if isinstance(method, str) else None
+
+
+def _of_bitsandbytes(stored: Mapping[str, Any]) -> str | None:
+    """Return NF4 for both 4-bit formats, which are equally large."""
+    if stored.get("load_in_4bit"):
+        return "nf4"
+    return "int8" if stored.get("load_in_8bit") else None
+
+
+def _of_groups(stored: Mapping[str, Any]) -> str | None:
+    """Return the one format of all groups of layers, None where there are several."""
+    groups = stored.get("config_groups")
+    weights = [group.get("weights") for group in groups.values()] if isinstance(groups, Mapping) else []
+    if stored.get("format") == MXFP4_PACKED:
+        return "mxfp4"
+    formats = {BY_NUMBERS.get((one.get("type"), one.get("num_bits"))) for one in weights if isinstance(one, Mapping)}
+    return formats.pop() if len(formats) == 1 else None
+
+
+def _cache(stored: Mapping[str, Any]) -> str | None:
+    """Return fp8 where the checkpoint holds scales for a cache of 8-bit floats."""
+    scheme = stored.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping):
+        is_fp8 = scheme.get("num_bits") == CACHE_BITS and scheme.get("type") == "float"
+    else:
+        is_fp8 = "FP8" in (scheme, stored.get("kv_cache_quant_algo"))
+    return "fp8" if is_fp8 else None
