@@ -13,10 +13,10 @@ from planners.serving.answer import (
     ServingLayout,
     ServingPlan,
 )
+from planners.serving.degrees import Degrees
 from planners.serving.engine import GIB
 from planners.serving.search import Candidate, search_layouts
 from planners.serving.settings import Settings, resolve_settings
-from planners.serving.weights import check_dense
 
 MOST_ALTERNATIVES = 5
 SECONDS_PER_HOUR = 3600
@@ -36,7 +36,6 @@ def plan_serving(question: ServingQuestion) -> ServingAnswer:
     Raises `InvalidQuestion` and `ImpossibleLayout` with the field for a question
     that makes no sense, `NotYetAvailable` for one this version does not answer.
     """
-    check_dense(question.model)
     settings = resolve_settings(question)
     found = search_layouts(question, settings)
     best = found.candidates[0]
@@ -94,12 +93,12 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> Ser
 def _layout(candidate: Candidate) -> ServingLayout:
     return ServingLayout(
         gpus=candidate.gpus,
-        tensor_parallel=candidate.replica.tensor_parallel,
-        pipeline_parallel=candidate.replica.pipeline_parallel,
+        tensor_parallel=candidate.replica.degrees.tensor_parallel,
+        pipeline_parallel=candidate.replica.degrees.pipeline_parallel,
         data_parallel=candidate.replicas,
-        attention_data_parallel=1,
-        expert_parallel=1,
-        decode_context_parallel=1,
+        attention_data_parallel=candidate.replica.degrees.attention_data_parallel,
+        expert_parallel=candidate.replica.degrees.expert_parallel,
+        decode_context_parallel=candidate.replica.degrees.decode_context_parallel,
     )
 
 
@@ -138,10 +137,7 @@ def _alternative(candidate: Candidate) -> ServingAlternative:
 def _summary(question: ServingQuestion, settings: Settings, best: Candidate) -> str:
     replica = best.replica
     cards = f"{best.gpus} x {question.hardware.gpu.id}"
-    degrees = (
-        f"{best.replicas} replica(s) of tensor parallel {replica.tensor_parallel}, "
-        f"pipeline parallel {replica.pipeline_parallel}"
-    )
+    degrees = f"{best.replicas} replica(s) of {_degrees_text(replica.degrees)}"
     if not replica.fits:
         return f"{question.model.name} does not fit {cards} ({degrees}): {_obstacle(settings, best)}"
     cache = (
@@ -155,6 +151,19 @@ def _summary(question: ServingQuestion, settings: Settings, best: Candidate) -> 
             f"{best.state.tpot_seconds * 1e3:.1f} ms a token, {best.output_tokens_per_second:,.0f} tokens/s."
         )
     return text
+
+
+def _degrees_text(degrees: Degrees) -> str:
+    """Return the degrees in words; those that divide experts or a sequence only where there are any."""
+    parts = [f"tensor parallel {degrees.tensor_parallel}", f"pipeline parallel {degrees.pipeline_parallel}"]
+    for name, degree in (
+        ("attention data parallel", degrees.attention_data_parallel),
+        ("expert parallel", degrees.expert_parallel),
+        ("decode context parallel", degrees.decode_context_parallel),
+    ):
+        if degree > 1:
+            parts.append(f"{name} {degree}")
+    return ", ".join(parts)
 
 
 def _obstacle(settings: Settings, best: Candidate) -> str:

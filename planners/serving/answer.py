@@ -69,12 +69,17 @@ class ServingMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvGroup:
-    """Layers whose cache grows alike. `bytes_per_token_per_layer` is before parallelism."""
+    """Layers whose cache grows alike. `bytes_per_token_per_layer` is before parallelism.
+
+    A recurrent layer grows by none: it keeps `state_bytes_per_layer` for each
+    sequence on one GPU, what pads the state to a block counted.
+    """
 
     kind: str
     layers: int
     bytes_per_token_per_layer: int
     window: int | None
+    state_bytes_per_layer: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

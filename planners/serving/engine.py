@@ -15,6 +15,7 @@ from planners.hardware import Gpu
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
 GIB = 2**30
+FP32_BYTES = 4
 
 KNOWN_ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
 DESCRIBED_ENGINES = ("vllm",)
@@ -49,7 +50,13 @@ class NonTorchMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """One engine version. `sources` names where its figures come from."""
+    """One engine version. `sources` names where its figures come from.
+
+    `unifies_pages` says whether layers of unlike pages share a pool, `chunks_locally`
+    whether chunked attention frees what its chunk has left behind. A sequence takes
+    `recurrent_blocks` of each group of recurrent layers; models of the types
+    `recurrent_fp32` keep the recurrence's memory in fp32, others in their own dtype.
+    """
 
     engine: str
     version: str
@@ -60,11 +67,19 @@ class EngineProfile:
     tokens_wording: TokensWording
     cuda_graphs_in_budget: bool
     subtracts_null_block: bool
+    unifies_pages: bool
+    chunks_locally: bool
+    recurrent_blocks: int
+    recurrent_fp32: tuple[str, ...]
     sampler_bytes_per_logit: float
     overlapping_batches: int
     batch_tiers: tuple[BatchTier, ...]
     non_torch: NonTorchMemory
     sources: tuple[str, ...]
+
+    def recurrent_memory_bytes(self, model_type: str, activation_bytes: int) -> int:
+        """Return the bytes of one element of a recurrence's memory."""
+        return FP32_BYTES if model_type in self.recurrent_fp32 else activation_bytes
 
     def batch_tier(self, gpu: Gpu) -> BatchTier:
         """Return the batch limits this version chooses on `gpu`."""
@@ -132,6 +147,10 @@ def _profile(engine: str, version: str) -> EngineProfile:
         tokens_wording=TokensWording(merged["tokens_wording"]),
         cuda_graphs_in_budget=merged["cuda_graphs_in_budget"],
         subtracts_null_block=merged["subtracts_null_block"],
+        unifies_pages=merged["unifies_pages"],
+        chunks_locally=merged["chunks_locally"],
+        recurrent_blocks=merged["recurrent_blocks"],
+        recurrent_fp32=tuple(merged["recurrent_fp32"]),
         sampler_bytes_per_logit=merged["sampler_bytes_per_logit"],
         overlapping_batches=merged["overlapping_batches"],
         batch_tiers=tuple(BatchTier(**{**tier, "excludes": tuple(tier["excludes"])}) for tier in merged["batch_tiers"]),

@@ -11,8 +11,9 @@ from functools import cache
 
 from planners.architecture import Block, ModelSpec, OperationKind
 from planners.hardware import Hardware
+from planners.serving.degrees import Degrees
 from planners.serving.engine import read_table
-from planners.serving.kv_cache import layer_bytes_per_token
+from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from planners.serving.settings import Settings
 from planners.serving.weights import Stage
 
@@ -51,6 +52,11 @@ class CachedLayers:
     window: int | None
     bytes_per_token: int
     attention_flops_per_position: float
+    state_bytes: int
+
+    def read_bytes(self, context_tokens: float) -> float:
+        """Return what one token reads of its sequence's cache; a recurrent state is read and written."""
+        return self.bytes_per_token * self.attended(context_tokens) + 2 * self.state_bytes
 
     def attended(self, context_tokens: float) -> float:
         """Return how many positions a token at this context looks back on."""
@@ -62,6 +68,9 @@ class ReplicaWork:
     """What one replica does for a token, and how fast its GPUs are. All per rank."""
 
     read_bytes: int
+    expert_bytes: int
+    experts: int
+    experts_per_token: int
     layer_flops_per_token: float
     head_flops_per_token: float
     cached: tuple[CachedLayers, ...]
@@ -70,6 +79,7 @@ class ReplicaWork:
     layers: int
     tensor_parallel: int
     pipeline_parallel: int
+    attention_data_parallel: int
     peak_flops_per_second: float
     memory_bytes_per_second: float
     tensor_link_bytes_per_second: float
@@ -94,6 +104,17 @@ class ReplicaWork:
         attention = sum(layers.attention_flops_per_position * layers.attended(context_tokens) for layers in self.cached)
         return self.layer_flops_per_token + self.head_flops_per_token + attention
 
+    def weight_bytes_read(self, tokens: float) -> float:
+        """Return what one rank reads of the weights in a step of `tokens` over all ranks of a stage.
+
+        Each token is sent to `experts_per_token` experts; taken as drawn at random,
+        so many tokens touch E (1 - (1 - k/E)^tokens) of E experts.
+        """
+        if not self.expert_bytes:
+            return self.read_bytes
+        idle: float = (1 - self.experts_per_token / self.experts) ** tokens
+        return self.read_bytes + self.expert_bytes * (1 - idle)
+
     def decode_step_seconds(self, batch: float, context_tokens: float) -> float:
         """Return the time between two tokens of `batch` requests at a mean context.
 
@@ -101,10 +122,11 @@ class ReplicaWork:
         until its part has passed all of them.
         """
         fitted = efficiencies()
-        part = max(1.0, batch / self.pipeline_parallel)
-        weights = self.read_bytes / self.memory_bytes_per_second
+        group = max(1.0, batch / self.pipeline_parallel)
+        part = max(1.0, group / self.attention_data_parallel)
+        weights = self.weight_bytes_read(group) / self.memory_bytes_per_second
         compute = part * self.decode_flops(context_tokens) / self.peak_flops_per_second
-        cache_bytes = sum(layers.bytes_per_token * layers.attended(context_tokens) for layers in self.cached)
+        cache_bytes = sum(layers.read_bytes(context_tokens) for layers in self.cached)
         cache = part * cache_bytes / self.memory_bytes_per_second
         overhead = fitted.layer_seconds
         if self.tensor_parallel > 1:
@@ -143,33 +165,52 @@ class ReplicaWork:
 
 
 def replica_work(
-    model: ModelSpec, settings: Settings, hardware: Hardware, stages: Sequence[Stage], *, tensor_parallel: int
+    model: ModelSpec, settings: Settings, hardware: Hardware, stages: Sequence[Stage], degrees: Degrees
 ) -> ReplicaWork:
-    """Return what a replica of these stages does for each token."""
-    gpu, pipeline_parallel = hardware.gpu, len(stages)
-    within_node = hardware.gpus_per_node
-    tensor_link = gpu.link_bytes_per_second if tensor_parallel <= within_node else gpu.nic_bytes_per_second
-    replica_in_node = tensor_parallel * pipeline_parallel <= within_node
-    stage_link = gpu.link_bytes_per_second if replica_in_node else gpu.nic_bytes_per_second
+    """Return a replica's work: weights of all stages, because a token passes them all."""
+    gpu, within_node = hardware.gpu, hardware.gpus_per_node
+    tensor = degrees.tensor_parallel
+    link = gpu.link_bytes_per_second if degrees.ranks_per_stage <= within_node else gpu.nic_bytes_per_second
+    stage_link = gpu.link_bytes_per_second if degrees.gpus <= within_node else gpu.nic_bytes_per_second
     hidden_bytes = model.hidden_size * settings.weights.dense_bytes
-    # A ring all-reduce moves each rank's message twice, less one share each way
-    # (Patarasuk & Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002).
-    ring = 2 * (tensor_parallel - 1) / tensor_parallel
     return ReplicaWork(
         read_bytes=sum(stage.read_bytes for stage in stages),
-        layer_flops_per_token=sum(_matmul_flops(block) * block.repeats for block in model.layers) / tensor_parallel,
-        head_flops_per_token=_matmul_flops(model.head) / tensor_parallel,
-        cached=tuple(_cached_layers(block, settings, tensor_parallel) for block in model.layers),
-        all_reduce_bytes_per_token=ring * ALL_REDUCES_PER_LAYER * model.num_layers * hidden_bytes,
+        expert_bytes=sum(stage.expert_bytes for stage in stages),
+        experts=max((weight.experts for block in model.layers for weight in block.weights), default=1),
+        experts_per_token=model.experts_per_token,
+        layer_flops_per_token=sum(_matmul_flops(block) * block.repeats for block in model.layers) / tensor,
+        head_flops_per_token=_matmul_flops(model.head) / tensor,
+        cached=tuple(_cached_layers(block, model.model_type, settings, tensor) for block in model.layers),
+        all_reduce_bytes_per_token=_exchanged_hidden_states(model, degrees) * hidden_bytes,
         hop_bytes_per_token=hidden_bytes,
         layers=model.num_layers,
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
+        tensor_parallel=tensor,
+        pipeline_parallel=degrees.pipeline_parallel,
+        attention_data_parallel=degrees.attention_data_parallel,
         peak_flops_per_second=settings.weights.peak_flops_per_second(gpu),
         memory_bytes_per_second=gpu.memory_bytes_per_second,
-        tensor_link_bytes_per_second=tensor_link,
+        tensor_link_bytes_per_second=link,
         stage_link_bytes_per_second=stage_link,
     )
+
+
+def _exchanged_hidden_states(model: ModelSpec, degrees: Degrees) -> float:
+    """Return the hidden states that one rank's token sends through all layers.
+
+    A ring all-reduce moves each rank's message twice, less one share each way
+    (Patarasuk & Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002); attention's
+    output and the feed-forward's are each summed over the ranks (arXiv:1909.08053).
+    Ranks of attention data parallelism gather all their tokens before the experts and
+    scatter the sums after (vllm/config/parallel.py, all2all_backend
+    allgather_reducescatter), a token of each for every one of its own.
+    """
+    tensor, group = degrees.tensor_parallel, degrees.ranks_per_stage
+    ring = 2 * (tensor - 1) / tensor
+    mixtures = sum(block.repeats for block in model.layers if any(weight.experts > 1 for weight in block.weights))
+    if degrees.attention_data_parallel == 1:
+        return ALL_REDUCES_PER_LAYER * ring * model.num_layers
+    gathered = 2 * (group - 1) / group * degrees.attention_data_parallel
+    return ring * (ALL_REDUCES_PER_LAYER * model.num_layers - mixtures) + gathered * mixtures
 
 
 def _matmul_flops(block: Block) -> float:
@@ -180,17 +221,24 @@ def _matmul_flops(block: Block) -> float:
     )
 
 
-def _cached_layers(block: Block, settings: Settings, tensor_parallel: int) -> CachedLayers:
+def _cached_layers(block: Block, model_type: str, settings: Settings, tensor_parallel: int) -> CachedLayers:
     attention = sum(
         operation.forward_flops_per_token(1)
         for operation in block.operations
         if operation.kind is OperationKind.ATTENTION
     )
     state = block.kv
+    grows = layer_bytes_per_token(state, settings.kv, tensor_parallel=tensor_parallel) if state else 0
+    dense_bytes = settings.weights.dense_bytes
+    fixed = recurrent_state_bytes(
+        block,
+        tensor_parallel=tensor_parallel,
+        activation_bytes=dense_bytes,
+        memory_bytes=settings.profile.recurrent_memory_bytes(model_type, dense_bytes),
+    )
     return CachedLayers(
         window=state.window if state else None,
-        bytes_per_token=(
-            layer_bytes_per_token(state, settings.kv, tensor_parallel=tensor_parallel) * block.repeats if state else 0
-        ),
+        bytes_per_token=grows * block.repeats,
         attention_flops_per_position=attention * block.repeats / tensor_parallel,
+        state_bytes=fixed * block.repeats,
     )

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.questions import ServingQuestion
 from planners.serving.batching import Deployment, SteadyState
+from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
 from planners.serving.replica import FITS, Replica, plan_replica, work_of
 from planners.serving.settings import Settings
-from planners.serving.weights import check_tensor_parallel, tensor_parallel_obstacle
+from planners.serving.weights import layout_obstacle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,22 +60,24 @@ class Found:
 def search_layouts(question: ServingQuestion, settings: Settings) -> Found:
     """Return the candidates, best first by the objective.
 
-    Raises `ImpossibleLayout` if the fixed degrees leave none.
+    Raises `ImpossibleLayout` if the fixed degrees leave none, with what forbids the first of them.
     """
     _check_fixed(question)
     candidates: list[Candidate] = []
     considered = excluded = 0
-    forbidden: dict[int, bool] = {}
-    for tensor, pipeline in _degrees(question):
-        choices = _replica_choices(question, tensor * pipeline)
-        if tensor not in forbidden:
-            forbidden[tensor] = tensor_parallel_obstacle(question.model, tensor) is not None
-        if forbidden[tensor] or not choices:
+    obstacles: list[ImpossibleLayout] = []
+    for degrees in _degrees(question):
+        choices = _replica_choices(question, degrees.gpus)
+        obstacle = _obstacle(question, degrees)
+        if obstacle is not None or not choices:
             excluded += 1
+            obstacles.extend([obstacle] if obstacle is not None else [])
             continue
         considered += 1
-        replica = plan_replica(question, settings, tensor_parallel=tensor, pipeline_parallel=pipeline)
+        replica = plan_replica(question, settings, degrees)
         candidates.extend(_with_replicas(question, settings, replica, choices))
+    if not candidates and obstacles:
+        raise obstacles[0]
     if not candidates:
         gpus = question.hardware.gpus
         raise ImpossibleLayout(
@@ -86,6 +89,10 @@ def search_layouts(question: ServingQuestion, settings: Settings) -> Found:
     return Found(candidates=tuple(candidates), considered=considered, excluded=excluded)
 
 
+def _obstacle(question: ServingQuestion, degrees: Degrees) -> ImpossibleLayout | None:
+    return degrees_obstacle(question.model, question.engine, degrees) or layout_obstacle(question.model, degrees)
+
+
 def _check_fixed(question: ServingQuestion) -> None:
     """Raise for a fixed degree that no run can have."""
     layout, gpus = question.layout, question.hardware.gpus
@@ -94,6 +101,7 @@ def _check_fixed(question: ServingQuestion) -> None:
     degrees = (
         ("tensor_parallel", layout.tensor_parallel),
         ("pipeline_parallel", layout.pipeline_parallel),
+        ("attention_data_parallel", layout.attention_data_parallel),
         ("data_parallel", layout.data_parallel),
     )
     product = 1
@@ -101,36 +109,66 @@ def _check_fixed(question: ServingQuestion) -> None:
         if degree is not None and degree < 1:
             raise InvalidQuestion(f"{field} must be at least 1.", pointer=f"/layout/{field}")
         product *= degree or 1
-    if layout.tensor_parallel is not None:
-        check_tensor_parallel(question.model, layout.tensor_parallel)
     if layout.pipeline_parallel is not None and layout.pipeline_parallel > question.model.num_layers:
         raise ImpossibleLayout(
             f"pipeline_parallel {layout.pipeline_parallel} exceeds the {question.model.num_layers} layers.",
             rule="pipeline-needs-layers",
             pointer="/layout/pipeline_parallel",
         )
-    if all(degree is not None for _, degree in degrees) and not gpus.minimum <= product <= gpus.maximum:
+    is_fixed = all(degree is not None for field, degree in degrees if field != "attention_data_parallel")
+    if is_fixed and not gpus.minimum <= product <= gpus.maximum:
         wanted = str(gpus.minimum) if gpus.minimum == gpus.maximum else f"{gpus.minimum} to {gpus.maximum}"
         raise ImpossibleLayout(
-            f"data x tensor x pipeline is {product}, and gpus is {wanted}.", rule="gpus-product", pointer="/layout"
+            f"data x attention_data x tensor x pipeline is {product}, and gpus is {wanted}.",
+            rule="gpus-product",
+            pointer="/layout",
         )
 
 
-def _degrees(question: ServingQuestion) -> Iterator[tuple[int, int]]:
-    """Yield tensor and pipeline degrees: tensor within a node unless fixed, pipelines that divide or double."""
+def _degrees(question: ServingQuestion) -> Iterator[Degrees]:
+    """Yield replicas' degrees: tensor within a node unless fixed, pipelines that divide or double.
+
+    Models with experts share them out over 1, 2, 4 ... ranks of attention data
+    parallelism within a node, each expert whole or divided.
+    """
     layout, hardware = question.layout, question.hardware
     most = hardware.gpus.maximum
-    tensors = (
-        (layout.tensor_parallel,)
-        if layout.tensor_parallel is not None
-        else tuple(range(1, min(most, hardware.gpus_per_node) + 1))
-    )
+    node = min(most, hardware.gpus_per_node)
+    tensors = (layout.tensor_parallel,) if layout.tensor_parallel is not None else tuple(range(1, node + 1))
     for tensor in tensors:
-        if layout.pipeline_parallel is not None:
-            yield tensor, layout.pipeline_parallel
-            continue
-        for pipeline in _pipelines(question, most // tensor):
-            yield tensor, pipeline
+        for attention in _attention_ranks(question, node // tensor):
+            pipelines = (
+                (layout.pipeline_parallel,)
+                if layout.pipeline_parallel is not None
+                else tuple(_pipelines(question, most // (tensor * attention)))
+            )
+            for experts in _expert_ranks(question, tensor * attention):
+                for pipeline in pipelines:
+                    yield Degrees(
+                        tensor_parallel=tensor,
+                        pipeline_parallel=pipeline,
+                        attention_data_parallel=attention,
+                        expert_parallel=experts,
+                        decode_context_parallel=layout.decode_context_parallel or 1,
+                    )
+
+
+def _attention_ranks(question: ServingQuestion, room: int) -> Iterator[int]:
+    fixed = question.layout.attention_data_parallel
+    if fixed is not None:
+        yield fixed
+        return
+    degree = 1
+    while degree == 1 or (has_experts(question.model) and degree <= room):
+        yield degree
+        degree *= 2
+
+
+def _expert_ranks(question: ServingQuestion, ranks: int) -> tuple[int, ...]:
+    fixed = question.layout.expert_parallel
+    if fixed is not None:
+        return (fixed,)
+    return (1, ranks) if has_experts(question.model) and ranks > 1 else (1,)
 
 
 def _pipelines(question: ServingQuestion, room: int) -> Iterator[int]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.errors import InvalidQuestion
 from planners.questions import ServingQuestion
 from planners.serving.engine import EngineProfile, engine_profile
-from planners.serving.kv_cache import KvFormat, kv_format
+from planners.serving.kv_formats import KvFormat, kv_format
 from planners.serving.weight_format import WeightFormat, weight_format
 
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "latency")
@@ -104,8 +104,6 @@ def _check_objective(question: ServingQuestion) -> None:
     ):
         if degree is not None and degree < 1:
             raise InvalidQuestion(f"{field} must be at least 1.", pointer=f"/layout/{field}")
-        if degree is not None and degree > 1:
-            raise NotYetAvailable(f"{field} above 1 is not planned yet.", pointer=f"/layout/{field}")
     slo = question.slo
     for field, seconds in (
         ("ttft_seconds", slo.ttft_seconds if slo else None),

@@ -9,11 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.architecture import ModelSpec
-from planners.errors import NotYetAvailable
 from planners.inference import plan_serving
 from planners.questions import ServiceLevel
-from tests.planners.serving.factories import GIB, GPT2, H100, LLAMA_70B, QWEN2_0_5B, hardware, hybrid, model, question
+from tests.planners.serving.factories import (
+    GIB,
+    GPT2,
+    H100,
+    LLAMA_70B,
+    MIXTRAL,
+    QWEN2_0_5B,
+    hardware,
+    hybrid,
+    model,
+    question,
+)
 
 
 def test_the_parts_of_every_stage_add_up_to_its_peak():
@@ -147,16 +156,12 @@ def test_the_same_question_has_the_same_answer():
     assert plan_serving(question(gpus=8)) == plan_serving(question(gpus=8))
 
 
-def test_models_with_experts_are_not_planned_yet():
-    spec = model()
-    layer = spec.layers[0]
-    weights = tuple(
-        dataclasses.replace(weight, part=type(weight.part).EXPERT) if "mlp" in weight.name else weight
-        for weight in layer.weights
-    )
-    moe: ModelSpec = dataclasses.replace(spec, layers=(dataclasses.replace(layer, weights=weights),))
-    with pytest.raises(NotYetAvailable, match="experts"):
-        plan_serving(question(moe))
+def test_a_mixture_is_planned_with_experts_dealt_out_over_attention_ranks():
+    layout = {"tensor_parallel": 1, "attention_data_parallel": 4, "expert_parallel": 4, "data_parallel": 1}
+    answer = plan_serving(question(model(MIXTRAL), gpus=4, layout=layout))
+    assert answer.plan.layout.gpus == 4
+    assert answer.plan.layout.expert_parallel == 4
+    assert "attention data parallel 4, expert parallel 4" in answer.summary
 
 
 @pytest.mark.parametrize("config", [GPT2, QWEN2_0_5B])

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from planners.catalogue import StoredFormats, catalogue
-from planners.serving.kv_cache import KV_FORMATS
+from planners.serving.kv_formats import KV_FORMATS
 from planners.serving.weight_format import WEIGHT_FORMATS
 
 # What re-uploads call their formats.

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planners.serving.batching import Deployment, replica_state
+from planners.serving.degrees import Degrees
 from planners.serving.replica import plan_replica, work_of
 from planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import QWEN3_8B, model, question
 
 ASKED = question()
 SETTINGS = resolve_settings(ASKED)
-WORK = work_of(ASKED, SETTINGS, plan_replica(ASKED, SETTINGS, tensor_parallel=1, pipeline_parallel=1))
+WORK = work_of(ASKED, SETTINGS, plan_replica(ASKED, SETTINGS, Degrees()))
 
 
 def deployment(*, replicas=1, places=64) -> Deployment:
@@ -100,7 +101,7 @@ def test_qwen3_32b_on_h100s_comes_near_the_measurement(
     }  # fmt: skip
     asked = question(model(config), gpus=tensor, input_tokens=input_tokens, output_tokens=output_tokens)
     settings = resolve_settings(asked)
-    replica = plan_replica(asked, settings, tensor_parallel=tensor, pipeline_parallel=1)
+    replica = plan_replica(asked, settings, Degrees(tensor_parallel=tensor))
     seen = replica_state(
         work_of(asked, settings, replica),
         clients=clients,

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from planners.serving.degrees import Degrees
 from planners.serving.latency import ReplicaWork, efficiencies
 from planners.serving.replica import plan_replica, work_of
 from planners.serving.settings import resolve_settings
@@ -15,7 +16,9 @@ from tests.planners.serving.factories import GPT2, LLAMA_7B, hardware, hybrid, m
 def work_at(*, tensor_parallel=1, pipeline_parallel=1, spec=None, **changes) -> ReplicaWork:
     asked = question(spec, gpus=tensor_parallel * pipeline_parallel, **changes)
     settings = resolve_settings(asked)
-    replica = plan_replica(asked, settings, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel)
+    replica = plan_replica(
+        asked, settings, Degrees(tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel)
+    )
     return work_of(asked, settings, replica)
 
 

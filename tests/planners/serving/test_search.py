@@ -17,7 +17,7 @@ def found(*args, **changes):
 
 
 def degrees(candidate):
-    return candidate.replica.tensor_parallel, candidate.replica.pipeline_parallel, candidate.replicas
+    return candidate.replica.degrees.tensor_parallel, candidate.replica.degrees.pipeline_parallel, candidate.replicas
 
 
 def test_a_fixed_layout_is_the_only_candidate():
@@ -158,4 +158,4 @@ def test_gpus_are_at_least_one_and_a_range_runs_upwards(gpus):
 
 def test_tensor_parallelism_is_searched_within_a_node_only():
     result = found(hardware=hardware(8, gpus_per_node=4))
-    assert max(candidate.replica.tensor_parallel for candidate in result.candidates) == 4
+    assert max(candidate.replica.degrees.tensor_parallel for candidate in result.candidates) == 4
