@@ -14,7 +14,7 @@ from planners.serving.answer import (
     ServingPlan,
 )
 from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB
+from planners.serving.engine import GIB, MemoryRule
 from planners.serving.search import Candidate, search_layouts
 from planners.serving.settings import Settings, resolve_settings
 
@@ -78,7 +78,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> Ser
             max_model_len=settings.max_model_len,
             input_tokens=settings.input_tokens,
             output_tokens=settings.output_tokens,
-            gpu_memory_utilization=settings.gpu_memory_utilization,
+            gpu_memory_utilization=best.replica.utilization_fraction,
             block_size=settings.block_size,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
@@ -171,7 +171,7 @@ def _obstacle(settings: Settings, best: Candidate) -> str:
     if not replica.keeps_limit:
         return (
             f"the engine takes {memory.claimed_bytes / GIB:.1f} GiB a GPU at utilization "
-            f"{settings.gpu_memory_utilization:g}, {memory.limit_bytes / GIB:.1f} GiB are free."
+            f"{replica.utilization_fraction:g}, {memory.limit_bytes / GIB:.1f} GiB are free."
         )
     needs = memory.items.total_bytes - memory.items.kv_cache
     return (
@@ -179,6 +179,30 @@ def _obstacle(settings: Settings, best: Candidate) -> str:
         f"and the {replica.kv.available_bytes / GIB:.1f} GiB left hold {replica.kv.max_concurrency:.2f} "
         f"requests of {settings.max_model_len:,} tokens."
     )
+
+
+RULE_NOTES = {
+    MemoryRule.PROFILED: "The CUDA context, which the engine takes before it measures, is not counted in the peak.",
+    MemoryRule.STATIC_FRACTION: (
+        "gpu_memory_utilization is mem_fraction_static: the share of what is free before loading that weights and "
+        "cache take. activations is all that it leaves free."
+    ),
+    MemoryRule.FREE_FRACTION: (
+        "gpu_memory_utilization is free_gpu_memory_fraction: the cache's share of what weights and one forward pass "
+        "leave. No log tells that pass apart: it is estimated as vLLM's and counts whole as the band."
+    ),
+    MemoryRule.WHOLE_CARD: (
+        "transformers has no pool of blocks: all that weights and one forward pass leave may become cache, and "
+        "max_num_seqs bounds the batch."
+    ),
+}
+
+
+def _engine_notes(settings: Settings) -> tuple[str, ...]:
+    rule = RULE_NOTES[settings.profile.memory_rule]
+    if settings.profile.timed_as is None:
+        return (rule, f"The speed of {settings.profile.engine} is not described yet: performance is left out.")
+    return (rule, FITTED_ON)
 
 
 def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate) -> tuple[str, ...]:
@@ -192,11 +216,10 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         notes.append(f"concurrency {best.concurrency}, assumed: {reason}.")
     notes.append(
         f"{settings.profile.engine} {settings.profile.version}: gpu_memory_utilization "
-        f"{settings.gpu_memory_utilization:g}, block_size {settings.block_size}, max_num_batched_tokens "
+        f"{best.replica.utilization_fraction:g}, block_size {settings.block_size}, max_num_batched_tokens "
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
-    notes.append("The CUDA context, which the engine takes before it measures, is not counted in the peak.")
-    notes.append(FITTED_ON)
+    notes.extend(_engine_notes(settings))
     gpu = question.hardware.gpu
     if settings.weights.compute_formats[0] not in gpu.peak_flops_per_second:
         notes.append(
@@ -205,6 +228,6 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         )
     if settings.weights.element_bits < FEWEST_TIMED_BITS:
         notes.append("Weights of 4 bits are timed by their bytes and a 16-bit rate; unpacking them is not timed.")
-    if not gpu.id.startswith(LOGGED_GPU):
+    if settings.profile.memory_rule is MemoryRule.PROFILED and not gpu.id.startswith(LOGGED_GPU):
         notes.append(f"The engine's working memory was read from start-up logs on {LOGGED_GPU} cards.")
     return tuple(notes)

@@ -8,6 +8,9 @@ from planners.architecture import KvKind, ModelSpec
 from planners.errors import ImpossibleLayout
 from planners.sharding import ShardLayout
 
+# Engines with a scheduler and a pool of blocks.
+POOLED = ("vllm", "sglang", "tensorrt-llm")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
@@ -73,7 +76,30 @@ def degrees_obstacle(model: ModelSpec, engine: str, degrees: Degrees) -> Impossi
             f"expert_parallel {experts} must be {allowed}, attention_data x tensor parallel.",
             "expert-parallel-divides",
         )
-    return _context_obstacle(model, degrees)
+    return _engine_obstacle(engine, degrees) or _context_obstacle(model, degrees)
+
+
+def _engine_obstacle(engine: str, degrees: Degrees) -> ImpossibleLayout | None:
+    """Return what only some engines can do.
+
+    Sources: tensorrt_llm/mapping.py (attention data parallelism is all ranks or none);
+    decode context parallelism is vLLM's; transformers divides tensors and nothing else.
+    """
+    if engine == "tensorrt-llm" and degrees.attention_data_parallel > 1 and degrees.tensor_parallel > 1:
+        return _impossible(
+            "attention_data_parallel",
+            "tensorrt-llm runs attention data parallel on all ranks of a stage or on none.",
+            "engine-has-degree",
+        )
+    for field, degree, engines in (
+        ("decode_context_parallel", degrees.decode_context_parallel, ("vllm",)),
+        ("pipeline_parallel", degrees.pipeline_parallel, POOLED),
+        ("expert_parallel", degrees.expert_parallel, POOLED),
+        ("attention_data_parallel", degrees.attention_data_parallel, POOLED),
+    ):
+        if degree > 1 and engine not in engines:
+            return _impossible(field, f"{engine} has no {field}.", "engine-has-degree")
+    return None
 
 
 def _context_obstacle(model: ModelSpec, degrees: Degrees) -> ImpossibleLayout | None:

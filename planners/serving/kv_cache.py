@@ -156,6 +156,11 @@ def cache_layout(
     if not blocks:
         raise NotYetAvailable(f"{model.name} keeps no cache, which is not planned yet.", pointer="/model")
     kinds = {block.kv.kind for block in blocks if block.kv is not None}
+    if not terms.profile.pages_windows and not kinds <= GROWING:
+        others = ", ".join(sorted(kind.value for kind in kinds - GROWING))
+        raise NotYetAvailable(
+            f"How {terms.profile.engine} keeps {others} layers is not described yet ({model.name}).", pointer="/model"
+        )
     if context_parallel > 1 and not kinds <= GROWING:
         raise ImpossibleLayout(
             "decode_context_parallel divides full attention alone, and this model has other layers.",

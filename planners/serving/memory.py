@@ -1,21 +1,17 @@
-"""The memory budget of one GPU worker, term by term, as vLLM's profiling run finds it.
+"""What a GPU worker holds besides weights and cache: a profiling run's peak, CUDA graphs, and what torch does not see.
 
-    available for the cache = total x utilization - weights - activations - outside torch [- CUDA graphs]
-
-Sources: vllm/v1/worker/gpu_worker.py (determine_available_memory); the fitted
-figures and their logs are named in `engines/*.toml`.
+The fitted figures and their logs are named in `engines/*.toml`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from planners.architecture import Block, ModelSpec, Region, Split
 from planners.serving.degrees import Degrees
 from planners.serving.engine import GIB, EngineProfile, read_table
 from planners.serving.settings import Settings
-from planners.serving.weights import Stage, has_vision
+from planners.serving.weights import has_vision
 
 # The architecture names a feed-forward's divided tensors so: gate, up (or inner) and product.
 FEED_FORWARD_PREFIX = "feed_forward_"
@@ -24,52 +20,6 @@ MXFP4 = "mxfp4"
 # (vllm/config/compilation.py).
 SMALL_CAPTURES = (1, 2, 4)
 CAPTURE_STEP, COARSE_CAPTURE_FROM, COARSE_CAPTURE_STEP = 8, 256, 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageBudget:
-    """One stage's terms in bytes, and what is left for the cache with its band."""
-
-    stage: Stage
-    activations_bytes: int
-    non_torch_bytes: int
-    cuda_graphs_bytes: int
-    available_bytes: int
-    available_low_bytes: int
-    available_high_bytes: int
-
-
-def requested_bytes(total_bytes: int, utilization: float) -> int:
-    """Return what the engine claims of a card: a share of all its memory, not of what is free."""
-    return int(total_bytes * utilization)
-
-
-def stage_budget(
-    model: ModelSpec,
-    settings: Settings,
-    stage: Stage,
-    degrees: Degrees,
-    *,
-    total_bytes: int,
-) -> StageBudget:
-    """Return the budget of one rank of a stage."""
-    profile = settings.profile
-    activations = activation_bytes(model, settings, degrees, has_head=stage.has_head)
-    non_torch = non_torch_bytes(profile, degrees)
-    graphs = cuda_graph_bytes(len(stage.layers), settings.max_num_seqs)
-    requested = requested_bytes(total_bytes, settings.gpu_memory_utilization)
-    within = graphs if profile.cuda_graphs_in_budget else 0
-    available = requested - stage.total_bytes - activations - non_torch - within
-    band = _band_bytes(settings, stage, activations, degrees)
-    return StageBudget(
-        stage=stage,
-        activations_bytes=activations,
-        non_torch_bytes=non_torch,
-        cuda_graphs_bytes=graphs,
-        available_bytes=max(0, available),
-        available_low_bytes=max(0, available - band),
-        available_high_bytes=max(0, available + band),
-    )
 
 
 def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, has_head: bool) -> int:
@@ -166,12 +116,3 @@ def _feed_forward_width(block: Block) -> int:
         for tensor in block.tensors
         if tensor.region is Region.TENSOR and tensor.name.startswith(FEED_FORWARD_PREFIX)
     )
-
-
-def _band_bytes(settings: Settings, stage: Stage, activations: int, degrees: Degrees) -> int:
-    table: Mapping[str, float] = read_table("memory")["band"]
-    weights = table["weights_quantized_fraction" if settings.weights.is_quantized else "weights_exact_fraction"]
-    non_torch = table["non_torch_tensor_gib" if degrees.ranks_per_stage > 1 else "non_torch_single_gib"]
-    graphs = table["cuda_graphs_gib"] if settings.profile.cuda_graphs_in_budget else 0.0
-    fixed: float = (table["activations_gib"] + non_torch + graphs) * GIB
-    return round(weights * stage.total_bytes + table["activations_fraction"] * activations + fixed)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from planners.questions import ServingQuestion
 from planners.serving.answer import KvCache, KvGroup, ServingMemory, ServingMemoryItems, StageServingMemory
+from planners.serving.budget import StageBudget, stage_budget
 from planners.serving.degrees import Degrees
 from planners.serving.kv_cache import (
     GROWING,
@@ -18,7 +19,6 @@ from planners.serving.kv_cache import (
 )
 from planners.serving.kv_formats import layer_bytes_per_token
 from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.memory import StageBudget, requested_bytes, stage_budget
 from planners.serving.settings import Settings
 from planners.serving.weights import Stage, replica_stages
 
@@ -37,6 +37,7 @@ class Replica:
     """
 
     degrees: Degrees
+    utilization_fraction: float
     memory: ServingMemory
     kv: KvCache
     verdict: str
@@ -67,7 +68,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
     blocks = [_blocks(budget.available_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)]
     binding = blocks.index(min(blocks))
     held = capacity(layout, blocks[binding], max_model_len=settings.max_model_len, profile=settings.profile)
-    memory = _memory(question, settings, budgets, block_bytes, blocks[binding], binding)
+    memory = _memory(question, budgets, block_bytes, blocks[binding], binding)
     low_blocks = min(
         _blocks(budget.available_low_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)
     )
@@ -78,6 +79,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
     ranks = degrees.attention_data_parallel
     return Replica(
         degrees=degrees,
+        utilization_fraction=budgets[binding].utilization_fraction,
         memory=memory,
         kv=_kv_cache(settings, layout, budgets[binding], held, requests * ranks),
         verdict=(FITS if low.fits_one_request else TIGHT) if fits else NO,
@@ -118,7 +120,6 @@ def work_of(question: ServingQuestion, settings: Settings, replica: Replica) -> 
 
 def _memory(
     question: ServingQuestion,
-    settings: Settings,
     budgets: tuple[StageBudget, ...],
     block_bytes: tuple[int, ...],
     blocks: int,
@@ -126,15 +127,13 @@ def _memory(
 ) -> ServingMemory:
     stages = tuple(_stage_memory(budget, blocks * size) for budget, size in zip(budgets, block_bytes, strict=True))
     limit = question.hardware.limit_bytes
-    requested = requested_bytes(question.hardware.gpu.memory_bytes, settings.gpu_memory_utilization)
-    outside = 0 if settings.profile.cuda_graphs_in_budget else max(budget.cuda_graphs_bytes for budget in budgets)
     bound = stages[binding]
     return ServingMemory(
         peak_bytes=bound.peak_bytes,
         limit_bytes=limit,
         margin_bytes=limit - bound.peak_bytes,
-        requested_bytes=requested,
-        claimed_bytes=requested + outside,
+        requested_bytes=max(budget.requested_bytes for budget in budgets),
+        claimed_bytes=max(budget.claimed_bytes for budget in budgets),
         items=bound.items,
         stages=stages,
     )

@@ -18,7 +18,7 @@ from planners.serving.weights import layout_obstacle
 class Candidate:
     """A replica, how many of them, and what they deliver at the asked concurrency.
 
-    `state` is None where not one request fits. `meets_concurrency` and
+    `state` is None where not one request fits or the engine's speed is not described. `meets_concurrency` and
     `meets_slo` are None where nothing was asked.
     """
 
@@ -201,7 +201,8 @@ def _with_replicas(
     More replicas never serve a request worse, so that the fewest that satisfy
     are found by halving.
     """
-    work = work_of(question, settings, replica) if replica.places >= 1 and replica.fits else None
+    runs = replica.places >= 1 and replica.fits and settings.profile.timed_as is not None
+    work = work_of(question, settings, replica) if runs else None
 
     def candidate(replicas: int) -> Candidate:
         deployment = None
@@ -246,7 +247,7 @@ def _judged(
         deployment=deployment,
         concurrency=concurrency,
         state=state,
-        meets_concurrency=None if asked is None else deployment is not None and asked <= deployment.most_running,
+        meets_concurrency=None if asked is None else replica.fits and asked <= replica.places * replicas,
         meets_slo=_keeps_slo(question, state) if has_slo else None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.errors import InvalidQuestion
+from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.questions import ServingQuestion
 from planners.serving.engine import EngineProfile, engine_profile
 from planners.serving.kv_formats import KvFormat, kv_format
@@ -22,7 +22,13 @@ MOST_CONCURRENCY = 10**7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the engine runs with. `concurrency` is None where the client named none."""
+    """What the engine runs with. `concurrency` is None where the client named none.
+
+    `gpu_memory_utilization` is the engine's own fraction under its own name
+    (mem_fraction_static, free_gpu_memory_fraction), None where it follows from the
+    layout. A batch of `graph_requests` is the largest captured in CUDA graphs, from
+    4 tensor ranks on `graph_requests_wide`; 0 where the batch limit decides.
+    """
 
     profile: EngineProfile
     weights: WeightFormat
@@ -31,10 +37,12 @@ class Settings:
     input_tokens: int
     output_tokens: int
     concurrency: int | None
-    gpu_memory_utilization: float
+    gpu_memory_utilization: float | None
     block_size: int
     max_num_batched_tokens: int
     max_num_seqs: int
+    graph_requests: int
+    graph_requests_wide: int
     assumptions: tuple[str, ...]
 
     @property
@@ -48,6 +56,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     _check_objective(question)
     _check_card(question)
     profile = engine_profile(question.engine, question.engine_version)
+    _check_timing(question, profile)
     tier = profile.batch_tier(question.hardware.gpu)
     notes: list[str] = []
     if question.engine_version is None:
@@ -76,6 +85,8 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         block_size=_block_size(question, profile),
         max_num_batched_tokens=batched,
         max_num_seqs=sequences,
+        graph_requests=tier.graph_requests,
+        graph_requests_wide=tier.graph_requests_wide,
         assumptions=tuple(notes),
     )
 
@@ -88,6 +99,16 @@ def _check_card(question: ServingQuestion) -> None:
             f"{question.hardware.gpu.name} does not compute in bf16; it has {', '.join(rates)}. Ask for weights fp16.",
             pointer="/serving/weights",
         )
+
+
+def _check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
+    """Raise `NotYetAvailable` for what takes a speed that no measurement describes."""
+    if profile.timed_as is not None:
+        return
+    if question.slo is not None:
+        raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/serving/slo")
+    if question.objective == "latency":
+        raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/objective")
 
 
 def _check_objective(question: ServingQuestion) -> None:
@@ -162,7 +183,7 @@ def _traffic(question: ServingQuestion, max_model_len: int, notes: list[str]) ->
     return input_tokens, output_tokens
 
 
-def _utilization(question: ServingQuestion, profile: EngineProfile) -> float:
+def _utilization(question: ServingQuestion, profile: EngineProfile) -> float | None:
     value = question.gpu_memory_utilization
     if value is None:
         return profile.gpu_memory_utilization

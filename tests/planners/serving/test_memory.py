@@ -6,6 +6,7 @@ import pytest
 
 from planners.catalogue import catalogue
 from planners.huggingface import describe_config
+from planners.serving.budget import requested_bytes, stage_budget
 from planners.serving.degrees import Degrees
 from planners.serving.engine import engine_profile
 from planners.serving.memory import (
@@ -14,8 +15,6 @@ from planners.serving.memory import (
     cuda_graph_bytes,
     expert_workspace_bytes,
     non_torch_bytes,
-    requested_bytes,
-    stage_budget,
 )
 from planners.serving.settings import resolve_settings
 from planners.serving.weights import replica_stages
