@@ -25,8 +25,9 @@ LOGGED_GPU = "h100"
 # The latencies' measurements are of weights in 16 and 8 bits.
 FEWEST_TIMED_BITS = 8
 FITTED_ON = (
-    "Latencies are a roofline whose efficiencies were fitted on Llama-3.1-8B and Qwen3-32B on H100 and H200; "
-    "other cards take them at their own rates."
+    "Latencies are a roofline whose weights were fitted on public runs of eight models on H100, H200, B200 and B300, "
+    "for each engine; other cards take them at their own rates. The low and high ends hold nine of ten runs of models "
+    "left out of the fit."
 )
 
 
@@ -105,9 +106,15 @@ def _layout(candidate: Candidate) -> ServingLayout:
 def _performance(best: Candidate) -> Performance | None:
     if best.state is None or best.deployment is None:
         return None
+    fitted = best.deployment.work.efficiency
+    first, token = best.state.ttft_seconds, best.state.tpot_seconds
     return Performance(
-        ttft_seconds=best.state.ttft_seconds,
-        tpot_seconds=best.state.tpot_seconds,
+        ttft_seconds=first,
+        ttft_low_seconds=first * fitted.first_token_band.low,
+        ttft_high_seconds=first * fitted.first_token_band.high,
+        tpot_seconds=token,
+        tpot_low_seconds=token * fitted.token_band.low,
+        tpot_high_seconds=token * fitted.token_band.high,
         output_tokens_per_second=best.output_tokens_per_second,
         requests_per_second=best.state.requests_per_second,
         concurrency=best.concurrency,

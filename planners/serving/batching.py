@@ -77,16 +77,11 @@ def replica_state(
 ) -> SteadyState:
     """Return the steady state of one replica with `clients` and room for `places`.
 
-    Each running request is delayed by the prefill of the others, of which each
-    sends one in the time of its own `output_tokens` steps; clients beyond the
-    places wait whole cycles for one (Little's law: clients = rate x time).
+    Clients beyond the places wait whole cycles for one (Little's law: clients = rate x time).
     """
     running = min(clients, float(places))
-    mean_context = input_tokens + output_tokens / 2
-    step = work.decode_step_seconds(running, mean_context)
-    delay = max(0.0, running - 1) / output_tokens * work.interference_seconds(input_tokens)
-    tpot = step + delay
-    first = work.prefill_seconds(input_tokens, running=running)
+    tpot = work.token_seconds(running, input_tokens=input_tokens, output_tokens=output_tokens)
+    first = work.first_token_seconds(running, input_tokens=input_tokens, output_tokens=output_tokens)
     cycle = first + (output_tokens - 1) * tpot
     return SteadyState(
         ttft_seconds=first + cycle * (clients / running - 1),

@@ -1,18 +1,15 @@
-"""How long prefill and decode take on one replica: a roofline with fitted efficiencies.
-
-The figures and the measurements they were fitted on are in `engines/efficiencies.toml`.
-"""
+"""How long prefill and decode take on one replica: a roofline's terms, weighed by an engine's efficiencies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from planners.architecture import Block, ModelSpec, OperationKind
+from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
 from planners.serving.degrees import Degrees
-from planners.serving.engine import read_table
+from planners.serving.efficiency import Efficiency, efficiency
 from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from planners.serving.settings import Settings
 from planners.serving.weights import Stage
@@ -20,29 +17,10 @@ from planners.serving.weights import Stage
 # Attention's output and the feed-forward's are each summed over the ranks
 # (Shoeybi et al. 2019, arXiv:1909.08053).
 ALL_REDUCES_PER_LAYER = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiencies:
-    """The fitted figures; `engines/efficiencies.toml` says what each means and on what it was fitted."""
-
-    weight_read_excess: float
-    layer_seconds: float
-    tensor_parallel_layer_seconds: float
-    prefill_compute: float
-    prefill_all_reduce: float
-    flops_utilization: float
-    wait: float
-    all_reduce: float
-    all_reduce_reference_bytes_per_second: float
-    request_seconds: float
-
-
-@cache
-def efficiencies() -> Efficiencies:
-    """Return the fitted figures, read once."""
-    table = read_table("efficiencies")
-    return Efficiencies(**table["decode"], **table["prefill"])
+# The slowest NVLink of the fitted runs: NVLink 4, one direction (H100 whitepaper).
+REFERENCE_LINK_BYTES_PER_SECOND = 450e9
+# A prompt's first chunk reads the weights; engines on large cards batch 8,192 tokens.
+CHUNK_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +43,9 @@ class CachedLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWork:
-    """What one replica does for a token, and how fast its GPUs are. All per rank."""
+    """What one replica does for a token, and how fast its GPUs and its engine are. All per rank."""
 
+    efficiency: Efficiency
     read_bytes: int
     expert_bytes: int
     experts: int
@@ -77,7 +56,8 @@ class ReplicaWork:
     all_reduce_bytes_per_token: float
     hop_bytes_per_token: float
     layers: int
-    tensor_parallel: int
+    mixture_layers: int
+    ranks_per_stage: int
     pipeline_parallel: int
     attention_data_parallel: int
     peak_flops_per_second: float
@@ -115,53 +95,93 @@ class ReplicaWork:
         idle: float = (1 - self.experts_per_token / self.experts) ** tokens
         return self.read_bytes + self.expert_bytes * (1 - idle)
 
-    def decode_step_seconds(self, batch: float, context_tokens: float) -> float:
-        """Return the time between two tokens of `batch` requests at a mean context.
+    def cache_seconds(self, context_tokens: float) -> float:
+        """Return the time to read one sequence's cache at the memory's rate."""
+        return sum(layers.read_bytes(context_tokens) for layers in self.cached) / self.memory_bytes_per_second
+
+    def rank_batch(self, batch: float) -> tuple[float, float]:
+        """Return the requests of one step over all ranks of a stage, and those of one rank."""
+        group = max(1.0, batch / self.pipeline_parallel)
+        return group, max(1.0, group / self.attention_data_parallel)
+
+    def token_seconds(self, batch: float, *, input_tokens: int, output_tokens: int) -> float:
+        """Return the time between two tokens of one of `batch` requests that run at once.
 
         With a pipeline the batch is dealt out to the stages, and a request waits
         until its part has passed all of them.
         """
-        fitted = efficiencies()
-        group = max(1.0, batch / self.pipeline_parallel)
-        part = max(1.0, group / self.attention_data_parallel)
-        weights = self.weight_bytes_read(group) / self.memory_bytes_per_second
-        compute = part * self.decode_flops(context_tokens) / self.peak_flops_per_second
-        cache_bytes = sum(layers.read_bytes(context_tokens) for layers in self.cached)
-        cache = part * cache_bytes / self.memory_bytes_per_second
-        overhead = fitted.layer_seconds
-        if self.tensor_parallel > 1:
-            overhead += fitted.tensor_parallel_layer_seconds
-        return (
-            max(weights, compute)
-            + fitted.weight_read_excess * weights
-            + cache
-            + self.all_reduce_seconds(part)
-            + self._hop_seconds(part)
-            + self.layers * overhead
-        )
+        terms = decode_terms(self, batch, input_tokens=input_tokens, output_tokens=output_tokens)
+        return self.efficiency.decode_seconds(terms) + self._hop_seconds(self.rank_batch(batch)[1])
 
-    def prefill_seconds(self, tokens: int, *, running: float) -> float:
-        """Return the mean time to the first token while `running` requests share the replica."""
-        fitted = efficiencies()
-        compute = self.prefill_compute_seconds(tokens) / fitted.flops_utilization
-        wait = 1 + fitted.wait * (1 - 1 / max(1.0, running))
-        # The fitted rate belongs to NVLink; nothing is slower than its link by the same factor.
-        link = self.tensor_link_bytes_per_second
-        reference = fitted.all_reduce_reference_bytes_per_second
-        slowdown = max(1.0, fitted.all_reduce * min(1.0, link / reference))
-        seconds = fitted.request_seconds + compute * wait + self.all_reduce_seconds(tokens) * slowdown
-        return seconds + self._hop_seconds(tokens)
-
-    def interference_seconds(self, tokens: int) -> float:
-        """Return by how much prefilling one prompt delays the requests that are decoding."""
-        fitted = efficiencies()
-        compute = fitted.prefill_compute * self.prefill_compute_seconds(tokens)
-        all_reduce = fitted.prefill_all_reduce * self.all_reduce_seconds(tokens)
-        return (compute + all_reduce) / self.pipeline_parallel
+    def first_token_seconds(self, batch: float, *, input_tokens: int, output_tokens: int) -> float:
+        """Return the mean time to the first token while `batch` requests share the replica."""
+        terms = prefill_terms(self, batch, input_tokens=input_tokens, output_tokens=output_tokens)
+        # Fitted on NVLink; nothing is slower than its link by the same factor, nor faster than the link itself.
+        link = min(1.0, self.tensor_link_bytes_per_second / REFERENCE_LINK_BYTES_PER_SECOND)
+        wire = self.all_reduce_seconds(input_tokens)
+        fitted = self.efficiency.prefill["all_reduce"] * link * wire
+        return self.efficiency.prefill_seconds(terms) + max(fitted, wire) + self._hop_seconds(input_tokens)
 
     def _hop_seconds(self, tokens: float) -> float:
         hops = self.pipeline_parallel - 1
         return hops * tokens * self.hop_bytes_per_token / self.stage_link_bytes_per_second
+
+
+def decode_terms(work: ReplicaWork, batch: float, *, input_tokens: int, output_tokens: int) -> Mapping[str, float]:
+    """Return what a token's time is made of, each in seconds at the card's own rates or as a count.
+
+    Each running request is delayed by the prefill of the others, of which each
+    sends one in the time of its own `output_tokens` steps.
+    """
+    context = input_tokens + output_tokens / 2
+    group, part = work.rank_batch(batch)
+    rate = work.memory_bytes_per_second
+    dense = work.read_bytes / rate
+    experts = work.weight_bytes_read(group) / rate - dense
+    compute = part * work.decode_flops(context) / work.peak_flops_per_second
+    others = max(0.0, part - 1) / output_tokens / work.pipeline_parallel
+    prefill = others * work.prefill_compute_seconds(input_tokens)
+    is_mixture = work.mixture_layers > 0
+    return {
+        "dense_weights": dense,
+        "expert_weights": experts,
+        "compute_beyond_reading": max(0.0, compute - dense - experts),
+        "cache": part * work.cache_seconds(context),
+        "all_reduce": work.all_reduce_seconds(part),
+        "layers": float(work.layers),
+        "parallel_layers": float(work.layers if work.ranks_per_stage > 1 else 0),
+        "mixture_layers": float(work.mixture_layers),
+        "others_prefill_dense": 0.0 if is_mixture else prefill,
+        "others_prefill_mixture": prefill if is_mixture else 0.0,
+        "others_prefill_all_reduce": others * work.all_reduce_seconds(input_tokens),
+        "request_layers": part * work.layers,
+        "steps": 1.0,
+    }
+
+
+def prefill_terms(work: ReplicaWork, batch: float, *, input_tokens: int, output_tokens: int) -> Mapping[str, float]:
+    """Return what the time to the first token is made of; the prompt's all-reduces apart.
+
+    `queued` are the prompts of the other requests, which come together where
+    answers are equally long; a new request waits for the step under way.
+    """
+    _, part = work.rank_batch(batch)
+    compute = work.prefill_compute_seconds(input_tokens)
+    others = part - 1
+    is_mixture = work.mixture_layers > 0
+    step = decode_terms(work, batch, input_tokens=input_tokens, output_tokens=output_tokens)
+    chunk = min(input_tokens, CHUNK_TOKENS)
+    return {
+        "requests": 1.0,
+        "compute_dense": 0.0 if is_mixture else compute,
+        "compute_mixture": compute if is_mixture else 0.0,
+        "queued_dense": 0.0 if is_mixture else others * compute,
+        "queued_mixture": others * compute if is_mixture else 0.0,
+        "queued_all_reduce": others * work.all_reduce_seconds(input_tokens),
+        "layers": float(work.layers),
+        "decode_step": work.efficiency.decode_seconds(step),
+        "weights": work.weight_bytes_read(chunk) / work.memory_bytes_per_second,
+    }
 
 
 def replica_work(
@@ -173,7 +193,12 @@ def replica_work(
     link = gpu.link_bytes_per_second if degrees.ranks_per_stage <= within_node else gpu.nic_bytes_per_second
     stage_link = gpu.link_bytes_per_second if degrees.gpus <= within_node else gpu.nic_bytes_per_second
     hidden_bytes = model.hidden_size * settings.weights.dense_bytes
+    if settings.profile.timed_as is None:
+        raise NotYetAvailable(
+            f"The speed of {settings.profile.engine} is not described yet.", pointer="/serving/engine"
+        )
     return ReplicaWork(
+        efficiency=efficiency(settings.profile.timed_as),
         read_bytes=sum(stage.read_bytes for stage in stages),
         expert_bytes=sum(stage.expert_bytes for stage in stages),
         experts=max((weight.experts for block in model.layers for weight in block.weights), default=1),
@@ -184,7 +209,8 @@ def replica_work(
         all_reduce_bytes_per_token=_exchanged_hidden_states(model, degrees) * hidden_bytes,
         hop_bytes_per_token=hidden_bytes,
         layers=model.num_layers,
-        tensor_parallel=tensor,
+        mixture_layers=_mixture_layers(model),
+        ranks_per_stage=degrees.ranks_per_stage,
         pipeline_parallel=degrees.pipeline_parallel,
         attention_data_parallel=degrees.attention_data_parallel,
         peak_flops_per_second=settings.weights.peak_flops_per_second(gpu),
@@ -206,11 +232,15 @@ def _exchanged_hidden_states(model: ModelSpec, degrees: Degrees) -> float:
     """
     tensor, group = degrees.tensor_parallel, degrees.ranks_per_stage
     ring = 2 * (tensor - 1) / tensor
-    mixtures = sum(block.repeats for block in model.layers if any(weight.experts > 1 for weight in block.weights))
+    mixtures = _mixture_layers(model)
     if degrees.attention_data_parallel == 1:
         return ALL_REDUCES_PER_LAYER * ring * model.num_layers
     gathered = 2 * (group - 1) / group * degrees.attention_data_parallel
     return ring * (ALL_REDUCES_PER_LAYER * model.num_layers - mixtures) + gathered * mixtures
+
+
+def _mixture_layers(model: ModelSpec) -> int:
+    return sum(block.repeats for block in model.layers if any(weight.experts > 1 for weight in block.weights))
 
 
 def _matmul_flops(block: Block) -> float:

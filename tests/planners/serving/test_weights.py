@@ -227,3 +227,33 @@ def test_a_vision_towers_matrices_are_divided():
     assert has_vision(spec)
     assert not has_vision(model())
     assert stage.total_bytes / GIB == pytest.approx(53.12, abs=0.03)
+
+
+def published_stage(name, fmt=BF16, **degrees):
+    spec = describe_config(catalogue().model(name).config, name="model")
+    (stage,) = stages_of(spec, fmt, **degrees)
+    return stage
+
+
+def test_gemma_3_keeps_a_table_of_eight_times_its_positions_beside_the_plain_one():
+    # 9 x 131,072 positions x 256 x 2 bytes; the 4B's log prints 8.58 GiB, the 12B's 23.31.
+    stage = published_stage("google/gemma-3-4b-it")
+    assert stage.buffer_bytes == 9 * 131072 * 256 * 2
+    assert stage.total_bytes / GIB == pytest.approx(8.58, abs=0.03)
+    assert published_stage("google/gemma-3-12b-it").total_bytes / GIB == pytest.approx(23.31, abs=0.06)
+
+
+def test_a_partial_rotary_table_is_narrower():
+    # Qwen3.5 turns 64 of 256 features of 262,144 positions.
+    assert published_stage("Qwen/Qwen3.5-27B").buffer_bytes == 262144 * 64 * 2
+
+
+def test_experts_in_mxfp4_are_padded_for_their_kernels():
+    # A rank of two: 1,440 inner features to 1,536, 2,880 hidden ones to 3,072; 24 layers, 32 experts,
+    # 3 matrices, 17/32 bytes an element, and biases of 2 x 1,440 + 2,880 in bf16.
+    stage = published_stage("openai/gpt-oss-20b", WEIGHT_FORMATS["mxfp4"], tensor_parallel=2)
+    matrices = 24 * 32 * 3 * 1536 * 3072 * 17 // 32
+    assert stage.expert_bytes == matrices + 24 * 32 * (2 * 1440 + 2880) * 2
+    assert stage.total_bytes / GIB == pytest.approx(7.01, rel=0.012)
+    alone = published_stage("openai/gpt-oss-20b", WEIGHT_FORMATS["mxfp4"])
+    assert alone.total_bytes / GIB == pytest.approx(13.72, rel=0.004)

@@ -1,0 +1,1 @@
+"""The serving planner against public start-up logs and public latencies."""
