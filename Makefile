@@ -41,6 +41,7 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy memory
 	$(BIN)/python -m benchmarks.accuracy_time
+	$(BIN)/python -m benchmarks.accuracy_serving
 
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build

@@ -24,6 +24,15 @@ MILLION = 10**6
 LOGGED_GPU = "h100"
 # The latencies' measurements are of weights in 16 and 8 bits.
 FEWEST_TIMED_BITS = 8
+RATE_NOTE = (
+    "Requests come at random (Poisson): prompts wait for one another as in M/D/1 and for a place as in M/M/c; the "
+    "99th percentiles add both waits."
+)
+OUTRUN_NOTE = "The requests outrun the replicas: performance is what those deliver when full."
+DRAFT_NOTE = (
+    "Tokens are drafted by one layer of the model's size (multi-token prediction, EAGLE); the drafter's own weights "
+    "and cache are not counted."
+)
 FITTED_ON = (
     "Latencies are a roofline whose weights were fitted on public runs of eight models on H100, H200, B200 and B300, "
     "for each engine; other cards take them at their own rates. The low and high ends hold nine of ten runs of models "
@@ -117,6 +126,8 @@ def _performance(best: Candidate) -> Performance | None:
         tpot_high_seconds=token * fitted.token_band.high,
         output_tokens_per_second=best.output_tokens_per_second,
         requests_per_second=best.state.requests_per_second,
+        ttft_p99_seconds=best.state.ttft_p99_seconds,
+        tpot_p99_seconds=best.state.tpot_p99_seconds,
         concurrency=best.concurrency,
         curve=best.deployment.curve(),
     )
@@ -214,7 +225,13 @@ def _engine_notes(settings: Settings) -> tuple[str, ...]:
 
 def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate) -> tuple[str, ...]:
     notes = [*settings.assumptions]
-    if settings.concurrency is None and best.state is not None:
+    if settings.requests_per_second is not None:
+        notes.append(RATE_NOTE if best.meets_concurrency else OUTRUN_NOTE)
+    if settings.traffic.draft_tokens:
+        notes.append(DRAFT_NOTE)
+    if settings.traffic.cached_fraction:
+        notes.append("Cached prompt tokens are not computed again; how requests share their blocks is not counted.")
+    if settings.requests_per_second is None and settings.concurrency is None and best.state is not None:
         reason = "the most that runs at once"
         if best.meets_slo is not None:
             reason = "the most that keeps the service level" if best.meets_slo else "as no other keeps it better"

@@ -36,11 +36,11 @@ def main() -> None:
 
 
 def _token(case: LatencyCase) -> float:
-    return case.work.token_seconds(case.batch, input_tokens=case.input_tokens, output_tokens=case.output_tokens)
+    return case.work.token_seconds(case.batch, case.traffic)
 
 
 def _first_token(case: LatencyCase) -> float:
-    return case.work.first_token_seconds(case.batch, input_tokens=case.input_tokens, output_tokens=case.output_tokens)
+    return case.work.first_token_seconds(case.batch, case.traffic)
 
 
 def _table(problem: Problem, planned: Floats) -> Iterator[str]:

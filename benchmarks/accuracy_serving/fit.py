@@ -177,11 +177,11 @@ def _problem(
 
 
 def _decode(case: LatencyCase) -> Mapping[str, float]:
-    return decode_terms(case.work, case.batch, input_tokens=case.input_tokens, output_tokens=case.output_tokens)
+    return decode_terms(case.work, case.batch, case.traffic)
 
 
 def _prefill(case: LatencyCase) -> Mapping[str, float]:
-    terms = prefill_terms(case.work, case.batch, input_tokens=case.input_tokens, output_tokens=case.output_tokens)
+    terms = prefill_terms(case.work, case.batch, case.traffic)
     return {**terms, "all_reduce": case.work.all_reduce_seconds(case.input_tokens)}
 
 

@@ -17,6 +17,7 @@ from planners.questions import ServingQuestion
 from planners.serving.degrees import Degrees, has_experts
 from planners.serving.latency import ReplicaWork, replica_work
 from planners.serving.settings import resolve_settings
+from planners.serving.traffic import Traffic
 from planners.serving.weights import replica_stages
 
 LATENCIES = Path(__file__).parent.parent / "data" / "serving_latency.csv"
@@ -44,8 +45,7 @@ class LatencyCase:
     gpu: str
     work: ReplicaWork
     batch: float
-    input_tokens: int
-    output_tokens: int
+    traffic: Traffic
     token_seconds: float
     first_token_seconds: float | None
 
@@ -107,8 +107,7 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         gpu=row["gpu"],
         work=work,
         batch=float(row["concurrency_or_batch"]) * (attention if per_rank else 1),
-        input_tokens=int(row["isl"]),
-        output_tokens=int(row["osl"]),
+        traffic=Traffic(input_tokens=int(row["isl"]), output_tokens=int(row["osl"])),
         token_seconds=float(row["tpot_ms"]) / MILLISECONDS,
         first_token_seconds=float(row["ttft_ms"]) / MILLISECONDS if row["ttft_ms"] else None,
     )

@@ -121,7 +121,8 @@ class Performance:
     """Mean latencies and the deployment's throughput at the asked concurrency.
 
     Nine of ten measured deployments of models that the fit had not seen lay between
-    the low and the high end.
+    the low and the high end. The 99th percentiles stand where a request rate was
+    asked for; `concurrency` is then the mean of what runs.
     """
 
     ttft_seconds: float
@@ -132,6 +133,8 @@ class Performance:
     tpot_high_seconds: float
     output_tokens_per_second: float
     requests_per_second: float
+    ttft_p99_seconds: float | None
+    tpot_p99_seconds: float | None
     concurrency: int
     curve: tuple[CurvePoint, ...]
 

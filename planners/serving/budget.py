@@ -10,7 +10,7 @@ function; the engines' figures and their logs are named in `engines/*.toml`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planners.architecture import ModelSpec
@@ -52,23 +52,26 @@ def requested_bytes(total_bytes: int, utilization: float) -> int:
     return int(total_bytes * utilization)
 
 
-def stage_budget(
-    model: ModelSpec, settings: Settings, stage: Stage, degrees: Degrees, *, total_bytes: int
-) -> StageBudget:
-    """Return the budget of one rank of a stage, by the engine's own rule."""
+def stage_budgets(
+    model: ModelSpec, settings: Settings, stages: Sequence[Stage], degrees: Degrees, *, total_bytes: int
+) -> tuple[StageBudget, ...]:
+    """Return the budget of one rank of each stage, by the engine's own rule."""
     rule = settings.profile.memory_rule
     if rule is MemoryRule.STATIC_FRACTION:
-        return _static_budget(settings, stage, degrees, total_bytes)
-    if rule is MemoryRule.PROFILED:
-        return _profiled_budget(model, settings, stage, degrees, total_bytes)
-    return _free_budget(model, settings, stage, degrees, total_bytes)
+        return tuple(_static_budget(settings, stage, degrees, total_bytes) for stage in stages)
+    # The layers' peak is the same on every stage; only the sampler's differs.
+    peaks = {
+        has_head: activation_bytes(model, settings, degrees, has_head=has_head)
+        for has_head in {stage.has_head for stage in stages}
+    }
+    budget = _profiled_budget if rule is MemoryRule.PROFILED else _free_budget
+    return tuple(budget(settings, stage, degrees, total_bytes, peaks[stage.has_head]) for stage in stages)
 
 
 def _profiled_budget(
-    model: ModelSpec, settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int
+    settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int, activations: int
 ) -> StageBudget:
     profile, fraction = settings.profile, _given_fraction(settings)
-    activations = activation_bytes(model, settings, degrees, has_head=stage.has_head)
     non_torch = non_torch_bytes(profile, degrees)
     graphs = cuda_graph_bytes(len(stage.layers), settings.max_num_seqs)
     requested = requested_bytes(total_bytes, fraction)
@@ -118,14 +121,13 @@ def _static_budget(settings: Settings, stage: Stage, degrees: Degrees, total_byt
     )
 
 
-def _free_budget(model: ModelSpec, settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int) -> StageBudget:
+def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int, activations: int) -> StageBudget:
     """Return the budget of an engine that gives its cache a share of what a forward pass leaves.
 
     Source: tensorrt_llm/_torch/pyexecutor/_util.py, _cal_max_memory. The pass itself
     is estimated as vLLM's, so that its own size is the band.
     """
     fraction = _given_fraction(settings)
-    activations = activation_bytes(model, settings, degrees, has_head=stage.has_head)
     outside = non_torch_bytes(settings.profile, degrees)
     peak = stage.total_bytes + activations + outside
     free = total_bytes - peak

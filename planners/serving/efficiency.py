@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,11 +29,11 @@ class Efficiency:
 
     def decode_seconds(self, terms: Mapping[str, float]) -> float:
         """Return the time of a token from its terms."""
-        return sum(self.decode[name] * term for name, term in terms.items())
+        return sum(map(operator.mul, map(self.decode.__getitem__, terms), terms.values()))
 
     def prefill_seconds(self, terms: Mapping[str, float]) -> float:
         """Return the time to a first token from its terms."""
-        return sum(self.prefill[name] * term for name, term in terms.items())
+        return sum(map(operator.mul, map(self.prefill.__getitem__, terms), terms.values()))
 
 
 @cache

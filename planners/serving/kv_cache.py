@@ -32,7 +32,8 @@ class CacheTerms:
     """What decides a cache's layout besides the model.
 
     `in_flight_tokens` are those of batches under way, which a sliding window keeps
-    besides its own. `activation_bytes` is one element of the model's dtype.
+    besides its own. `activation_bytes` is one element of the model's dtype. A
+    recurrent layer keeps a state for each of `draft_tokens` too.
     """
 
     model_type: str
@@ -42,6 +43,7 @@ class CacheTerms:
     max_model_len: int
     in_flight_tokens: int
     activation_bytes: int
+    draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +179,7 @@ def cache_layout(
         group_size=group_size([len(bucket.layers) for bucket in buckets]),
         is_one_group=is_one_group,
         in_flight_tokens=terms.in_flight_tokens,
-        recurrent_blocks=terms.profile.recurrent_blocks,
+        recurrent_blocks=terms.profile.recurrent_blocks + terms.draft_tokens,
         chunks_locally=terms.profile.chunks_locally,
         context_parallel=context_parallel,
     )
@@ -197,6 +199,7 @@ def _state_bytes(block: Block, terms: CacheTerms, tensor_parallel: int) -> int:
         tensor_parallel=tensor_parallel,
         activation_bytes=terms.activation_bytes,
         memory_bytes=terms.profile.recurrent_memory_bytes(terms.model_type, terms.activation_bytes),
+        draft_tokens=terms.draft_tokens,
     )
 
 

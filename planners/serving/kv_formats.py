@@ -92,11 +92,13 @@ def _latent_bytes(state: KvState, kv: KvFormat) -> int:
     return latent + state.index_width + -(-state.index_width // INDEX_SCALE_ELEMENTS) * INDEX_SCALE_BYTES
 
 
-def recurrent_state_bytes(block: Block, *, tensor_parallel: int, activation_bytes: int, memory_bytes: int) -> int:
+def recurrent_state_bytes(
+    block: Block, *, tensor_parallel: int, activation_bytes: int, memory_bytes: int, draft_tokens: int = 0
+) -> int:
     """Return the state one sequence has in a recurrent layer, on one rank.
 
     The convolution's channels are divided as its weight is: groups fewer than the
-    ranks are replicated.
+    ranks are replicated. It keeps the inputs of `draft_tokens` besides its own.
 
     Source: vllm/model_executor/layers/mamba/mamba_utils.py, MambaStateShapeCalculator.
     """
@@ -113,5 +115,5 @@ def recurrent_state_bytes(block: Block, *, tensor_parallel: int, activation_byte
         filters = [weight for weight in block.weights if "conv1d.weight" in weight.name]
         channels = sum(weight.shape[0] for weight in filters)
         local = sum(weight.local_shape(tensor_parallel)[0] for weight in filters)
-        convolution = math.ceil(state.convolution_elements * local / channels)
+        convolution = math.ceil(state.convolution_elements * local / channels) + draft_tokens * local
     return convolution * activation_bytes + state.memory_elements // tensor_parallel * memory_bytes

@@ -12,6 +12,7 @@ from planners.serving.degrees import Degrees
 from planners.serving.efficiency import Efficiency, efficiency
 from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from planners.serving.settings import Settings
+from planners.serving.traffic import Traffic
 from planners.serving.weights import Stage
 
 # Attention's output and the feed-forward's are each summed over the ranks
@@ -104,80 +105,92 @@ class ReplicaWork:
         group = max(1.0, batch / self.pipeline_parallel)
         return group, max(1.0, group / self.attention_data_parallel)
 
-    def token_seconds(self, batch: float, *, input_tokens: int, output_tokens: int) -> float:
+    def token_seconds(self, batch: float, traffic: Traffic) -> float:
         """Return the time between two tokens of one of `batch` requests that run at once.
 
         With a pipeline the batch is dealt out to the stages, and a request waits
-        until its part has passed all of them.
+        until its part has passed all of them. Tokens are drafted by one layer, as by
+        multi-token prediction (arXiv:2412.19437, section 2.2) and EAGLE (arXiv:2401.15077).
         """
-        terms = decode_terms(self, batch, input_tokens=input_tokens, output_tokens=output_tokens)
-        return self.efficiency.decode_seconds(terms) + self._hop_seconds(self.rank_batch(batch)[1])
+        seconds = self.efficiency.decode_seconds(decode_terms(self, batch, traffic))
+        seconds += self._hop_seconds(self.rank_batch(batch)[1])
+        drafting = seconds * traffic.draft_tokens / self.layers
+        return (seconds + drafting) / traffic.tokens_per_step
 
-    def first_token_seconds(self, batch: float, *, input_tokens: int, output_tokens: int) -> float:
+    def first_token_seconds(self, batch: float, traffic: Traffic) -> float:
         """Return the mean time to the first token while `batch` requests share the replica."""
-        terms = prefill_terms(self, batch, input_tokens=input_tokens, output_tokens=output_tokens)
+        terms = prefill_terms(self, batch, traffic)
         # Fitted on NVLink; nothing is slower than its link by the same factor, nor faster than the link itself.
         link = min(1.0, self.tensor_link_bytes_per_second / REFERENCE_LINK_BYTES_PER_SECOND)
-        wire = self.all_reduce_seconds(input_tokens)
+        wire = self.all_reduce_seconds(traffic.prefill_tokens)
         fitted = self.efficiency.prefill["all_reduce"] * link * wire
-        return self.efficiency.prefill_seconds(terms) + max(fitted, wire) + self._hop_seconds(input_tokens)
+        return self.efficiency.prefill_seconds(terms) + max(fitted, wire) + self._hop_seconds(traffic.prefill_tokens)
+
+    def prompt_seconds(self, traffic: Traffic) -> float:
+        """Return how long one prompt keeps the replica from others: its terms without the overheads."""
+        terms = prefill_terms(self, 1, traffic)
+        names = ("compute_dense", "compute_mixture", "weights")
+        seconds = sum(self.efficiency.prefill[name] * terms[name] for name in names)
+        return seconds / self.pipeline_parallel
 
     def _hop_seconds(self, tokens: float) -> float:
         hops = self.pipeline_parallel - 1
         return hops * tokens * self.hop_bytes_per_token / self.stage_link_bytes_per_second
 
 
-def decode_terms(work: ReplicaWork, batch: float, *, input_tokens: int, output_tokens: int) -> Mapping[str, float]:
-    """Return what a token's time is made of, each in seconds at the card's own rates or as a count.
+def decode_terms(work: ReplicaWork, batch: float, traffic: Traffic) -> Mapping[str, float]:
+    """Return what a step's time is made of, each in seconds at the card's own rates or as a count.
 
     Each running request is delayed by the prefill of the others, of which each
-    sends one in the time of its own `output_tokens` steps.
+    sends one in the time of its own steps. Drafted tokens are all computed.
     """
-    context = input_tokens + output_tokens / 2
+    context, computed = traffic.context_tokens, traffic.draft_tokens + 1
     group, part = work.rank_batch(batch)
     rate = work.memory_bytes_per_second
     dense = work.read_bytes / rate
-    experts = work.weight_bytes_read(group) / rate - dense
-    compute = part * work.decode_flops(context) / work.peak_flops_per_second
-    others = max(0.0, part - 1) / output_tokens / work.pipeline_parallel
-    prefill = others * work.prefill_compute_seconds(input_tokens)
+    experts = work.weight_bytes_read(group * computed) / rate - dense
+    compute = part * computed * work.decode_flops(context) / work.peak_flops_per_second
+    steps = traffic.output_tokens / traffic.tokens_per_step
+    others = max(0.0, part - 1) / steps / work.pipeline_parallel
+    prefill = others * work.prefill_compute_seconds(traffic.prefill_tokens)
     is_mixture = work.mixture_layers > 0
     return {
         "dense_weights": dense,
         "expert_weights": experts,
         "compute_beyond_reading": max(0.0, compute - dense - experts),
         "cache": part * work.cache_seconds(context),
-        "all_reduce": work.all_reduce_seconds(part),
+        "all_reduce": work.all_reduce_seconds(part * computed),
         "layers": float(work.layers),
         "parallel_layers": float(work.layers if work.ranks_per_stage > 1 else 0),
         "mixture_layers": float(work.mixture_layers),
         "others_prefill_dense": 0.0 if is_mixture else prefill,
         "others_prefill_mixture": prefill if is_mixture else 0.0,
-        "others_prefill_all_reduce": others * work.all_reduce_seconds(input_tokens),
+        "others_prefill_all_reduce": others * work.all_reduce_seconds(traffic.prefill_tokens),
         "request_layers": part * work.layers,
         "steps": 1.0,
     }
 
 
-def prefill_terms(work: ReplicaWork, batch: float, *, input_tokens: int, output_tokens: int) -> Mapping[str, float]:
+def prefill_terms(work: ReplicaWork, batch: float, traffic: Traffic) -> Mapping[str, float]:
     """Return what the time to the first token is made of; the prompt's all-reduces apart.
 
     `queued` are the prompts of the other requests, which come together where
     answers are equally long; a new request waits for the step under way.
     """
     _, part = work.rank_batch(batch)
-    compute = work.prefill_compute_seconds(input_tokens)
+    tokens = traffic.prefill_tokens
+    compute = work.prefill_compute_seconds(tokens)
     others = part - 1
     is_mixture = work.mixture_layers > 0
-    step = decode_terms(work, batch, input_tokens=input_tokens, output_tokens=output_tokens)
-    chunk = min(input_tokens, CHUNK_TOKENS)
+    step = decode_terms(work, batch, traffic)
+    chunk = min(tokens, CHUNK_TOKENS)
     return {
         "requests": 1.0,
         "compute_dense": 0.0 if is_mixture else compute,
         "compute_mixture": compute if is_mixture else 0.0,
         "queued_dense": 0.0 if is_mixture else others * compute,
         "queued_mixture": others * compute if is_mixture else 0.0,
-        "queued_all_reduce": others * work.all_reduce_seconds(input_tokens),
+        "queued_all_reduce": others * work.all_reduce_seconds(tokens),
         "layers": float(work.layers),
         "decode_step": work.efficiency.decode_seconds(step),
         "weights": work.weight_bytes_read(chunk) / work.memory_bytes_per_second,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from planners.questions import ServingQuestion
 from planners.serving.answer import KvCache, KvGroup, ServingMemory, ServingMemoryItems, StageServingMemory
-from planners.serving.budget import StageBudget, stage_budget
+from planners.serving.budget import StageBudget, stage_budgets
 from planners.serving.degrees import Degrees
 from planners.serving.kv_cache import (
     GROWING,
@@ -61,9 +61,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
     model, hardware = question.model, question.hardware
     stages = replica_stages(model, settings.weights, degrees)
     layout = settings_cache_layout(question, settings, degrees)
-    budgets = tuple(
-        stage_budget(model, settings, stage, degrees, total_bytes=hardware.gpu.memory_bytes) for stage in stages
-    )
+    budgets = stage_budgets(model, settings, stages, degrees, total_bytes=hardware.gpu.memory_bytes)
     block_bytes = tuple(layout.stage_block_bytes(stage.layers) for stage in stages)
     blocks = [_blocks(budget.available_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)]
     binding = blocks.index(min(blocks))
@@ -74,7 +72,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
     )
     low = capacity(layout, low_blocks, max_model_len=settings.max_model_len, profile=settings.profile)
     keeps_limit = memory.claimed_bytes <= memory.limit_bytes
-    requests = usable_blocks(held.blocks, settings.profile) // layout.blocks_held(settings.request_tokens)
+    requests = _requests_held(settings, layout, held.blocks)
     fits = held.fits_one_request and keeps_limit
     ranks = degrees.attention_data_parallel
     return Replica(
@@ -87,6 +85,13 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         places=min(requests, settings.max_num_seqs) * ranks,
         stages=stages,
     )
+
+
+def _requests_held(settings: Settings, layout: CacheLayout, blocks: int) -> int:
+    """Return how many requests of the traffic the blocks hold at their end, by the mean of what each takes."""
+    lengths = settings.sequence_tokens
+    taken = sum(layout.blocks_held(tokens) for tokens in lengths)
+    return usable_blocks(blocks, settings.profile) * len(lengths) // taken
 
 
 def _blocks(available_bytes: int, block_bytes: int) -> int:
@@ -104,6 +109,7 @@ def settings_cache_layout(question: ServingQuestion, settings: Settings, degrees
         max_model_len=settings.max_model_len,
         in_flight_tokens=settings.max_num_batched_tokens * settings.profile.overlapping_batches,
         activation_bytes=settings.weights.dense_bytes,
+        draft_tokens=settings.traffic.draft_tokens,
     )
     return cache_layout(
         question.model,

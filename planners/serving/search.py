@@ -19,7 +19,8 @@ class Candidate:
     """A replica, how many of them, and what they deliver at the asked concurrency.
 
     `state` is None where not one request fits or the engine's speed is not described. `meets_concurrency` and
-    `meets_slo` are None where nothing was asked.
+    `meets_slo` are None where nothing was asked; at a request rate the former says
+    whether the replicas keep up.
     """
 
     replica: Replica
@@ -45,7 +46,7 @@ class Candidate:
         """Return the deployment's rate, 0 where nothing runs."""
         if self.state is None or self.deployment is None:
             return 0.0
-        return self.state.requests_per_second * self.deployment.output_tokens
+        return self.state.requests_per_second * self.deployment.traffic.output_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +212,7 @@ def _with_replicas(
                 work=work,
                 places=replica.places,
                 replicas=replicas,
-                input_tokens=settings.input_tokens,
-                output_tokens=settings.output_tokens,
+                traffic=settings.traffic,
             )
         return _judged(question, settings, replica, replicas, deployment)
 
@@ -236,8 +236,17 @@ def _judged(
 ) -> Candidate:
     asked, slo = settings.concurrency, question.slo
     has_slo = slo is not None and (slo.ttft_seconds is not None or slo.tpot_seconds is not None)
+    rate = settings.requests_per_second
     concurrency, state = asked or replicas, None
-    if deployment is not None:
+    keeps_up = None if asked is None else replica.fits and asked <= replica.places * replicas
+    if rate is not None:
+        state = None if deployment is None else deployment.at_rate(rate)
+        keeps_up = state is not None
+    if deployment is not None and rate is not None:
+        # Where requests outrun the replicas, what those deliver when full.
+        concurrency = deployment.most_running if state is None else max(1, round(state.running))
+        state = state or deployment.at(concurrency)
+    elif deployment is not None:
         if asked is None:
             concurrency = _assumed_concurrency(question, deployment, has_slo=has_slo)
         state = deployment.at(concurrency)
@@ -247,7 +256,7 @@ def _judged(
         deployment=deployment,
         concurrency=concurrency,
         state=state,
-        meets_concurrency=None if asked is None else replica.fits and asked <= replica.places * replicas,
+        meets_concurrency=keeps_up,
         meets_slo=_keeps_slo(question, state) if has_slo else None,
     )
 
@@ -300,7 +309,7 @@ def _rank(question: ServingQuestion, candidate: Candidate) -> tuple[float, ...]:
 def _objective(question: ServingQuestion, candidate: Candidate) -> tuple[float, ...]:
     rate, gpus = candidate.output_tokens_per_second, float(candidate.gpus)
     if question.objective == "latency" and candidate.state is not None and candidate.deployment is not None:
-        steps = candidate.deployment.output_tokens - 1
+        steps = candidate.deployment.traffic.output_tokens - 1
         goal = candidate.state.ttft_seconds + steps * candidate.state.tpot_seconds
     elif question.objective == "cost":
         goal = gpus / rate

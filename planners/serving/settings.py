@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.questions import ServingQuestion
+from planners.questions import LengthDistribution, ServingQuestion
 from planners.serving.engine import EngineProfile, engine_profile
 from planners.serving.kv_formats import KvFormat, kv_format
+from planners.serving.traffic import Traffic, mean_tokens, sample_tokens
 from planners.serving.weight_format import WeightFormat, weight_format
 
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "latency")
@@ -18,11 +19,14 @@ ASSUMED_OUTPUT_TOKENS = 1024
 # Beyond any machine's or model's; refuses absurd sizes before they are computed with.
 MOST_TOKENS = 2**31
 MOST_CONCURRENCY = 10**7
+INPUT_LENGTH, OUTPUT_LENGTH = "/serving/input_length", "/serving/output_length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the engine runs with. `concurrency` is None where the client named none.
+
+    `sequence_tokens` are requests' lengths at their end, each for an equal part of them.
 
     `gpu_memory_utilization` is the engine's own fraction under its own name
     (mem_fraction_static, free_gpu_memory_fraction), None where it follows from the
@@ -36,7 +40,10 @@ class Settings:
     max_model_len: int
     input_tokens: int
     output_tokens: int
+    traffic: Traffic
+    sequence_tokens: tuple[int, ...]
     concurrency: int | None
+    requests_per_second: float | None
     gpu_memory_utilization: float | None
     block_size: int
     max_num_batched_tokens: int
@@ -70,7 +77,9 @@ def resolve_settings(question: ServingQuestion) -> Settings:
             f"max_num_batched_tokens ({batched}) must be at least max_num_seqs ({sequences}).",
             pointer="/serving/max_num_batched_tokens",
         )
+    traffic, sequences_tokens = _requests(question, input_tokens, output_tokens, max_model_len)
     concurrency = question.concurrency
+    _check_rate(question)
     if concurrency is not None and not 1 <= concurrency <= MOST_CONCURRENCY:
         raise InvalidQuestion(f"concurrency must be 1 to {MOST_CONCURRENCY}.", pointer="/serving/concurrency")
     return Settings(
@@ -80,7 +89,10 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         max_model_len=max_model_len,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
+        traffic=traffic,
+        sequence_tokens=sequences_tokens,
         concurrency=concurrency,
+        requests_per_second=question.requests_per_second,
         gpu_memory_utilization=_utilization(question, profile),
         block_size=_block_size(question, profile),
         max_num_batched_tokens=batched,
@@ -107,6 +119,10 @@ def _check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
         return
     if question.slo is not None:
         raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/serving/slo")
+    if question.requests_per_second is not None:
+        raise NotYetAvailable(
+            f"The speed of {profile.engine} is not described yet.", pointer="/serving/requests_per_second"
+        )
     if question.objective == "latency":
         raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/objective")
 
@@ -157,7 +173,8 @@ def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
 
 def _traffic(question: ServingQuestion, max_model_len: int, notes: list[str]) -> tuple[int, int]:
     """Return a request's input and output tokens, assumed where absent and never beyond the context."""
-    given_input, given_output = question.input_tokens, question.output_tokens
+    given_input = _given_tokens(question.input_tokens, question.input_length, "input")
+    given_output = _given_tokens(question.output_tokens, question.output_length, "output")
     for field, value in (("input_tokens", given_input), ("output_tokens", given_output)):
         if value is not None and not 1 <= value <= MOST_TOKENS:
             raise InvalidQuestion(f"{field} must be 1 to {MOST_TOKENS}.", pointer=f"/serving/{field}")
@@ -181,6 +198,55 @@ def _traffic(question: ServingQuestion, max_model_len: int, notes: list[str]) ->
     if given_output is None:
         notes.append(f"output_tokens {output_tokens}, assumed.")
     return input_tokens, output_tokens
+
+
+def _given_tokens(tokens: int | None, length: LengthDistribution | None, side: str) -> int | None:
+    """Return the tokens asked for, a distribution's mean where one is given instead."""
+    if length is None:
+        return tokens
+    if tokens is not None:
+        raise InvalidQuestion(f"Give {side}_tokens or {side}_length.", pointer=f"/serving/{side}_length")
+    return mean_tokens(length, f"/serving/{side}_length")
+
+
+def _requests(
+    question: ServingQuestion, input_tokens: int, output_tokens: int, max_model_len: int
+) -> tuple[Traffic, tuple[int, ...]]:
+    """Return the mean request, and the lengths at their end of all of them, cut at the longest context."""
+    hit_rate, draft = question.prefix_cache_hit_rate, question.speculative
+    if not 0 <= hit_rate <= 1:
+        raise InvalidQuestion(
+            f"prefix_cache_hit_rate is 0 to 1, not {hit_rate}.", pointer="/serving/prefix_cache_hit_rate"
+        )
+    if draft is not None and not (draft.tokens >= 1 and 0 <= draft.acceptance_rate <= 1):
+        raise InvalidQuestion(
+            "speculative takes at least 1 token and a rate of 0 to 1.", pointer="/serving/speculative"
+        )
+    traffic = Traffic(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_fraction=hit_rate,
+        draft_tokens=0 if draft is None else draft.tokens,
+        acceptance_fraction=0.0 if draft is None else draft.acceptance_rate,
+    )
+    inputs = (input_tokens,) if question.input_length is None else sample_tokens(question.input_length, INPUT_LENGTH)
+    outputs = (
+        (output_tokens,) if question.output_length is None else sample_tokens(question.output_length, OUTPUT_LENGTH)
+    )
+    return traffic, tuple(min(max_model_len, first + last) for first in inputs for last in outputs)
+
+
+def _check_rate(question: ServingQuestion) -> None:
+    rate = question.requests_per_second
+    if rate is None:
+        return
+    if not rate > 0:
+        raise InvalidQuestion("requests_per_second must be above 0.", pointer="/serving/requests_per_second")
+    if question.concurrency is not None:
+        raise InvalidQuestion(
+            "concurrency is a closed loop and requests_per_second an open one; give one of them.",
+            pointer="/serving/requests_per_second",
+        )
 
 
 def _utilization(question: ServingQuestion, profile: EngineProfile) -> float | None:

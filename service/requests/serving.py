@@ -6,10 +6,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
+import planners.questions
 from planners.architecture import ModelSpec
 from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
-from planners.questions import ServiceLevel, ServingLayoutRequest, ServingQuestion
+from planners.questions import ServiceLevel, ServingLayoutRequest, ServingQuestion, Speculation
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import Concurrency, Degree, Fraction, Name, Seconds, SequenceTokens, Wire, whole
@@ -46,6 +47,17 @@ class LengthDistribution(Wire):
     p90: TokenLength | None = None
     p99: TokenLength | None = None
     histogram: Histogram | None = None
+
+    def to_distribution(self) -> planners.questions.LengthDistribution:
+        """Return the planner's distribution."""
+        return planners.questions.LengthDistribution(
+            mean=self.mean,
+            p50=self.p50,
+            p90=self.p90,
+            p99=self.p99,
+            lengths=tuple(self.histogram.lengths) if self.histogram else (),
+            counts=tuple(self.histogram.counts) if self.histogram else (),
+        )
 
 
 class Speculative(Wire):
@@ -94,12 +106,7 @@ class ServingPart(Wire):
 
     def refuse_what_is_not_there_yet(self) -> None:
         """Raise NotYetAvailable for a field that no planner reads, so that none is silently ignored."""
-        for field in ("requests_per_second", "input_length", "output_length", "speculative"):
-            if getattr(self, field) is not None:
-                raise _not_yet(field)
-        # Nothing cached and nothing disaggregated are what the planner assumes anyway.
-        if self.prefix_cache_hit_rate:
-            raise _not_yet("prefix_cache_hit_rate")
+        # Nothing disaggregated is what the planner assumes anyway.
         if self.disaggregated is not None and self.disaggregated is not False:
             raise _not_yet("disaggregated")
 
@@ -144,7 +151,12 @@ class InferRequest(Wire):
             max_model_len=serving.max_model_len,
             input_tokens=serving.input_tokens,
             output_tokens=serving.output_tokens,
+            input_length=_distribution(serving.input_length),
+            output_length=_distribution(serving.output_length),
             concurrency=serving.concurrency,
+            requests_per_second=serving.requests_per_second,
+            prefix_cache_hit_rate=serving.prefix_cache_hit_rate or 0.0,
+            speculative=None if serving.speculative is None else Speculation(**serving.speculative.model_dump()),
             engine=serving.engine,
             engine_version=serving.engine_version,
             gpu_memory_utilization=serving.gpu_memory_utilization,
@@ -155,6 +167,10 @@ class InferRequest(Wire):
             objective=self.objective,
             layout=ServingLayoutRequest(**self.layout.model_dump()),
         )
+
+
+def _distribution(length: LengthDistribution | None) -> planners.questions.LengthDistribution | None:
+    return None if length is None else length.to_distribution()
 
 
 def _not_yet(field: str) -> NotYetAvailable:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planners.inference import plan_serving
-from planners.questions import ServiceLevel
+from planners.questions import LengthDistribution, ServiceLevel, Speculation
 from tests.planners.serving.factories import (
     GIB,
     GPT2,
@@ -203,3 +203,40 @@ def test_the_budget_never_exceeds_the_claim(utilization, kv):
     memory = plan_serving(question(gpu_memory_utilization=utilization, kv_cache=kv)).plan.memory
     assert memory.peak_bytes - memory.items.cuda_graphs <= memory.requested_bytes
     assert not math.isnan(memory.margin_bytes)
+
+
+def test_a_request_rate_is_answered_with_tails():
+    answer = plan_serving(question(requests_per_second=2.0))
+    performance = answer.plan.performance
+    assert answer.meets_concurrency
+    assert performance.requests_per_second == pytest.approx(2)
+    assert performance.ttft_p99_seconds > performance.ttft_seconds
+    assert performance.tpot_p99_seconds >= performance.tpot_seconds
+    assert any("M/D/1" in note for note in answer.assumptions)
+
+
+def test_a_rate_beyond_the_replicas_is_not_met_and_says_so():
+    answer = plan_serving(question(requests_per_second=10**6))
+    assert answer.meets_concurrency is False
+    assert answer.plan.performance.ttft_p99_seconds is None
+    assert any("outrun" in note for note in answer.assumptions)
+
+
+def test_long_and_short_requests_are_held_by_what_they_take_on_average():
+    # All but one in a thousand prompts are of 512 tokens, answers of 512: 64 blocks of 16.
+    length = LengthDistribution(lengths=(512, 7680), counts=(1, 0.001))
+    short = plan_serving(question(input_length=length, output_tokens=512)).plan.kv
+    assert short.requests_held == short.blocks // 64
+
+
+def test_drafts_and_cached_prefixes_are_named_among_the_assumptions():
+    answer = plan_serving(question(speculative=Speculation(tokens=2, acceptance_rate=0.7), prefix_cache_hit_rate=0.5))
+    notes = " ".join(answer.assumptions)
+    assert "drafted by one layer" in notes
+    assert "Cached prompt tokens" in notes
+
+
+def test_the_bands_enclose_the_estimates():
+    performance = plan_serving(question()).plan.performance
+    assert performance.ttft_low_seconds < performance.ttft_seconds < performance.ttft_high_seconds
+    assert performance.tpot_low_seconds < performance.tpot_seconds < performance.tpot_high_seconds

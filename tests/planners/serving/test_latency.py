@@ -12,6 +12,7 @@ from planners.serving.efficiency import efficiency
 from planners.serving.latency import ReplicaWork, decode_terms, prefill_terms, replica_work
 from planners.serving.replica import plan_replica, work_of
 from planners.serving.settings import resolve_settings
+from planners.serving.traffic import Traffic
 from tests.planners.serving.factories import GPT2, LLAMA_7B, MIXTRAL, hardware, hybrid, model, question
 
 
@@ -26,7 +27,7 @@ def work_at(*, tensor_parallel=1, pipeline_parallel=1, spec=None, **changes) -> 
 
 def step_of(work: ReplicaWork, batch: float, *, context: int = 1000) -> float:
     """Return a token's time without others' prompts: answers are long and the prompt is one token."""
-    return work.token_seconds(batch, input_tokens=1, output_tokens=2 * context)
+    return work.token_seconds(batch, Traffic(input_tokens=1, output_tokens=2 * context))
 
 
 def test_a_generated_token_costs_two_operations_a_parameter():
@@ -61,7 +62,7 @@ def test_a_prompt_needs_logits_of_its_last_token_only():
 def test_one_requests_step_reads_the_weights_and_its_cache():
     # 1,001 tokens x 131,072 B at 3.35 TB/s; one request is never delayed by another's prompt.
     work = work_at()
-    terms = decode_terms(work, 1, input_tokens=1, output_tokens=2000)
+    terms = decode_terms(work, 1, Traffic(input_tokens=1, output_tokens=2000))
     assert terms["dense_weights"] == work.read_bytes / 3.35e12
     assert terms["cache"] == pytest.approx(1001 * 131_072 / 3.35e12)
     assert (terms["layers"], terms["parallel_layers"], terms["expert_weights"]) == (32, 0, 0)
@@ -71,10 +72,10 @@ def test_one_requests_step_reads_the_weights_and_its_cache():
 def test_a_token_takes_its_terms_weighed():
     work = work_at()
     weights = efficiency("vllm").decode
-    terms = decode_terms(work, 8, input_tokens=512, output_tokens=128)
+    terms = decode_terms(work, 8, Traffic(input_tokens=512, output_tokens=128))
     assert set(terms) == set(weights)
     expected = sum(weights[name] * term for name, term in terms.items())
-    assert work.token_seconds(8, input_tokens=512, output_tokens=128) == pytest.approx(expected)
+    assert work.token_seconds(8, Traffic(input_tokens=512, output_tokens=128)) == pytest.approx(expected)
 
 
 def test_a_step_reads_the_experts_its_tokens_are_sent_to():
@@ -128,20 +129,20 @@ def test_ranks_on_several_nodes_talk_over_the_network():
 def test_the_first_token_takes_its_terms_weighed():
     work = work_at()
     weights = efficiency("vllm").prefill
-    terms = prefill_terms(work, 64, input_tokens=1024, output_tokens=128)
+    terms = prefill_terms(work, 64, Traffic(input_tokens=1024, output_tokens=128))
     assert {*terms, "all_reduce"} == set(weights)
     assert terms["queued_dense"] == 63 * work.prefill_compute_seconds(1024)
     expected = sum(weights[name] * term for name, term in terms.items())
-    assert work.first_token_seconds(64, input_tokens=1024, output_tokens=128) == pytest.approx(expected)
+    assert work.first_token_seconds(64, Traffic(input_tokens=1024, output_tokens=128)) == pytest.approx(expected)
 
 
 def test_a_slow_link_is_never_slower_than_its_own_rate():
     # PCIe at 32 GB/s: 32/450 of the weight fitted on NVLink is below 1.
     gpu = dataclasses.replace(hardware().gpu, link_bytes_per_second=32e9)
     work = work_at(tensor_parallel=2, hardware=hardware(2, gpu=gpu))
-    terms = prefill_terms(work, 1, input_tokens=1024, output_tokens=128)
+    terms = prefill_terms(work, 1, Traffic(input_tokens=1024, output_tokens=128))
     expected = work.efficiency.prefill_seconds(terms) + work.all_reduce_seconds(1024)
-    assert work.first_token_seconds(1, input_tokens=1024, output_tokens=128) == pytest.approx(expected)
+    assert work.first_token_seconds(1, Traffic(input_tokens=1024, output_tokens=128)) == pytest.approx(expected)
 
 
 def test_an_engine_whose_speed_is_not_described_has_no_work():
@@ -160,7 +161,7 @@ def test_fp8_weights_read_faster_and_multiply_faster():
 
 def test_each_other_request_prefills_once_in_a_requests_answer():
     work = work_at()
-    terms = decode_terms(work, 5, input_tokens=1024, output_tokens=100)
+    terms = decode_terms(work, 5, Traffic(input_tokens=1024, output_tokens=100))
     assert terms["others_prefill_dense"] == pytest.approx(4 / 100 * work.prefill_compute_seconds(1024))
 
 

@@ -38,6 +38,7 @@ def layout_of(
     in_flight: int = 8192,
     tensor: int = 1,
     context: int = 1,
+    draft_tokens: int = 0,
 ) -> CacheLayout:
     terms = CacheTerms(
         model_type=spec.model_type,
@@ -47,6 +48,7 @@ def layout_of(
         max_model_len=length,
         in_flight_tokens=in_flight,
         activation_bytes=2,
+        draft_tokens=draft_tokens,
     )
     return cache_layout(spec, terms, tensor_parallel=tensor, context_parallel=context)
 
@@ -133,6 +135,15 @@ def test_a_27b_on_two_ranks_with_prefix_caching_comes_out_as_logged():
     blocks = int(4.99 * GIB) // layout.stage_block_bytes(range(64))
     held = capacity(layout, blocks, max_model_len=131072, profile=ALIGNED)
     assert (layout.block_size, held.tokens, round(held.max_concurrency, 2)) == (1568, 302921, 2.31)
+
+
+def test_drafted_tokens_take_a_state_each_and_widen_the_convolutions_part():
+    # noonghunna/club-3090 issue 295: 3 drafted tokens on 2 ranks, blocks of 1,600; 424 / (164 + 3 x 5) = 2.37.
+    layout = layout_of(
+        published("Qwen/Qwen3.6-27B"), kv="fp8", profile=ALIGNED, length=262144, tensor=2, draft_tokens=3
+    )
+    held = capacity(layout, 424, max_model_len=262144, profile=ALIGNED)
+    assert (layout.block_size, held.tokens, round(held.max_concurrency, 2)) == (1600, 620944, 2.37)
 
 
 def test_qwen_3_next_keeps_its_state_in_its_own_dtype():

@@ -6,7 +6,7 @@ import pytest
 
 from planners.catalogue import catalogue
 from planners.huggingface import describe_config
-from planners.serving.budget import requested_bytes, stage_budget
+from planners.serving.budget import requested_bytes, stage_budgets
 from planners.serving.degrees import Degrees
 from planners.serving.engine import engine_profile
 from planners.serving.memory import (
@@ -25,7 +25,8 @@ def budget_of(**changes):
     asked = question(**changes)
     settings = resolve_settings(asked)
     (stage,) = replica_stages(asked.model, settings.weights, Degrees())
-    return stage_budget(asked.model, settings, stage, Degrees(), total_bytes=H100.memory_bytes)
+    (budget,) = stage_budgets(asked.model, settings, [stage], Degrees(), total_bytes=H100.memory_bytes)
+    return budget
 
 
 def activations(*, has_head=True, pipeline_parallel=1, spec=None, **changes):
