@@ -244,6 +244,9 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
     notes.extend(_engine_notes(settings))
+    ranks = best.replica.degrees.attention_data_parallel
+    if ranks > 1:
+        notes.append(f"Each of the {ranks} attention ranks has a cache of its own and logs it: kv is one rank's.")
     gpu = question.hardware.gpu
     if settings.weights.compute_formats[0] not in gpu.peak_flops_per_second:
         notes.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -29,11 +28,11 @@ class Efficiency:
 
     def decode_seconds(self, terms: Mapping[str, float]) -> float:
         """Return the time of a token from its terms."""
-        return sum(map(operator.mul, map(self.decode.__getitem__, terms), terms.values()))
+        return _weighed(self.decode, terms)
 
     def prefill_seconds(self, terms: Mapping[str, float]) -> float:
         """Return the time to a first token from its terms."""
-        return sum(map(operator.mul, map(self.prefill.__getitem__, terms), terms.values()))
+        return _weighed(self.prefill, terms)
 
 
 @cache
@@ -46,3 +45,10 @@ def efficiency(engine: str) -> Efficiency:
         token_band=Band(**table["token_band"]),
         first_token_band=Band(**table["first_token_band"]),
     )
+
+
+def _weighed(weights: Mapping[str, float], terms: Mapping[str, float]) -> float:
+    seconds = 0.0
+    for name, term in terms.items():
+        seconds += weights[name] * term
+    return seconds

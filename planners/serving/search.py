@@ -291,7 +291,7 @@ def _rank(question: ServingQuestion, candidate: Candidate) -> tuple[float, ...]:
     """Return the sort key, least first: what is kept, then the objective, then fewer GPUs.
 
     Where nothing fits, the closest is the one whose cache holds the largest part
-    of a request.
+    of a request, and where none has a cache at all, the one that needs least a GPU.
     """
     replica = candidate.replica
     kept = (
@@ -302,7 +302,9 @@ def _rank(question: ServingQuestion, candidate: Candidate) -> tuple[float, ...]:
         0.0 if candidate.meets_slo is not False else 1.0,
     )
     if candidate.state is None or candidate.deployment is None:
-        return (*kept, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), float(candidate.gpus))
+        items = replica.memory.items
+        needed = float(items.total_bytes - items.kv_cache)
+        return (*kept, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), needed, float(candidate.gpus))
     return (*kept, *_objective(question, candidate), float(candidate.gpus), float(replica.gpus))
 
 
