@@ -14,6 +14,7 @@ from planners.serving.answer import (
     ServingPlan,
 )
 from planners.serving.degrees import Degrees
+from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.engine import GIB, MemoryRule
 from planners.serving.search import Candidate, search_layouts
 from planners.serving.settings import Settings, resolve_settings
@@ -29,6 +30,10 @@ RATE_NOTE = (
     "99th percentiles add both waits."
 )
 OUTRUN_NOTE = "The requests outrun the replicas: performance is what those deliver when full."
+POOLS_NOTE = (
+    "Prefilling and decoding replicas are alike; a prompt's cache crosses once, at the link's own rate. No measured "
+    "run of such a deployment was fitted: the bands are those of replicas that do both."
+)
 DRAFT_NOTE = (
     "Tokens are drafted by one layer of the model's size (multi-token prediction, EAGLE); the drafter's own weights "
     "and cache are not counted."
@@ -109,6 +114,9 @@ def _layout(candidate: Candidate) -> ServingLayout:
         attention_data_parallel=candidate.replica.degrees.attention_data_parallel,
         expert_parallel=candidate.replica.degrees.expert_parallel,
         decode_context_parallel=candidate.replica.degrees.decode_context_parallel,
+        prefill_replicas=(
+            candidate.deployment.prefill_replicas if isinstance(candidate.deployment, DisaggregatedDeployment) else None
+        ),
     )
 
 
@@ -244,6 +252,8 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
     notes.extend(_engine_notes(settings))
+    if question.disaggregated is not None:
+        notes.append(POOLS_NOTE)
     ranks = best.replica.degrees.attention_data_parallel
     if ranks > 1:
         notes.append(f"Each of the {ranks} attention ranks has a cache of its own and logs it: kv is one rank's.")

@@ -139,6 +139,14 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregation:
+    """Prefill and decode on GPUs of their own; a number left None is searched."""
+
+    prefill_gpus: int | None = None
+    decode_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingQuestion:
     """A deployment to size. `concurrency` is for the whole deployment, closed loop;
     `requests_per_second` come to it at random.
@@ -160,6 +168,7 @@ class ServingQuestion:
     requests_per_second: float | None = None
     prefix_cache_hit_rate: float = 0.0
     speculative: Speculation | None = None
+    disaggregated: Disaggregation | None = None
     engine: str = "vllm"
     engine_version: str | None = None
     gpu_memory_utilization: float | None = None

@@ -11,7 +11,10 @@ from planners.plans import SearchCounts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLayout:
-    """gpus = data x attention_data x tensor x pipeline; `data_parallel` counts replicas."""
+    """gpus = data x attention_data x tensor x pipeline; `data_parallel` counts replicas.
+
+    Of those `prefill_replicas` prefill and the others decode; None where each does both.
+    """
 
     gpus: int
     tensor_parallel: int
@@ -20,6 +23,7 @@ class ServingLayout:
     attention_data_parallel: int
     expert_parallel: int
     decode_context_parallel: int
+    prefill_replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

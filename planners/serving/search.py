@@ -9,6 +9,8 @@ from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.questions import ServingQuestion
 from planners.serving.batching import Deployment, SteadyState
 from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
+from planners.serving.disaggregation import DisaggregatedDeployment
+from planners.serving.latency import ReplicaWork
 from planners.serving.replica import FITS, Replica, plan_replica, work_of
 from planners.serving.settings import Settings
 from planners.serving.weights import layout_obstacle
@@ -77,6 +79,12 @@ def search_layouts(question: ServingQuestion, settings: Settings) -> Found:
         considered += 1
         replica = plan_replica(question, settings, degrees)
         candidates.extend(_with_replicas(question, settings, replica, choices))
+    if not candidates and question.disaggregated is not None and not (obstacles and not considered):
+        raise ImpossibleLayout(
+            "No division of the GPUs into prefilling and decoding replicas is as asked; each pool needs one at least.",
+            rule="pools-need-replicas",
+            pointer="/serving/disaggregated",
+        )
     if not candidates and obstacles:
         raise obstacles[0]
     if not candidates:
@@ -204,6 +212,9 @@ def _with_replicas(
     """
     runs = replica.places >= 1 and replica.fits and settings.profile.timed_as is not None
     work = work_of(question, settings, replica) if runs else None
+    if question.disaggregated is not None:
+        yield from _disaggregated(question, settings, replica, work, choices)
+        return
 
     def candidate(replicas: int) -> Candidate:
         deployment = None
@@ -229,6 +240,40 @@ def _with_replicas(
     if not question.hardware.gpus.is_free and most not in chosen:
         chosen[most] = candidate(most)
     yield from chosen.values()
+
+
+def _disaggregated(
+    question: ServingQuestion, settings: Settings, replica: Replica, work: ReplicaWork | None, choices: range
+) -> Iterator[Candidate]:
+    """Yield every division of the most replicas into prefilling and decoding ones that the question allows."""
+    replicas, asked = choices[-1], question.disaggregated
+    if asked is None:
+        return
+    for prefill in range(1, replicas):
+        pools = (prefill * replica.gpus, (replicas - prefill) * replica.gpus)
+        if any(
+            want not in (None, gpus) for want, gpus in zip((asked.prefill_gpus, asked.decode_gpus), pools, strict=True)
+        ):
+            continue
+        deployment = None
+        if work is not None:
+            deployment = DisaggregatedDeployment(
+                work=work,
+                places=replica.places,
+                replicas=replicas,
+                traffic=settings.traffic,
+                prefill_replicas=prefill,
+                transfer_seconds=_transfer_seconds(question, settings, replica, replicas),
+            )
+        yield _judged(question, settings, replica, replicas, deployment)
+
+
+def _transfer_seconds(question: ServingQuestion, settings: Settings, replica: Replica, replicas: int) -> float:
+    """Return the time of a prompt's cache between replicas: each GPU sends its share to its peer at once."""
+    hardware = question.hardware
+    is_near = replicas * replica.gpus <= hardware.gpus_per_node
+    rate = hardware.gpu.link_bytes_per_second if is_near else hardware.gpu.nic_bytes_per_second
+    return settings.traffic.input_tokens * replica.kv.bytes_per_token_per_gpu / rate
 
 
 def _judged(

@@ -119,6 +119,10 @@ def _check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
         return
     if question.slo is not None:
         raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/serving/slo")
+    if question.disaggregated is not None:
+        raise NotYetAvailable(
+            f"{profile.engine} has no pools of prefill and decode here yet.", pointer="/serving/disaggregated"
+        )
     if question.requests_per_second is not None:
         raise NotYetAvailable(
             f"The speed of {profile.engine} is not described yet.", pointer="/serving/requests_per_second"

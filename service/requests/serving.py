@@ -8,9 +8,8 @@ from pydantic import Field
 
 import planners.questions
 from planners.architecture import ModelSpec
-from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
-from planners.questions import ServiceLevel, ServingLayoutRequest, ServingQuestion, Speculation
+from planners.questions import Disaggregation, ServiceLevel, ServingLayoutRequest, ServingQuestion, Speculation
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import Concurrency, Degree, Fraction, Name, Seconds, SequenceTokens, Wire, whole
@@ -68,7 +67,7 @@ class Speculative(Wire):
 
 
 class Disaggregated(Wire):
-    """Prefill and decode on GPUs of their own."""
+    """Prefill and decode on GPUs of their own; numbers left away are searched."""
 
     prefill_gpus: Degree | None = None
     decode_gpus: Degree | None = None
@@ -104,12 +103,6 @@ class ServingPart(Wire):
     speculative: Speculative | None = None
     disaggregated: Disaggregated | bool | None = None
 
-    def refuse_what_is_not_there_yet(self) -> None:
-        """Raise NotYetAvailable for a field that no planner reads, so that none is silently ignored."""
-        # Nothing disaggregated is what the planner assumes anyway.
-        if self.disaggregated is not None and self.disaggregated is not False:
-            raise _not_yet("disaggregated")
-
 
 class ServingLayoutPart(Wire):
     """The degrees that are fixed; absent ones are searched."""
@@ -140,9 +133,8 @@ class InferRequest(Wire):
         return self.model_copy(update={"serving": self.serving.model_copy(update=formats)})
 
     def to_question(self, model: ModelSpec, hardware: Hardware) -> ServingQuestion:
-        """Return the planner's question; raises NotYetAvailable for what no planner reads yet."""
+        """Return the planner's question."""
         serving = self.serving
-        serving.refuse_what_is_not_there_yet()
         return ServingQuestion(
             model=model,
             hardware=hardware,
@@ -157,6 +149,7 @@ class InferRequest(Wire):
             requests_per_second=serving.requests_per_second,
             prefix_cache_hit_rate=serving.prefix_cache_hit_rate or 0.0,
             speculative=None if serving.speculative is None else Speculation(**serving.speculative.model_dump()),
+            disaggregated=_disaggregation(serving.disaggregated),
             engine=serving.engine,
             engine_version=serving.engine_version,
             gpu_memory_utilization=serving.gpu_memory_utilization,
@@ -173,7 +166,7 @@ def _distribution(length: LengthDistribution | None) -> planners.questions.Lengt
     return None if length is None else length.to_distribution()
 
 
-def _not_yet(field: str) -> NotYetAvailable:
-    return NotYetAvailable(
-        f"'{field}' is not taken into account yet; leave it away to plan without it.", pointer=f"/serving/{field}"
-    )
+def _disaggregation(asked: Disaggregated | bool | None) -> Disaggregation | None:
+    if asked is None or asked is False:
+        return None
+    return Disaggregation() if asked is True else Disaggregation(**asked.model_dump())

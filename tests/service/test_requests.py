@@ -165,17 +165,14 @@ def test_what_the_method_or_the_objective_leaves_unread_is_refused(changes: dict
 
 
 @pytest.mark.parametrize(
-    ("serving", "pointer"),
-    [
-        ({"disaggregated": True}, "/serving/disaggregated"),
-        ({"disaggregated": {"prefill_gpus": 2}}, "/serving/disaggregated"),
-    ],
+    ("asked", "pools"),
+    [(None, None), (False, None), (True, (None, None)), ({"prefill_gpus": 2}, (2, None))],
 )
-def test_what_no_planner_reads_is_said_to_be_missing_and_never_ignored(serving: dict[str, Any], pointer: str):
-    request = InferRequest.model_validate(infer(serving=serving))
-    with pytest.raises(NotYetAvailable) as refusal:
-        request.serving.refuse_what_is_not_there_yet()
-    assert refusal.value.pointer == pointer
+def test_pools_of_prefill_and_decode_reach_the_planner(asked: Any, pools: Any):
+    request = InferRequest.model_validate(infer(serving={"disaggregated": asked}))
+    question = request.to_question(describe_config(TINY_CONFIG, name="tiny"), resolve_hardware(hardware(), catalogue()))
+    found = question.disaggregated
+    assert (found and (found.prefill_gpus, found.decode_gpus)) == pools
 
 
 def test_traffic_reaches_the_planner_as_it_was_asked():
@@ -194,11 +191,6 @@ def test_traffic_reaches_the_planner_as_it_was_asked():
     assert (asked.output_length.mean, asked.output_length.p90) == (50, 100)
     assert (asked.speculative.tokens, asked.speculative.acceptance_rate) == (4, 0.7)
     assert asked.prefix_cache_hit_rate == 0.5
-
-
-def test_nothing_cached_and_nothing_disaggregated_are_what_is_planned_anyway():
-    request = InferRequest.model_validate(infer(serving={"prefix_cache_hit_rate": 0, "disaggregated": False}))
-    request.serving.refuse_what_is_not_there_yet()
 
 
 def test_without_a_number_the_fewest_gpus_are_sought():
