@@ -26,20 +26,22 @@ def main() -> None:
     cases, left_out = latency_cases()
     timed = [case for case in cases if case.first_token_seconds]
     print("\nTime per output token, mean (median) relative error\n")
-    print("\n".join(_table(token_problem(cases), np.array([_token(case) for case in cases]))))
+    print("\n".join(_table(token_problem(cases), np.array([token_seconds(case) for case in cases]))))
     print("\nTime to first token, mean (median) relative error\n")
-    print("\n".join(_table(first_token_problem(timed), np.array([_first_token(case) for case in timed]))))
+    print("\n".join(_table(first_token_problem(timed), np.array([first_token_seconds(case) for case in timed]))))
     print()
     for reason, count in sorted(left_out.items()):
         print(f"{count:4} left out: {reason}")
     print(f"\nin {time.perf_counter() - started:.1f} s")
 
 
-def _token(case: LatencyCase) -> float:
+def token_seconds(case: LatencyCase) -> float:
+    """Return the planner's time between tokens."""
     return case.work.token_seconds(case.batch, case.traffic)
 
 
-def _first_token(case: LatencyCase) -> float:
+def first_token_seconds(case: LatencyCase) -> float:
+    """Return the planner's time to the first token."""
     return case.work.first_token_seconds(case.batch, case.traffic)
 
 

@@ -182,7 +182,7 @@ def _decode(case: LatencyCase) -> Mapping[str, float]:
 
 def _prefill(case: LatencyCase) -> Mapping[str, float]:
     terms = prefill_terms(case.work, case.batch, case.traffic)
-    return {**terms, "all_reduce": case.work.all_reduce_seconds(case.input_tokens)}
+    return {**terms, "all_reduce": case.work.all_reduce_seconds(case.traffic.input_tokens)}
 
 
 def band(problem: Problem, held_out: Floats, engine: str) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from planners.serving.traffic import Traffic
 TAIL_PART = 0.99
 TAIL_DEVIATIONS = 2.326
 # Halvings of the interval in which the number of running requests lies.
-HALVINGS = 40
+HALVINGS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_serving.fit import DECODE_PRIOR, PREFILL_PRIOR, Problem, non_negative
+from benchmarks.accuracy_serving.__main__ import first_token_seconds, token_seconds
+from benchmarks.accuracy_serving.fit import (
+    DECODE_PRIOR,
+    PREFILL_PRIOR,
+    Problem,
+    first_token_problem,
+    non_negative,
+    token_problem,
+)
 from benchmarks.accuracy_serving.latencies import latency_cases
 from benchmarks.accuracy_serving.startup_logs import log_cases
 from planners.serving.efficiency import efficiency
@@ -62,6 +70,19 @@ def test_a_fit_finds_what_the_rows_were_made_with():
 
 def test_rows_of_a_model_left_out_are_estimated_from_the_others():
     assert problem().held_out() == pytest.approx(problem().measured)
+
+
+def test_the_planner_weighs_the_terms_that_were_fitted():
+    # On NVLink the planner's first token is the weighed sum of the fit's own terms.
+    cases = latency_cases()[0][::40]
+    for problem_of, planned in ((token_problem, token_seconds), (first_token_problem, first_token_seconds)):
+        fitted = problem_of(cases)
+        part = "decode" if problem_of is token_problem else "prefill"
+        weights = {
+            engine: np.array([getattr(efficiency(engine), part)[name] for name in fitted.names])
+            for engine in ("vllm", "sglang", "trtllm")
+        }
+        assert fitted.estimates(weights) == pytest.approx([planned(case) for case in cases], rel=1e-6)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
