@@ -78,7 +78,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         planning=planning,
         jobs=jobs,
         validation=ValidationService(database, jobs),
-        quantization=QuantizationService(planning.models, jobs),
+        quantization=QuantizationService(planning.models, jobs, settings),
         measuring=MeasuringService(database, known),
         metrics=metrics,
     )

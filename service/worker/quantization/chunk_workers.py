@@ -14,6 +14,8 @@ from typing import Self, TypeAlias, TypeVar
 
 import torch
 
+from service.worker.quantization.native_kernels import NativeKernels
+
 # Half a MiB as fp32: a piece, its indices and its codes share a 2 MiB cache.
 CPU_CHUNK_ELEMENTS = 2**17
 # A kernel's launch is paid once a piece; 64 MiB as fp32 makes it vanish.
@@ -26,11 +28,18 @@ Answer = TypeVar("Answer")
 class ChunkWorkers:
     """A pool of threads for one device; `chunk_elements` is how much one takes at once."""
 
-    def __init__(self, device: torch.device | None = None, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device | None = None,
+        *,
+        threads: int | None = None,
+        kernels: NativeKernels | None = None,
+    ) -> None:
         """Make a pool that is not running yet; `threads` defaults to those torch would use.
 
         On a device other than the CPU one thread is enough to feed it.
         """
+        self._kernels = kernels
         self.device = device or torch.device("cpu")
         on_cpu = self.device.type == "cpu"
         self.chunk_elements = CPU_CHUNK_ELEMENTS if on_cpu else DEVICE_CHUNK_ELEMENTS
@@ -52,6 +61,12 @@ class ChunkWorkers:
             self._pool = None
         # A thread's own setting is also what torch gives to threads begun later.
         torch.set_num_threads(self._torch_threads)
+
+    def kernels_for(self, *tensors: torch.Tensor) -> NativeKernels | None:
+        """Return the compiled kernels where there are any that read these tensors, else None: use torch."""
+        if self._kernels is None or not all(self._kernels.take(tensor) for tensor in tensors):
+            return None
+        return self._kernels
 
     def map(self, function: Callable[[int, int], Answer], spans: Sequence[Span]) -> list[Answer]:
         """Return `function(start, stop)` for every span, in their order; the first error is raised."""
