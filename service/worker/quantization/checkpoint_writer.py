@@ -22,7 +22,7 @@ from service.worker.quantization.shard_file import PlannedTensor, ShardFile
 from service.worker.quantization.sources import READ_DTYPES, SourceTensor, WeightSource, matrix
 
 # A shard is what a killed job may lose: some seconds of work.
-SHARD_BYTES = 2 * 10**9
+SHARD_BYTES = 500 * 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
