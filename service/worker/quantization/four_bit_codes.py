@@ -133,7 +133,8 @@ def _nf4() -> CodeBook:
 
 def _fp4() -> CodeBook:
     magnitudes = torch.tensor(FP4_MAGNITUDES, dtype=torch.float32)
-    values = torch.cat([magnitudes, -magnitudes]) / magnitudes.max()
+    # Adding 0 makes 0 of -0: bitsandbytes writes its map with two equal zeros.
+    values = torch.cat([magnitudes, -magnitudes]) / magnitudes.max() + 0.0
     order = torch.argsort(values, stable=True)
     return CodeBook(
         name="fp4",
