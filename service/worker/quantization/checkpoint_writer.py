@@ -167,4 +167,5 @@ def _index(shards: Sequence[Shard]) -> dict[str, Any]:
 
 def _measured(entry: Mapping[str, Any]) -> MeasuredTensor:
     report = {**entry["report"], "shape": tuple(entry["report"]["shape"])}
-    return MeasuredTensor(report=TensorReport(**report), sums=ErrorSums(**entry["sums"]))
+    sums = {**entry["sums"], "histogram": tuple(entry["sums"]["histogram"])}
+    return MeasuredTensor(report=TensorReport(**report), sums=ErrorSums(**sums))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 
@@ -18,7 +19,8 @@ LEAST_SAFE_SQUARES, LARGEST_SAFE_SQUARES = 1e-24, 1e30
 class ErrorSums:
     """Sums over some weights: squares of the originals and of the differences, and the largest difference.
 
-    `output_squares` and `output_error_squares` are the same over a layer's outputs.
+    `output_squares` and `output_error_squares` are the same over a layer's outputs,
+    `histogram` the counts that `error_histogram` gives.
     """
 
     signal_squares: float = 0.0
@@ -26,6 +28,7 @@ class ErrorSums:
     max_abs_error: float = 0.0
     output_squares: float = 0.0
     output_error_squares: float = 0.0
+    histogram: tuple[int, ...] = ()
 
     def __add__(self, other: ErrorSums) -> ErrorSums:
         """Return the sums over both."""
@@ -35,6 +38,7 @@ class ErrorSums:
             max_abs_error=max(self.max_abs_error, other.max_abs_error),
             output_squares=self.output_squares + other.output_squares,
             output_error_squares=self.output_error_squares + other.output_error_squares,
+            histogram=tuple(map(sum, zip_longest(self.histogram, other.histogram, fillvalue=0))),
         )
 
     @property

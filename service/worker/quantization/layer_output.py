@@ -15,6 +15,7 @@ import torch
 
 from service.worker.quantization.chunk_workers import ChunkWorkers
 from service.worker.quantization.error import ErrorSums
+from service.worker.quantization.error_histogram import error_histogram
 from service.worker.quantization.quantized import QuantizedTensor, Quantizer, rows_and_columns
 
 TOKENS = 32
@@ -27,12 +28,13 @@ SAMPLE_ELEMENTS = 2**20
 LARGEST_BLOCK_ELEMENTS = 4096
 
 
-def layer_output_error(
+def sampled_error(
     weight: torch.Tensor, quantized: QuantizedTensor, scheme: Quantizer, workers: ChunkWorkers
 ) -> ErrorSums:
     """Return the sums over the outputs of the tensor's first rows, as many as a million weights make up.
 
-    The products are summed in fp32.
+    The products are summed in fp32. The histogram of the weights' own errors comes
+    with them, from the same sample.
     """
     _, columns = rows_and_columns(quantized.shape)
     row_elements = -(-columns // LARGEST_BLOCK_ELEMENTS) * LARGEST_BLOCK_ELEMENTS
@@ -42,10 +44,12 @@ def layer_output_error(
     restored = scheme.restore(quantized, workers)(start, stop)[: rows * columns].view(rows, columns)
     activations = _activations(columns, weight.device)
     output = activations @ original.T
-    difference = activations @ restored.sub_(original).T
+    difference = restored.sub_(original)
+    output_difference = activations @ difference.T
     return ErrorSums(
         output_squares=float(output.double().square().sum()),
-        output_error_squares=float(difference.double().square().sum()),
+        output_error_squares=float(output_difference.double().square().sum()),
+        histogram=error_histogram(original, difference),
     )
 
 

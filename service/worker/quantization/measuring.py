@@ -10,7 +10,7 @@ import torch
 from planners.quantization import SchemeSettings
 from service.worker.quantization.chunk_workers import ChunkWorkers
 from service.worker.quantization.error import ErrorSums, quantization_error
-from service.worker.quantization.layer_output import layer_output_error
+from service.worker.quantization.layer_output import sampled_error
 from service.worker.quantization.quantized import NonFiniteWeights, QuantizedTensor, rows_and_columns
 from service.worker.quantization.report import TensorReport
 from service.worker.quantization.schemes import quantizer
@@ -50,7 +50,7 @@ class TensorMeasurer:
             raise NonFiniteWeights(f"{name}: {error}") from error
         _wait_for(weight.device)
         seconds = time.perf_counter() - started
-        sums = quantization_error(weight, quantized, self._scheme, self._workers) + layer_output_error(
+        sums = quantization_error(weight, quantized, self._scheme, self._workers) + sampled_error(
             weight, quantized, self._scheme, self._workers
         )
         report = TensorReport(

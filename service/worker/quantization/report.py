@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from planners.quantization import QuantizationEstimate, SkippedWeights
 from service.worker.quantization.error import ErrorSums
+from service.worker.quantization.error_histogram import EDGES
 
 WORST_TENSORS = 10
 
@@ -44,6 +45,18 @@ class OutputReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorHistogram:
+    """How many weights of a sample have which error, as a fraction of their tensor's root mean square.
+
+    `counts` has one entry more than `edges`: the first is of errors below the first
+    edge, the last of those at or above the last.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
     """A whole model quantized.
 
@@ -67,6 +80,7 @@ class ModelReport:
     sqnr_db: float | None
     max_abs_error: float
     output_relative_error: float
+    error_histogram: ErrorHistogram
     seconds: float
     bytes_per_second: float | None
     wall_seconds: float
@@ -122,6 +136,7 @@ def model_report(
         sqnr_db=sums.sqnr_db,
         max_abs_error=sums.max_abs_error,
         output_relative_error=sums.output_relative_error,
+        error_histogram=ErrorHistogram(edges=EDGES, counts=sums.histogram),
         seconds=seconds,
         bytes_per_second=original_bytes / seconds if seconds else None,
         wall_seconds=wall_seconds,

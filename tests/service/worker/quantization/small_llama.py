@@ -58,7 +58,7 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
     tensors = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            tensors.update({name: file.get_tensor(name) for name in file.keys()})
+            tensors.update({name: file.get_tensor(name) for name in sorted(file.keys())})
     return tensors
 
 

@@ -5,14 +5,14 @@ import torch
 
 from planners.quantization import scheme_settings
 from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.layer_output import layer_output_error
+from service.worker.quantization.layer_output import sampled_error
 from service.worker.quantization.schemes import quantizer
 
 
 def output_error(weight, scheme="int8"):
     made = quantizer(scheme_settings(scheme))
     with ChunkWorkers(threads=1) as workers:
-        return layer_output_error(weight, made.quantize(weight, workers), made, workers).output_relative_error
+        return sampled_error(weight, made.quantize(weight, workers), made, workers).output_relative_error
 
 
 def test_weights_that_come_back_exactly_have_exact_outputs():

@@ -17,10 +17,6 @@ IDENTITY = {"scheme": "nf4"}
 ABC_SHA256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, appendix B.1
 
 
-class Killed(BaseException):
-    """Stands for the end of a process of which nothing is cleared away."""
-
-
 def with_shard(folder, name="one", content=b"abc"):
     folder.file(name).write_bytes(content)
     folder.keep(name, {"sha256": sha256(folder.file(name))})
@@ -52,9 +48,14 @@ def test_the_output_appears_whole_and_alone(tmp_path):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(143)])
 def test_an_end_before_that_leaves_nothing(tmp_path, error):
-    with pytest.raises(type(error)), output_folder(tmp_path / "output", IDENTITY) as folder:
-        with_shard(folder)
-        raise error
+
+    def end_early():
+        with output_folder(tmp_path / "output", IDENTITY) as folder:
+            with_shard(folder)
+            raise error
+
+    with pytest.raises(type(error)):
+        end_early()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,9 +99,10 @@ def test_a_link_in_the_outputs_place_is_refused(tmp_path):
 
 
 def test_an_output_that_came_to_exist_meanwhile_is_not_replaced(tmp_path):
-    with pytest.raises(InvalidQuestion, match="exists"), output_folder(tmp_path / "output", IDENTITY) as folder:
+    with output_folder(tmp_path / "output", IDENTITY) as folder:
         (tmp_path / "output").mkdir()
-        folder.publish()
+        with pytest.raises(InvalidQuestion, match="exists"):
+            folder.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["output"]
 
 

@@ -110,3 +110,9 @@ def test_the_whole_model_is_weighed_under_every_scheme():
     assert weighed["nf4"] == result["quantized_bytes"]
     # 4 bits and a scale for each 64, 8 bits and a scale for each row: NF4 is the smaller, its double the smallest.
     assert weighed["nf4-double"] < weighed["nf4"] < weighed["int8-channel"] < result["original_bytes"]
+
+
+def test_the_histogram_counts_a_sample_of_every_tensor():
+    result = run(request(), ignore)
+    # Tensors of 192 x 192, 96 x 192 and 520 x 192 weights; of the large ones 65,536.
+    assert sum(result["error_histogram"]["counts"]) == 2 * (2 * 36_864 + 2 * 18_432 + 3 * 65_536)

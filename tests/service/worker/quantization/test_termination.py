@@ -1,6 +1,5 @@
 """SIGTERM within a job."""
 
-import os
 import signal
 import threading
 
@@ -13,8 +12,7 @@ def test_the_signal_becomes_an_exit_and_the_handler_is_put_back():
     before = signal.getsignal(signal.SIGTERM)
     # 128 + 15, as shells count it.
     with pytest.raises(SystemExit) as caught, termination_raises():
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
+        signal.raise_signal(signal.SIGTERM)
     assert caught.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is before
 
