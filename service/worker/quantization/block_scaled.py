@@ -59,7 +59,9 @@ class BlockScaled:
         if whole < elements:
             packed[whole // 2 :], absmax[-1] = self._last_block(line[whole:].float())
         check_finite(absmax)
-        scales = quantize_scales(absmax) if self._double_quantization else {"absmax": absmax}
+        scales = (
+            quantize_scales(absmax, workers.kernels_for(absmax)) if self._double_quantization else {"absmax": absmax}
+        )
         return QuantizedTensor(shape=tuple(weight.shape), parts={"packed": packed, **scales})
 
     def spans(self, shape: tuple[int, ...], chunk_elements: int) -> list[Span]:

@@ -464,6 +464,27 @@ void sum_errors(const void *line, int dtype, const float *restored, int64_t coun
 #undef CALL
 }
 
+/*
+ * Scales less their mean as 8-bit codes, by bitsandbytes' table of 65,536 bins from -1 to 1; a block of zeros
+ * has code 0.
+ */
+void quantize_scales(const float *centred, int64_t count, int64_t size, const uint8_t *code_of_bin, uint8_t *codes,
+                     float *nested) {
+    for (int64_t start = 0; start < count; start += size) {
+        int64_t in_block = count - start < size ? count - start : size;
+        float largest = as_float(largest_of(centred + start, in_block));
+        float factor = largest > 0.0f ? 1.0f / largest : 0.0f;
+        nested[start / size] = largest;
+        for (int64_t i = start; i < start + in_block; i++) {
+            float scaled = centred[i] * factor;
+            scaled = scaled < -1.0f ? -1.0f : scaled;
+            scaled = scaled > 1.0f ? 1.0f : scaled;
+            int32_t bin = (int32_t)((scaled + 1.0f) * 0.5f * 65535.0f + 0.5f);
+            codes[i] = largest > 0.0f ? code_of_bin[bin > 65535 ? 65535 : bin] : 0;
+        }
+    }
+}
+
 /* Two values a byte, times their block's scale; `pairs` are the two values of every byte. */
 void restore_blocks(const uint8_t *packed, int64_t blocks, int64_t size, const float *pairs, const float *scales,
                     float *restored) {

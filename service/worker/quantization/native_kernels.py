@@ -38,10 +38,11 @@ _ARGUMENTS = {
     "largest_magnitude": (*_LINE, _COUNT),
     "quantize_int8": (*_LINE, _COUNT, _NUMBER, _PLACE),
     "quantize_e4m3": (*_LINE, _COUNT, _NUMBER, _PLACE),
+    "quantize_scales": (_PLACE, _COUNT, _COUNT, _PLACE, _PLACE, _PLACE),
     "sum_errors": (*_LINE, _PLACE, _COUNT, _PLACE),
     "restore_blocks": (_PLACE, _COUNT, _COUNT, _PLACE, _PLACE, _PLACE),
 }
-_WITHOUT_ANSWER = ("quantize_int8", "quantize_e4m3", "sum_errors", "restore_blocks")
+_WITHOUT_ANSWER = ("quantize_int8", "quantize_e4m3", "quantize_scales", "sum_errors", "restore_blocks")
 
 
 class NoKernels(Exception):
@@ -141,6 +142,20 @@ class NativeKernels:
     def quantize_e4m3(self, line: torch.Tensor, *, divisor: float, codes: torch.Tensor) -> None:
         """Fill `codes` with the line over `divisor` in e4m3, cut to its largest value."""
         self._library.quantize_e4m3(*_line(line), line.numel(), divisor, codes.data_ptr())
+
+    def quantize_scales(
+        self,
+        centred: torch.Tensor,
+        *,
+        block_size: int,
+        code_of_bin: torch.Tensor,
+        codes: torch.Tensor,
+        nested: torch.Tensor,
+    ) -> None:
+        """Fill `codes` and `nested` from scales less their mean."""
+        self._library.quantize_scales(
+            centred.data_ptr(), centred.numel(), block_size, *_places(code_of_bin, codes, nested)
+        )
 
     def sum_errors(self, line: torch.Tensor, restored: torch.Tensor) -> tuple[float, float, float]:
         """Return the squares of the originals, those of the differences, and the largest difference."""

@@ -22,6 +22,7 @@ from planners.quantization import (
 )
 from service.allowed_paths import allowed_path
 from service.checkpoints import checkpoint_state, read_checkpoint
+from service.config_files import CONFIG_FILE, read_config
 from service.errors import InvalidCheckpoint
 from service.settings import Settings
 from service.worker.child_main import peak_host_bytes
@@ -131,7 +132,7 @@ class _Job:
                 measured = written.measured
                 notes += _written_notes(written)
         progress.end()
-        output = None if folder is None or written is None else self._finished(folder, written, str(path))
+        output = None if path is None or folder is None or written is None else self._finished(folder, written, path)
         return self._reported(measured, device, notes, output)
 
     def _measured(
@@ -142,14 +143,25 @@ class _Job:
         progress.advance(tensor)
         return one
 
-    def _finished(self, folder: OutputFolder, written: WrittenCheckpoint, path: str) -> OutputReport:
-        folder.write_json("config.json", quantized_config(self._config, self._settings, self._source.tensors))
+    def _finished(self, folder: OutputFolder, written: WrittenCheckpoint, path: Path) -> OutputReport:
+        folder.write_json(CONFIG_FILE, quantized_config(self._output_config(), self._settings, self._source.tensors))
         if self._folder is not None:
             for name, content in copied_side_files(self._folder, self._roots.model_roots):
                 folder.write_bytes(name, content)
         sums = folder.sums(written.sha256)
         folder.write_bytes(SUMS_FILE, "".join(f"{sum_}  {name}\n" for name, sum_ in sums.items()).encode())
-        return OutputReport(path=path, file_bytes=written.file_bytes, sha256=sums)
+        return OutputReport(path=self._below_its_root(path), file_bytes=written.file_bytes, sha256=sums)
+
+    def _output_config(self) -> Mapping[str, Any]:
+        """Return the `config.json` beside the weights, or where there is none the request's."""
+        if self._folder is None or not (self._folder / CONFIG_FILE).exists():
+            return self._config
+        return read_config(self._folder, self._roots.model_roots, pointer=POINTER)
+
+    def _below_its_root(self, path: Path) -> str:
+        """Return an output's path as a client may name it, without the root that it lies in."""
+        roots = [root.resolve() for root in self._roots.output_roots]
+        return next(str(path.relative_to(root)) for root in roots if path.is_relative_to(root))
 
     def _reported(
         self, measured: list[MeasuredTensor], device: torch.device, notes: list[str], output: OutputReport | None
@@ -200,7 +212,7 @@ class _Job:
     def _identity(self) -> dict[str, Any]:
         """Return what decides every byte of the output."""
         identity = {
-            "config": self._config,
+            "config": self._output_config(),
             "settings": dataclasses.asdict(self._settings),
             "seed": int(self._request.get("seed", 0)) if self._folder is None else None,
             "source": None if self._folder is None else [str(self._folder), checkpoint_state(self._folder)],

@@ -88,6 +88,8 @@ def test_sums_in_the_folder_and_in_the_result_are_those_of_the_files(roots):
     for line in lines:
         sum_, name = line.split("  ")
         assert hashlib.sha256((made / name).read_bytes()).hexdigest() == sum_ == result["output"]["sha256"][name]
+    assert result["output"]["path"] == "made"
+    assert result["output"]["file_bytes"] == (made / "model.safetensors").stat().st_size
 
 
 def test_measured_bytes_are_those_of_the_checkpoint(roots):
@@ -96,6 +98,20 @@ def test_measured_bytes_are_those_of_the_checkpoint(roots):
     # Each layer: q, o 64 x 64, k, v 32 x 64, three of 160 x 64 are 43,008 weights: half a byte and 4 bytes a block.
     kept_bytes = 2 * (2 * 96 * 64 + 5 * 64)
     assert result["quantized_bytes"] == 2 * (43_008 // 2 + 4 * 43_008 // 64) + kept_bytes
+
+
+def test_the_config_beside_the_weights_is_the_one_that_goes_on(roots):
+    config = {**CONFIG, "eos_token_id": 7}
+    (roots / "models" / "source" / "config.json").write_text(json.dumps(config))
+    run(request(roots), ignore)
+    made = json.loads((roots / "outputs" / "made" / "config.json").read_text())
+    assert {name: made[name] for name in config} == config
+
+
+def test_without_a_config_beside_the_weights_the_requests_goes_on(roots):
+    (roots / "models" / "source" / "config.json").unlink()
+    run(request(roots), ignore)
+    assert json.loads((roots / "outputs" / "made" / "config.json").read_text())["hidden_size"] == 64
 
 
 def test_tokenizers_go_with_the_weights_and_code_does_not(roots):

@@ -41,6 +41,15 @@ def test_every_byte_equals_that_of_torch(kind, scheme, kernels):
             assert outcome(weight, made, kernels) == outcome(weight, made, None), (dtype, shape)
 
 
+@pytest.mark.parametrize("kind", ADVERSARIES)
+def test_scales_quantized_once_more_equal_those_of_torch(kind, kernels):
+    made = quantizer(scheme_settings("nf4", double_quantization=True))
+    # 3 x 12,288 / 64 = 576 scales: two blocks of 256 and a part of one.
+    for shape in ((3, 12_288), (37, 53)):
+        weight = ADVERSARIES[kind](shape).bfloat16()
+        assert outcome(weight, made, kernels) == outcome(weight, made, None), shape
+
+
 @pytest.mark.parametrize("scheme", ["nf4", "int8-group", "int4"])
 @pytest.mark.parametrize("block_size", [32, 1024, 2048, 4096])
 def test_other_block_sizes_equal_those_of_torch(block_size, scheme, kernels):
