@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import time
@@ -210,16 +211,20 @@ class _Job:
         return CheckpointSource(checkpoint, self._spec, scheme, roots=self._roots.model_roots)
 
     def _identity(self) -> dict[str, Any]:
-        """Return what decides every byte of the output."""
+        """Return what decides every byte of the output; the source's place and state as a sum, for it is published."""
         identity = {
             "config": self._output_config(),
             "settings": dataclasses.asdict(self._settings),
             "seed": int(self._request.get("seed", 0)) if self._folder is None else None,
-            "source": None if self._folder is None else [str(self._folder), checkpoint_state(self._folder)],
+            "source_sha256": None if self._folder is None else _source_sha256(self._folder),
             "torch": torch.__version__,
         }
         as_stored: dict[str, Any] = json.loads(json.dumps(identity))
         return as_stored
+
+
+def _source_sha256(folder: Path) -> str:
+    return hashlib.sha256(json.dumps([str(folder), checkpoint_state(folder)]).encode()).hexdigest()
 
 
 def _written_notes(written: WrittenCheckpoint) -> list[str]:

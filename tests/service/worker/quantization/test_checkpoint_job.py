@@ -210,18 +210,20 @@ class Killed(BaseException):
     """Stands for the end of a process of which nothing is cleared away."""
 
 
+def killer(done, total, unit, message):
+    """Report progress until half-way, and end there."""
+    if done > total // 2:
+        raise Killed
+
+
 def test_a_killed_job_goes_on_at_the_next_shard_and_leaves_the_same_bytes(roots, monkeypatch):
     small_shards(monkeypatch)
     whole = run(request(roots, output=str(roots / "outputs" / "whole")), ignore)
 
-    def kill(done, total, unit, message):
-        if done > total // 2:
-            raise Killed
-
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", lambda *args, **kwargs: None)
         with pytest.raises(Killed):
-            run(request(roots), kill)
+            run(request(roots), killer)
     resumed = run(request(roots), ignore)
     assert any("attempt that was killed" in note for note in resumed["assumptions"])
     assert resumed["output"]["sha256"] == whole["output"]["sha256"]
@@ -283,3 +285,21 @@ def test_a_process_ended_by_sigkill_is_gone_on_with_to_the_same_bytes(roots, mon
     assert any("attempt that was killed" in note for note in resumed["assumptions"])
     whole = run({**job, "output": str(roots / "outputs" / "whole")}, ignore)
     assert resumed["output"]["sha256"] == whole["output"]["sha256"]
+
+
+def test_a_source_that_changed_is_begun_anew(roots, monkeypatch):
+    small_shards(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda *args, **kwargs: None)
+        with pytest.raises(Killed):
+            run(request(roots), killer)
+    changed = weights()
+    changed[Q_PROJ] = changed[Q_PROJ] * 2
+    write_checkpoint(roots / "models" / "source", changed)
+    resumed = run(request(roots), ignore)
+    assert not any("attempt that was killed" in note for note in resumed["assumptions"])
+
+
+def test_neither_root_nor_source_folder_stands_in_what_is_published(roots):
+    run(request(roots), ignore)
+    assert str(roots) not in (roots / "outputs" / "made" / "quantization_report.json").read_text()
