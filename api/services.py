@@ -87,7 +87,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         planning=planning,
         jobs=jobs,
         validation=ValidationService(database, jobs),
-        quantization=QuantizationService(models, jobs),
+        quantization=QuantizationService(models, jobs, settings),
         calibrations=calibrations,
         measuring=MeasuringService(database, known),
         admission=AdmissionService(

@@ -77,6 +77,12 @@ class QuantizedStack:
         return stored_bytes(self.storage, shape, double_quantization=self.double_quantization)
 
 
+def inputs_are_last(weight: Weight) -> bool:
+    """Return whether a linear weight's last dimension is the input features, as nn.Linear has it."""
+    last = len(weight.shape) - 1
+    return weight.dim == last if weight.split is Split.ROW else weight.dim != last
+
+
 def matrix_shape(weight: Weight, shape: tuple[int, ...] | None = None) -> tuple[int, ...]:
     """Return a linear weight's shape (or its shard's `shape`) as [output features, input features].
 
@@ -85,9 +91,7 @@ def matrix_shape(weight: Weight, shape: tuple[int, ...] | None = None) -> tuple[
     output feature.
     """
     shape = weight.shape if shape is None else shape
-    last = len(shape) - 1
-    inputs_are_last = weight.dim == last if weight.split is Split.ROW else weight.dim != last
-    if inputs_are_last:
+    if inputs_are_last(weight):
         return shape
     return (*shape[:-2], shape[-1], shape[-2])
 
