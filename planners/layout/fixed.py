@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES
+from planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
 from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
 
 DEGREES = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
-HIGHEST_ZERO_STAGE = 3
 
 
 def check_fixed(question: TrainingQuestion) -> None:

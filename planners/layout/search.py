@@ -11,29 +11,35 @@ import numpy as np
 
 from planners.errors import ImpossibleLayout
 from planners.hardware import Hardware
-from planners.layout.axes import candidate_layouts, gpu_counts
+from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
-from planners.layout.ranking import Ranked, best_index, closest_index, pareto_front
+from planners.layout.grid import Grid
+from planners.layout.ranking import Ranked, best_index, closest_index, contenders, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
 from planners.questions import TrainingQuestion
-from planners.timing.efficiency import load_efficiency
+from planners.timing.efficiency import Efficiency, load_efficiency
 from planners.timing.step import step_seconds
 
 # Arrays of this many layouts stay in the processor's cache and bound the search's memory.
-LAYOUTS_A_CHUNK = 16_384
+LAYOUTS_A_CHUNK = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Evaluated layouts of one framework; `seconds` is infinite where memory does not fit."""
+    """The contenders among one framework's layouts, as a list; `seconds` is infinite where memory does not fit.
+
+    `considered` counts the layouts whose memory was evaluated, `fitting` those of them that fit.
+    """
 
     job: Job
     layouts: Candidates
     peaks: FloatArray
     verdicts: FloatArray
     seconds: FloatArray
+    considered: int
+    fitting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,18 @@ class Found:
     fitting: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluated:
+    """Contenders of some meshes: their places in the order of the grid, and what was found of them."""
+
+    place: IntArray
+    cells: IntArray
+    peaks: FloatArray
+    verdicts: FloatArray
+    seconds: FloatArray
+    fitting: int
+
+
 def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
     """Return the best layout of all jobs' frameworks, or the closest where none fits.
 
@@ -58,12 +76,13 @@ def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
     pools: list[Pool] = []
     for with_offload in (False, True):
         for counts in gpu_counts(question):
-            batch = [
+            tried = (
                 _pool(question, job, counts, excluded, with_offload=with_offload)
                 for job in jobs
                 if not with_offload or (job.profile.can.searches_offload and question.layout.offload is None)
-            ]
-            pools.extend(pool for pool in batch if len(pool.layouts))
+            )
+            batch = [pool for pool in tried if pool is not None]
+            pools.extend(batch)
             if question.hardware.gpus.is_free and _any_fits(batch):
                 break
         if _any_fits(pools):
@@ -74,7 +93,7 @@ def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
 
 
 def _any_fits(pools: Sequence[Pool]) -> bool:
-    return any(bool((pool.verdicts > 0).any()) for pool in pools)
+    return any(pool.fitting for pool in pools)
 
 
 def _pool(
@@ -84,32 +103,66 @@ def _pool(
     excluded: Counter[str],
     *,
     with_offload: bool,
-) -> Pool:
-    """Return the evaluated layouts of one framework for one batch of GPU counts."""
-    everything = candidate_layouts(question, job, counts, with_offload=with_offload)
-    if not len(everything):
+) -> Pool | None:
+    """Return the contenders of one framework for one batch of GPU counts; None where no layout can exist."""
+    everything = candidate_grid(question, job, counts, with_offload=with_offload)
+    if not everything.meshes:
         excluded["degrees_multiply_to_gpus"] += 1
-        return _evaluated(everything, job, question.hardware)
-    obeyed = obey(everything, job)
+        return None
+    obeyed = obey(everything.layouts, job, everything.distinct)
     excluded.update(obeyed.excluded)
-    return _evaluated(everything.take(np.flatnonzero(obeyed.allowed)), job, question.hardware)
+    meshes = np.flatnonzero(obeyed.allowed.any(axis=(0, 1, 2, 3)))
+    if not meshes.size:
+        return None
+    allowed = obeyed.allowed[..., meshes]
+    return _evaluated(Grid(layouts=everything.of_meshes(meshes).layouts, distinct=allowed), job, question.hardware)
 
 
-def _evaluated(layouts: Candidates, job: Job, hardware: Hardware) -> Pool:
+def _evaluated(grid: Grid, job: Job, hardware: Hardware) -> Pool:
+    """Return the contenders among a grid's layouts, in the grid's order."""
     efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
-    peaks = np.empty(len(layouts))
-    seconds = np.full(len(layouts), math.inf)
-    judged = np.zeros(len(layouts))
-    for start in range(0, len(layouts), LAYOUTS_A_CHUNK):
-        chunk = slice(start, start + LAYOUTS_A_CHUNK)
-        some = layouts.take(chunk)
-        peaks[chunk] = peak_bytes(some, job)
-        judged[chunk] = verdicts(peaks[chunk], job, hardware)
-        fitting = np.flatnonzero(judged[chunk] > 0)
-        if fitting.size:
-            close = peaks[start + fitting]
-            seconds[start + fitting] = step_seconds(some.take(fitting), job, hardware, efficiency, close).total
-    return Pool(job=job, layouts=layouts, peaks=peaks, verdicts=judged, seconds=seconds)
+    a_mesh = len(grid.layouts) // grid.meshes
+    # Meshes of as many deciding stages stand together, so that fewer stages are worked out in vain.
+    order = np.argsort(np.minimum(grid.layouts.pipeline_parallel, 2), kind="stable")
+    step = max(LAYOUTS_A_CHUNK // a_mesh, 1)
+    parts = [
+        _contenders_of(grid, order[start : start + step], job, hardware, efficiency)
+        for start in range(0, grid.meshes, step)
+    ]
+    place = np.concatenate([part.place for part in parts])
+    turn = np.argsort(place, kind="stable")
+    return Pool(
+        job=job,
+        layouts=concatenate([grid.take(part.cells) for part in parts]).take(turn),
+        peaks=np.concatenate([part.peaks for part in parts])[turn],
+        verdicts=np.concatenate([part.verdicts for part in parts])[turn],
+        seconds=np.concatenate([part.seconds for part in parts])[turn],
+        considered=len(grid),
+        fitting=sum(part.fitting for part in parts),
+    )
+
+
+def _contenders_of(grid: Grid, meshes: IntArray, job: Job, hardware: Hardware, efficiency: Efficiency) -> _Evaluated:
+    """Return the layouts of some meshes that can still win; where none fits, those nearest to it."""
+    part = grid.of_meshes(meshes)
+    peaks = peak_bytes(part.layouts, job)
+    fits = (peaks <= hardware.limit_bytes) & part.distinct
+    cells = np.flatnonzero(fits)
+    fitting = cells.size
+    if fitting:
+        seconds = step_seconds(part.layouts, job, hardware, efficiency, peaks).total.ravel()[cells]
+        found = peaks.ravel()[cells]
+        judged = verdicts(found, job, hardware)
+        kept = contenders(part.layouts.gpus[cells % part.meshes], found, judged, seconds)
+        cells, found, judged, seconds = cells[kept], found[kept], judged[kept], seconds[kept]
+    else:
+        least = peaks[part.distinct].min()
+        cells = np.flatnonzero((peaks == least) & part.distinct)
+        found, judged, seconds = np.full(cells.size, least), np.zeros(cells.size), np.full(cells.size, math.inf)
+    whole = cells // part.meshes * grid.meshes + meshes[cells % part.meshes]
+    return _Evaluated(
+        place=grid.order(whole), cells=whole, peaks=found, verdicts=judged, seconds=seconds, fitting=fitting
+    )
 
 
 def _merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
@@ -124,6 +177,8 @@ def _merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
             peaks=np.concatenate([pool.peaks for pool in some]),
             verdicts=np.concatenate([pool.verdicts for pool in some]),
             seconds=np.concatenate([pool.seconds for pool in some]),
+            considered=sum(pool.considered for pool in some),
+            fitting=sum(pool.fitting for pool in some),
         )
         for some in by_name.values()
     )
@@ -146,9 +201,9 @@ def _choose(question: TrainingQuestion, pools: tuple[Pool, ...], excluded: int) 
         chosen=(int(owner[best]), int(index[best])),
         alternatives=tuple((int(owner[other]), int(index[other])) for other in front),
         fits=fits,
-        considered=len(ranked.layouts),
+        considered=sum(pool.considered for pool in pools),
         excluded=excluded,
-        fitting=int(np.count_nonzero(ranked.verdicts > 0)),
+        fitting=sum(pool.fitting for pool in pools),
     )
 
 

@@ -21,11 +21,9 @@ def frozen_bytes(weights: Sequence[Weight], by: Divisions, job: Job) -> FloatArr
     """Return what a rank stores of its frozen weights, divided over the shard ranks."""
 
     def shard(some: Sequence[Weight], cut: Divisions) -> FloatArray:
-        table = {
-            degree: float(sum(frozen_weight_bytes(weight, degree, job) for weight in some))
-            for degree in np.unique(cut.tensor_parallel).tolist()
-        }
-        whole = np.array([table[degree] for degree in cut.tensor_parallel.tolist()])
+        whole = np.empty(cut.shard_ranks.size)
+        for degree, chosen in cut.degrees:
+            whole[chosen] = float(sum(frozen_weight_bytes(weight, degree, job) for weight in some))
         return np.ceil(whole / cut.shard_ranks)[cut.inverse]
 
     return over_experts(shard, weights, by)

@@ -1,19 +1,20 @@
 """What one rank holds, row by row: the quantities that the phases add up.
 
-All arrays have one entry for each row of `StageRows`; bytes unless the name
-says otherwise. Source of the FSDP2 buffers: closed forms checked against traces
+All arrays broadcast against those of `StageRows`; bytes unless the name says
+otherwise. Source of the FSDP2 buffers: closed forms checked against traces
 of FSDP2 with transformers (`profiles/fsdp2.toml`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planners.architecture import OperationKind, Part, Split, Weight
-from planners.layout.candidates import Candidates, FloatArray, IntArray
+from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray
 from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, frozen_weight_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.shards import (
@@ -62,103 +63,135 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     rules, states = job.profile.sharding, job.states
     ranks = shard_ranks(layouts, job)
 
+    by_stage: dict[int, Divisions] = {}
+
     def division(from_stage: int) -> Divisions:
-        return divisions(
-            layouts.tensor_parallel,
-            np.where(layouts.zero_stage >= from_stage, ranks, 1),
-            layouts.expert_parallel,
-            cuts_whole_experts=rules.cuts_whole_experts,
-        )
+        if from_stage not in by_stage:
+            by_stage[from_stage] = divisions(
+                layouts.tensor_parallel,
+                np.where(layouts.zero_stage >= from_stage, ranks, 1),
+                layouts.expert_parallel,
+                cuts_whole_experts=rules.cuts_whole_experts,
+            )
+        return by_stage[from_stage]
 
     by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)
-    by_gradients = by_parameters if rules.gradients_from == rules.parameters_from else division(rules.gradients_from)
-    total = _StageSum(job, rows)
+    model = _Stages(job, rows)
 
-    def stored(by: Divisions) -> FloatArray:
-        return total.of(lambda part: shard_elements(part.trainable, by, flat=rules.flat))
+    def stored(from_stage: int) -> _Amounts:
+        by = division(from_stage)
+        return model.amounts(lambda part: shard_elements(part.trainable, by, flat=rules.flat))
 
-    parameter_elements = stored(by_parameters)
-    gradient_elements = parameter_elements if by_gradients is by_parameters else stored(by_gradients)
-    accumulator_elements = (
-        stored(division(rules.accumulators_from)) if states.accumulator else np.zeros(rows.owner.size)
-    )
-    master_elements = stored(by_optimizer) if states.master else np.zeros(rows.owner.size)
-    has_gradients = np.isin(layouts.zero_stage, rules.gradient_zero_stages)[rows.owner]
-    frozen = total.of(lambda part: frozen_bytes(part.frozen, by_parameters, job))
+    learning = stored(rules.parameters_from)
+    parameter_elements = learning.total()
+    is_alike = rules.gradients_from == rules.parameters_from
+    gradients = learning if is_alike else stored(rules.gradients_from)
+    gradient_elements = parameter_elements if is_alike else gradients.total()
+    nothing = np.zeros_like(parameter_elements)
+    accumulator_elements = stored(rules.accumulators_from).total() if states.accumulator else nothing
+    master_elements = stored(rules.optimizer_from).total() if states.master else nothing
+    has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
+    frozen = model.amounts(lambda part: frozen_bytes(part.frozen, by_parameters, job)).total()
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    moments = total.of(
+    moments = model.amounts(
         lambda part: moment_bytes(
             part.trainable, by_optimizer, flat=rules.flat, optimizer=job.optimizer, element_bytes=element_bytes
         )
-    )
+    ).total()
     parameters = parameter_elements * states.parameter + frozen
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
-    to_host = layouts.offload[rows.owner]
+    to_host = layouts.offload
     host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + np.where(to_host == 2, parameters, 0.0)
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
-    layer_gradient_elements = total.largest_layer(
-        lambda part: shard_elements(part.trainable, by_gradients, flat=rules.flat)
-    )
+    split = model.amounts(lambda part: split_elements(part.trainable, by_parameters))
+    padded = model.amounts(lambda part: padded_elements(part.trainable, by_parameters, flat=rules.flat))
+    frozen_whole = model.amounts(lambda part: _frozen_whole(part, by_parameters, job))
     return Holdings(
         parameters=np.where(to_host == 2, 0.0, parameters),
         gradients=np.where(has_gradients, gradient_elements * states.gradient, 0.0)
         + np.where(to_host >= 1, 0.0, accumulators),
-        layer_gradients=layer_gradient_elements * states.gradient,
+        layer_gradients=gradients.largest_layer() * states.gradient,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         local_parameters=parameter_elements,
-        layer_elements=total.largest_layer(lambda part: split_elements(part.trainable, by_parameters)),
-        layer_frozen=total.largest_layer(lambda part: _frozen_whole(part, by_parameters, job)),
-        layer_padded=total.largest_layer(lambda part: padded_elements(part.trainable, by_parameters, flat=rules.flat)),
-        root_elements=total.root(lambda part: split_elements(part.trainable, by_parameters)),
-        root_frozen=total.root(lambda part: _frozen_whole(part, by_parameters, job)),
-        root_padded=total.root(lambda part: padded_elements(part.trainable, by_parameters, flat=rules.flat)),
-        stage_elements=total.of(lambda part: split_elements(part.trainable, by_parameters)),
-        head_matrix_elements=np.where(rows.has_head, _by_degree(layouts, rows, lambda t: _head_matrix(job, t)), 0.0),
-        largest_matrix_elements=_by_degree(layouts, rows, lambda t: _largest_matrix(job, t)),
+        layer_elements=split.largest_layer(),
+        layer_frozen=frozen_whole.largest_layer(),
+        layer_padded=padded.largest_layer(),
+        root_elements=split.root(),
+        root_frozen=frozen_whole.root(),
+        root_padded=padded.root(),
+        stage_elements=split.total(),
+        head_matrix_elements=np.where(rows.has_head, _by_degree(by_parameters, lambda t: _head_matrix(job, t)), 0.0),
+        largest_matrix_elements=_by_degree(by_parameters, lambda t: _largest_matrix(job, t)),
         dequantized=_by_degree(
-            layouts, rows, lambda t: max(dequantized_matrix_bytes(part.frozen, t, job) for part in job.layers)
+            by_parameters, lambda t: max(dequantized_matrix_bytes(part.frozen, t, job) for part in job.layers)
         ),
-        dummy_gradients=_by_degree(layouts, rows, lambda t: _dummy_gradient_bytes(job, t)),
+        dummy_gradients=_by_degree(by_parameters, lambda t: _dummy_gradient_bytes(job, t)),
     )
 
 
-class _StageSum:
-    """Adds a quantity of single layers up over what each stage holds."""
+def in_zero_stages(zero_stage: IntArray, wanted: Sequence[int]) -> BoolArray:
+    """Return where a layout's ZeRO stage is one of `wanted`."""
+    table: BoolArray = np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])[zero_stage]
+    return table
+
+
+class _Stages:
+    """Knows which parts of the model each stage holds."""
 
     def __init__(self, job: Job, rows: StageRows) -> None:
         self._job = job
         self._rows = rows
-        self._owner = rows.owner
         # With a tied head on another stage than the embedding, the matrix stands on both.
         self._has_copy = rows.has_head & ~rows.has_embedding & job.model.tied_head
 
-    def of(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
-        """Return layers, embedding and head together."""
-        total = self.root(quantity)
-        for count, part in zip(self._rows.layers_of_kind, self._job.layers, strict=True):
-            total = total + count * quantity(part)[self._owner]
-        return total
-
-    def root(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
-        """Return what of the quantity belongs to embedding, last norm and head."""
-        embedding = quantity(self._job.embedding)[self._owner]
-        head = quantity(self._job.head)[self._owner]
-        total: FloatArray = np.where(self._rows.has_embedding, embedding, 0.0) + np.where(
-            self._rows.has_head, head, 0.0
+    def amounts(self, quantity: Callable[[BlockWeights], FloatArray]) -> _Amounts:
+        """Return a quantity of single layers, of embedding and head, to be added up over each stage."""
+        job = self._job
+        tied = quantity(_vocabulary_only(job.embedding)) if self._has_copy.any() else None
+        return _Amounts(
+            rows=self._rows,
+            has_copy=self._has_copy,
+            embedding=quantity(job.embedding),
+            layers=tuple(quantity(part) for part in job.layers),
+            head=quantity(job.head),
+            tied=tied,
         )
-        if self._has_copy.any():
-            tied = quantity(_vocabulary_only(self._job.embedding))[self._owner]
-            total = total + np.where(self._has_copy, tied, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Amounts:
+    """A quantity of each part of the model; `tied` is the embedding's matrix where `has_copy` says it stands again."""
+
+    rows: StageRows
+    has_copy: BoolArray
+    embedding: FloatArray
+    layers: tuple[FloatArray, ...]
+    head: FloatArray
+    tied: FloatArray | None
+
+    def total(self) -> FloatArray:
+        """Return what each stage has of layers, embedding and head together."""
+        total = self.root()
+        for count, amount in zip(self.rows.layers_of_kind, self.layers, strict=True):
+            total = total + count * amount
         return total
 
-    def largest_layer(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
+    def root(self) -> FloatArray:
+        """Return what of the quantity belongs to embedding, last norm and head."""
+        total: FloatArray = np.where(self.rows.has_embedding, self.embedding, 0.0) + np.where(
+            self.rows.has_head, self.head, 0.0
+        )
+        if self.tied is not None:
+            total = total + np.where(self.has_copy, self.tied, 0.0)
+        return total
+
+    def largest_layer(self) -> FloatArray:
         """Return the quantity of the largest kind of layer."""
-        largest: FloatArray = np.max([quantity(part) for part in self._job.layers], axis=0)[self._owner]
-        return largest
+        return functools.reduce(np.maximum, self.layers)
 
 
 def _vocabulary_only(part: BlockWeights) -> BlockWeights:
@@ -172,18 +205,17 @@ def _frozen_whole(part: BlockWeights, by: Divisions, job: Job) -> FloatArray:
     """Return the frozen bytes of a gathered layer: the splits over tensors and experts alone divide it."""
 
     def whole(weights: Sequence[Weight], cut: Divisions) -> FloatArray:
-        table = {
-            degree: float(sum(frozen_weight_bytes(weight, degree, job) for weight in weights))
-            for degree in np.unique(cut.tensor_parallel).tolist()
-        }
-        return np.array([table[degree] for degree in cut.tensor_parallel.tolist()])[cut.inverse]
+        return _by_degree(cut, lambda degree: sum(frozen_weight_bytes(weight, degree, job) for weight in weights))
 
     return over_experts(whole, part.frozen, by)
 
 
-def _by_degree(layouts: Candidates, rows: StageRows, quantity: Callable[[int], float]) -> FloatArray:
-    degrees, inverse = np.unique(layouts.tensor_parallel, return_inverse=True)
-    return np.array([float(quantity(degree)) for degree in degrees.tolist()])[inverse][rows.owner]
+def _by_degree(by: Divisions, quantity: Callable[[int], float]) -> FloatArray:
+    """Return a quantity of each layout's tensor-parallel degree, worked out once a degree."""
+    table = np.empty(by.tensor_parallel.size)
+    for degree, chosen in by.degrees:
+        table[chosen] = float(quantity(degree))
+    return table[by.inverse]
 
 
 def _head_matrix(job: Job, tensor_parallel: int) -> int:

@@ -11,23 +11,48 @@ them within 0.04 % and the worst 2.4 % off.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray
+from planners.layout.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, FloatArray
 from planners.memory.activity import Activity
-from planners.memory.holdings import Holdings, rotary_table_bytes
+from planners.memory.holdings import Holdings, in_zero_stages, rotary_table_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
 
 PHASES = ("forward and loss", "backward", "root gradient reduction", "optimizer step", "loading")
 ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
+NOTHING: FloatArray = np.zeros(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """Whole bytes at one moment of a phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast."""
+
+    phase: int
+    parameters: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    activations: FloatArray
+    logits: FloatArray
+    communication: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """Return the sum of the items, those of the fewest axes first; whole numbers add up in any order."""
+        states = self.parameters + self.optimizer + self.communication + self.gradients
+        return states + (self.activations + self.logits)
+
+    def stacked(self) -> FloatArray:
+        """Return the items along a first axis, all of one shape."""
+        return np.stack(np.broadcast_arrays(*(getattr(self, name) for name in ALLOCATED_ITEMS)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What the phases share, worked out once for all rows."""
+    """What the phases share, worked out once for all stages."""
 
     layouts: Candidates
     rows: StageRows
@@ -39,37 +64,47 @@ class Moment:
     stays_gathered: BoolArray
     autocast_copies: BoolArray
     keeps_gradients: BoolArray
+    any_gathered: bool
+    any_copies: bool
     others_activations: FloatArray
     constant_activations: FloatArray
     buckets: FloatArray
 
 
-def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> FloatArray:
-    """Return bytes as an array [phase, item, row], in the order of `PHASES` and `ALLOCATED_ITEMS`."""
+def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Iterator[Items]:
+    """Yield what is held at every moment that can be the worst, in the order of `PHASES`."""
     moment = _moment(layouts, rows, job, held, active)
-    phases = [_loss(moment), _backward(moment), _root_reduction(moment), _optimizer_step(moment)]
+    yield _loss(moment)
+    yield from _backward(moment)
+    yield _root_reduction(moment)
+    yield _optimizer_step(moment)
     if job.profile.loads_whole_weights:
-        phases.append(_loading(moment))
-    return np.stack(phases)
+        yield _loading(moment)
 
 
 def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Moment:
     traffic, states = job.profile.weights, job.states
-    stage = layouts.zero_stage[rows.owner]
-    policy = np.array([traffic.policy.get(str(number), "resident") for number in range(4)])[stage]
-    keeps = traffic.gradients_always_resident | (layouts.micro_batches(job.global_batch_size)[rows.owner] > 1)
+    stage = layouts.zero_stage
+    has_buckets = in_zero_stages(stage, traffic.bucket_zero_stages)
+
+    def has_policy(policy: str) -> BoolArray:
+        return in_zero_stages(stage, [int(number) for number, name in traffic.policy.items() if name == policy])
+
+    keeps = traffic.gradients_always_resident | (layouts.micro_batches(job.global_batch_size) > 1)
     buckets = np.where(
-        np.isin(stage, traffic.bucket_zero_stages),
+        has_buckets,
         job.precision.compute_bytes * np.minimum(traffic.bucket_elements, held.stage_elements),
         0.0,
     )
     if traffic.bucket_copy_of_gradients:
-        has_reducer = np.isin(stage, traffic.bucket_zero_stages) & (layouts.data_parallel[rows.owner] > 1)
+        has_reducer = has_buckets & (layouts.data_parallel > 1)
         buckets = buckets + np.where(has_reducer, states.gradient * held.stage_elements, 0.0)
     has_transients = job.profile.kernels.backward_transients
-    is_gathered = policy == "gathered_by_layer"
-    stays = is_gathered & (layouts.pipeline_parallel[rows.owner] > 1) & np.bool_(traffic.pipelines_gather_once)
+    is_gathered = has_policy("gathered_by_layer")
+    stays = is_gathered & (layouts.pipeline_parallel > 1) & np.bool_(traffic.pipelines_gather_once)
     buckets = buckets + np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0)
+    gathered_once = has_policy("gathered_once") | stays
+    copies = has_policy("autocast_copies") & (states.parameter != job.precision.compute_bytes)
     return Moment(
         layouts=layouts,
         rows=rows,
@@ -77,10 +112,12 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         held=held,
         active=active,
         gathered_by_layer=is_gathered & ~stays,
-        gathered_once=(policy == "gathered_once") | stays,
+        gathered_once=gathered_once,
         stays_gathered=stays,
-        autocast_copies=(policy == "autocast_copies") & (states.parameter != job.precision.compute_bytes),
-        keeps_gradients=np.broadcast_to(keeps, stage.shape),
+        autocast_copies=copies,
+        any_gathered=bool((is_gathered | gathered_once).any()),
+        any_copies=bool(copies.any()),
+        keeps_gradients=np.asarray(keeps),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
         constant_activations=held.dequantized
         + held.dummy_gradients
@@ -90,60 +127,66 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
     )
 
 
-def _loss(moment: Moment) -> FloatArray:
+def _loss(moment: Moment) -> Items:
     """Return the end of the forward pass, with the loss being computed where the head is."""
     held, active, job = moment.held, moment.active, moment.job
     size = job.precision.compute_bytes
-    root = size * held.root_elements + held.root_frozen
-    gathered = np.where(
-        moment.gathered_by_layer & job.profile.loss.inside_model, root + _prefetch(moment), 0.0
-    ) + np.where(moment.gathered_once, root + _whole_layers(moment), 0.0)
+    gathered = NOTHING
+    if moment.any_gathered:
+        root = size * held.root_elements + held.root_frozen
+        gathered = np.where(
+            moment.gathered_by_layer & job.profile.loss.inside_model, root + _prefetch(moment), 0.0
+        ) + np.where(moment.gathered_once, root + _whole_layers(moment), 0.0)
     # Only what learns is kept in fp32 and so copied; a frozen base already lies in the compute precision.
     layers = held.stage_elements - held.root_elements
-    copies = np.where(moment.autocast_copies, size * (layers + held.head_matrix_elements), 0.0)
+    copied = layers + held.head_matrix_elements
+    copies = np.where(moment.autocast_copies, size * copied, 0.0) if moment.any_copies else NOTHING
     return _items(
         moment,
+        "forward and loss",
         parameters=held.parameters + copies,
-        gradients=np.where(moment.keeps_gradients, held.gradients, 0.0),
+        gradients=_gradients(moment, held.gradients, NOTHING),
         activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
         logits=active.logits,
         communication=gathered + moment.buckets,
     )
 
 
-def _backward(moment: Moment) -> FloatArray:
-    """Return the worst layer of the backward pass.
+def _backward(moment: Moment) -> Iterator[Items]:
+    """Yield the layers that can be the worst of the backward pass.
 
     Downwards the gradients grow and the kept activations shrink, both linearly,
     so the worst is at an end: the top two layers, the edge of the recomputed
-    ones, or the bottom.
+    ones, or the bottom. Where none or all are recomputed the edge is an end.
     """
     top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
-    edge = moment.active.recomputed_layers
-    worst = _backward_of(moment, top)
-    for layer in (top - 1.0, edge, edge - 1.0, np.zeros_like(top)):
-        items = _backward_of(moment, np.clip(layer, 0.0, top))
-        worst = np.where(items.sum(axis=0) > worst.sum(axis=0), items, worst)
-    return worst
+    yield _backward_of(moment, top)
+    yield _backward_of(moment, np.clip(top - 1.0, 0.0, top))
+    if (moment.layouts.full_layers != ALL_LAYERS).any():
+        edge = moment.active.recomputed_layers
+        yield _backward_of(moment, np.clip(edge, 0.0, top))
+        yield _backward_of(moment, np.clip(edge - 1.0, 0.0, top))
+    yield _backward_of(moment, np.zeros_like(top))
 
 
-def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
+def _backward_of(moment: Moment, layer: FloatArray) -> Items:
     """Return the moment at which one layer (0 the lowest of the stage) is differentiated."""
     held, active, job = moment.held, moment.active, moment.job
     size, traffic = job.precision.compute_bytes, job.profile.weights
     is_gathered = moment.gathered_by_layer | moment.gathered_once
     layers_above = moment.rows.layers - 1.0 - layer
-    one_layer = size * held.layer_elements + held.layer_frozen
-    root = size * held.root_elements + held.root_frozen
-    gathered = np.where(
-        moment.gathered_by_layer, root + one_layer + np.where(layer > 0, _prefetch(moment), 0.0), 0.0
-    ) + np.where(
-        moment.gathered_once, root + one_layer * np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0), 0.0
-    )
-    reduced = np.where(is_gathered & (layers_above > 0), traffic.reduce_bytes * held.layer_padded, 0.0)
-    is_recomputed = moment.layouts.recompute[moment.rows.owner] == FULL
-    copied_layers = np.where(is_recomputed, 1.0, layer + 1.0)
-    copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
+    gathered = reduced = copies = NOTHING
+    if moment.any_gathered:
+        one_layer = size * held.layer_elements + held.layer_frozen
+        root = size * held.root_elements + held.root_frozen
+        lasting = np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0)
+        gathered = np.where(
+            moment.gathered_by_layer, root + one_layer + np.where(layer > 0, _prefetch(moment), 0.0), 0.0
+        ) + np.where(moment.gathered_once, root + one_layer * lasting, 0.0)
+        reduced = np.where(is_gathered & (layers_above > 0), traffic.reduce_bytes * held.layer_padded, 0.0)
+    if moment.any_copies:
+        copied_layers = np.where(moment.layouts.recompute == FULL, 1.0, layer + 1.0)
+        copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
     finished = held.layer_gradients * np.where(is_gathered, layers_above, layers_above + 1.0)
     head_gradient = held.head_matrix_elements * np.where(is_gathered, size, job.states.gradient)
     whole = held.gradients + np.where(is_gathered, size * held.head_matrix_elements, 0.0)
@@ -157,25 +200,33 @@ def _backward_of(moment: Moment, layer: FloatArray) -> FloatArray:
     )
     return _items(
         moment,
+        "backward",
         parameters=held.parameters + copies,
-        gradients=np.where(moment.keeps_gradients, whole, np.minimum(finished + head_gradient, whole)) + fresh,
+        gradients=_gradients(moment, whole + fresh, np.minimum(finished + head_gradient, whole) + fresh),
         activations=alive + moment.others_activations + moment.constant_activations,
-        logits=np.zeros_like(layer),
+        logits=NOTHING,
         communication=gathered + reduced + moment.buckets,
     )
+
+
+def _gradients(moment: Moment, kept: FloatArray, otherwise: FloatArray) -> FloatArray:
+    """Return whole bytes of gradients where they outlive a micro-batch, and where not."""
+    if moment.keeps_gradients.all():
+        return np.ceil(kept)
+    return np.where(moment.keeps_gradients, np.ceil(kept), np.ceil(otherwise))
 
 
 def _held_inputs(moment: Moment, finished: FloatArray) -> FloatArray:
     """Return what hooks of finished layers still hold: each one's recomputed input and that input's gradient."""
     job, active = moment.job, moment.active
     if job.method == "full" or not job.profile.weights.frozen_layers_hold_inputs:
-        return np.zeros_like(finished)
+        return NOTHING
     recomputed = np.minimum(finished, active.recomputed_layers)
     result: FloatArray = np.where(moment.gathered_by_layer, 2.0 * active.checkpoint * recomputed, 0.0)
     return result
 
 
-def _root_reduction(moment: Moment) -> FloatArray:
+def _root_reduction(moment: Moment) -> Items:
     """Return the end of the backward pass, when FSDP reduces embedding, norm and head together."""
     held, job = moment.held, moment.job
     is_gathered = moment.gathered_by_layer | moment.gathered_once
@@ -183,51 +234,53 @@ def _root_reduction(moment: Moment) -> FloatArray:
     reduced = root + job.profile.weights.reduce_bytes * held.root_padded
     return _items(
         moment,
+        "root gradient reduction",
         parameters=held.parameters,
-        gradients=held.gradients,
+        gradients=np.ceil(held.gradients),
         activations=moment.others_activations,
-        logits=np.zeros_like(root),
+        logits=NOTHING,
         communication=np.where(is_gathered, reduced, 0.0) + moment.buckets,
     )
 
 
-def _optimizer_step(moment: Moment) -> FloatArray:
+def _optimizer_step(moment: Moment) -> Items:
     """Return the optimizer's step, with its temporaries where it does not work in place."""
     held = moment.held
-    on_device = moment.layouts.offload[moment.rows.owner] == 0
+    on_device = moment.layouts.offload == 0
     copies = moment.job.profile.optimizer_transient_copies * moment.job.states.parameter
     transient = np.where(on_device, copies * held.local_parameters, 0.0)
-    nothing = np.zeros_like(held.parameters)
     return _items(
         moment,
+        "optimizer step",
         parameters=held.parameters,
-        gradients=held.gradients,
-        activations=nothing,
-        logits=nothing,
+        gradients=np.ceil(held.gradients),
+        activations=NOTHING,
+        logits=NOTHING,
         communication=moment.buckets,
         more_optimizer=transient,
     )
 
 
-def _loading(moment: Moment) -> FloatArray:
+def _loading(moment: Moment) -> Items:
     """Return the time before the first step, when whole weights stand beside the shards made of them."""
     held, size = moment.held, moment.job.precision.compute_bytes
     whole = size * held.stage_elements + held.root_frozen + held.layer_frozen * moment.rows.layers
     is_sharded = moment.gathered_by_layer | moment.gathered_once
-    nothing = np.zeros_like(whole)
     return _items(
         moment,
+        "loading",
         parameters=held.parameters + np.where(is_sharded, whole, 0.0),
-        gradients=nothing,
-        activations=nothing,
-        logits=nothing,
-        communication=nothing,
+        gradients=NOTHING,
+        activations=NOTHING,
+        logits=NOTHING,
+        communication=NOTHING,
         more_optimizer=-held.optimizer,
     )
 
 
 def _items(
     moment: Moment,
+    phase: str,
     *,
     parameters: FloatArray,
     gradients: FloatArray,
@@ -235,9 +288,17 @@ def _items(
     logits: FloatArray,
     communication: FloatArray,
     more_optimizer: FloatArray | float = 0.0,
-) -> FloatArray:
-    optimizer = moment.held.optimizer + more_optimizer
-    return np.ceil(np.stack([parameters, gradients, optimizer, activations, logits, communication]))
+) -> Items:
+    """Return whole bytes; gradients are whole already."""
+    return Items(
+        phase=PHASES.index(phase),
+        parameters=np.ceil(parameters),
+        gradients=gradients,
+        optimizer=np.ceil(moment.held.optimizer + more_optimizer),
+        activations=np.ceil(activations),
+        logits=np.ceil(logits),
+        communication=np.ceil(communication),
+    )
 
 
 def _prefetch(moment: Moment) -> FloatArray:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from planners.architecture import Weight
+from planners.identity import Same
 from planners.layout.candidates import FloatArray, IntArray
 from planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
+
+# Weights of a few parts of some tens of models, each cut in a dozen ways.
+MOST_KEPT_CUTS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divisions:
     """The distinct (tensor parallel, shard ranks) pairs among many layouts.
 
-    A table has one entry a pair; `inverse` spreads it over the layouts. Experts are
-    divided over `expert_parallel` ranks first and sharded over the fewer ranks of
-    `experts`. `cuts_whole_experts` marks stacks that hold a layer's experts as one
+    A table has one entry a pair, and `degrees` says which part of it has each
+    tensor-parallel degree; `inverse` spreads it over the layouts, in their shape.
+    Experts are divided over `expert_parallel` ranks first and sharded over the fewer
+    ranks of `experts`. `cuts_whole_experts` marks stacks that hold a layer's experts as one
     tensor and cut it between experts (FSDP2 cuts dimension 0).
     """
 
+    degrees: tuple[tuple[int, slice], ...]
     tensor_parallel: IntArray
     shard_ranks: IntArray
     inverse: IntArray
@@ -39,15 +47,19 @@ def divisions(
     cuts_whole_experts: bool = False,
 ) -> Divisions:
     """Return the distinct pairs; degrees stay below 2^31, so that a pair is one integer."""
-    pairs, inverse = np.unique(tensor_parallel << 31 | shard_ranks, return_inverse=True)
+    every = tensor_parallel << 31 | shard_ranks
+    pairs, inverse = np.unique(every, return_inverse=True)
     experts = None
     if expert_parallel is not None and (expert_parallel > 1).any():
         fewer = np.maximum(shard_ranks // expert_parallel, 1)
         experts = divisions(tensor_parallel, fewer, cuts_whole_experts=cuts_whole_experts)
+    tensor = pairs >> 31
+    starts = [0, *(np.flatnonzero(tensor[1:] != tensor[:-1]) + 1).tolist(), tensor.size]
     return Divisions(
-        tensor_parallel=pairs >> 31,
+        degrees=tuple((int(tensor[start]), slice(start, stop)) for start, stop in pairwise(starts) if stop > start),
+        tensor_parallel=tensor,
         shard_ranks=pairs & (2**31 - 1),
-        inverse=inverse,
+        inverse=inverse.reshape(every.shape),
         experts=experts,
         expert_parallel=expert_parallel,
         cuts_whole_experts=cuts_whole_experts,
@@ -121,40 +133,40 @@ def _moment_bytes(
 
 
 def _per_tensor_degree(weights: Sequence[Weight], by: Divisions) -> FloatArray:
-    table = {
-        degree: float(sum(weight.local_elements(degree) for weight in weights))
-        for degree in np.unique(by.tensor_parallel).tolist()
-    }
-    return np.array([table[degree] for degree in by.tensor_parallel.tolist()])
+    total = np.empty(by.shard_ranks.size)
+    for degree, chosen in by.degrees:
+        total[chosen] = _cuts(Same(weights), degree, cuts_whole_experts=by.cuts_whole_experts).elements.sum()
+    return total
 
 
 def _shard_sum(weights: Sequence[Weight], by: Divisions, *, flat: bool, factor: Sequence[float]) -> FloatArray:
     total = np.zeros(by.shard_ranks.size)
     factors = np.array(factor)
-    for degree in np.unique(by.tensor_parallel).tolist():
-        chosen = by.tensor_parallel == degree
+    for degree, chosen in by.degrees:
+        cuts = _cuts(Same(weights), degree, cuts_whole_experts=by.cuts_whole_experts)
         ranks = by.shard_ranks[chosen]
         if flat:
-            elements = sum(
-                weight.local_elements(degree) * share for weight, share in zip(weights, factors, strict=True)
-            )
-            total[chosen] = np.ceil(elements / ranks)
+            total[chosen] = np.ceil((cuts.elements * factors).sum() / ranks)
         else:
-            first = np.array([_cut_length(weight, degree, by) for weight in weights], dtype=np.int64)
-            rest = np.array(
-                [weight.local_elements(degree) / _cut_length(weight, degree, by) for weight in weights],
-                dtype=np.float64,
-            )
-            rows = -(-first[:, None] // ranks[None, :])
-            total[chosen] = (rows * (rest * factors)[:, None]).sum(axis=0)
+            rows = -(-cuts.lengths[:, None] // ranks[None, :])
+            total[chosen] = (rows * (cuts.elements / cuts.lengths * factors)[:, None]).sum(axis=0)
     return total
 
 
-def _cut_length(weight: Weight, tensor_parallel: int, by: Divisions) -> int:
-    """Return how many rows, or whole experts, of a weight are dealt out."""
-    if by.cuts_whole_experts and weight.experts > 1:
-        return weight.experts
-    return weight.local_shape(tensor_parallel)[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cuts:
+    """Elements of each weight on a tensor-parallel rank, and how many rows, or whole experts, of it are dealt out."""
+
+    elements: FloatArray
+    lengths: IntArray
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_CUTS)
+def _cuts(weights: Same[Sequence[Weight]], tensor_parallel: int, *, cuts_whole_experts: bool) -> _Cuts:
+    local = [(weight, weight.local_shape(tensor_parallel)) for weight in weights.value]
+    elements = [math.prod(shape) * weight.tensors for weight, shape in local]
+    lengths = [weight.experts if cuts_whole_experts and weight.experts > 1 else shape[0] for weight, shape in local]
+    return _Cuts(elements=np.array(elements, dtype=np.float64), lengths=np.array(lengths, dtype=np.int64))
 
 
 def _rows_and_columns(weights: Sequence[Weight], by: Divisions, *, flat: bool, optimizer: OptimizerKind) -> FloatArray:

@@ -179,7 +179,7 @@ def _stall_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency
     """Return the waits of every micro-batch on machines so large that the stack's runs stalled there."""
     stack = efficiency.stack
     if not stack.stall_nodes:
-        return np.zeros(len(layouts))
+        return np.zeros(1)
     large = layouts.gpus >= stack.stall_nodes * hardware.gpus_per_node
     wide = layouts.tensor_parallel >= stack.stall_tensor_ranks
     waits = np.where(layouts.pipeline_parallel > 1, large | wide, large & ~wide)

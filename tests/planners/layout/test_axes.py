@@ -2,7 +2,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from planners.layout.axes import candidate_layouts, gpu_counts
+from planners.layout.axes import candidate_grid, gpu_counts
 from planners.questions import Recompute
 from tests.planners.factories import question
 from tests.planners.training_cases import job
@@ -10,7 +10,7 @@ from tests.planners.training_cases import job
 
 def layouts(framework: str = "fsdp2", **changes):
     asked = question(framework=framework, **changes)
-    return candidate_layouts(asked, job(framework, **changes), np.array([8]))
+    return candidate_grid(asked, job(framework, **changes), np.array([8])).every()
 
 
 def test_degrees_always_multiply_to_the_gpus():
@@ -36,8 +36,8 @@ def test_no_layout_stands_twice():
 def test_offload_is_not_tried_unasked():
     assert set(layouts("deepspeed").offload.tolist()) == {0}
     asked = question(framework="deepspeed")
-    later = candidate_layouts(asked, job("deepspeed"), np.array([8]), with_offload=True)
-    assert set(later.offload.tolist()) == {1, 2}
+    later = candidate_grid(asked, job("deepspeed"), np.array([8]), with_offload=True)
+    assert set(later.every().offload.tolist()) == {1, 2}
 
 
 def test_selective_recompute_is_left_out_where_it_gains_nothing():

@@ -1,0 +1,84 @@
+"""All combinations of the axes at once, without writing every one of them down.
+
+Nearly everything that memory and time depend on varies along a few axes only:
+the states with mesh and ZeRO stage, the activations with mesh, micro-batch and
+recompute. In a grid each array of `Candidates` has the length of its own axes
+and 1 elsewhere, so that numpy works a formula out for the combinations of what
+it depends on; only the last sums and maxima are of the grid's whole size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planners.layout.candidates import COLUMNS, BoolArray, Candidates, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Layouts along the axes (fused loss, recompute, ZeRO stage and offload, micro-batch, mesh).
+
+    Meshes are innermost because they are many: numpy's inner loops run along them.
+    `distinct` broadcasts to the grid's shape; it is false where a choice changes
+    nothing, so that the same layout stands elsewhere in the grid.
+    """
+
+    layouts: Candidates
+    distinct: BoolArray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the lengths of the axes."""
+        return self.layouts.shape
+
+    @property
+    def meshes(self) -> int:
+        """Return how many meshes there are."""
+        return self.shape[-1]
+
+    def __len__(self) -> int:
+        """Return how many layouts there are, each counted once."""
+        return counted(self.distinct, self.shape)
+
+    def of_meshes(self, index: IntArray) -> Grid:
+        """Return the grid of some of the meshes only."""
+        chosen = {name: along_meshes(getattr(self.layouts, name), index) for name in COLUMNS}
+        return Grid(layouts=Candidates(**chosen), distinct=along_meshes(self.distinct, index))
+
+    def take(self, cells: IntArray) -> Candidates:
+        """Return the layouts at flat indices of the grid, as a list."""
+        place = np.unravel_index(cells, self.shape)
+        nowhere = np.zeros_like(cells)
+
+        def of_cells(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            own = place[len(place) - values.ndim :]
+            return values[tuple(at if length > 1 else nowhere for at, length in zip(own, values.shape, strict=True))]
+
+        return Candidates(**{name: of_cells(getattr(self.layouts, name)) for name in COLUMNS})
+
+    def every(self) -> Candidates:
+        """Return all layouts as a list, mesh after mesh."""
+        cells = np.flatnonzero(np.broadcast_to(self.distinct, self.shape))
+        return self.take(cells[np.argsort(self.order(cells), kind="stable")])
+
+    def order(self, cells: IntArray) -> IntArray:
+        """Return the places of cells in the order of meshes, micro-batches, stages, recompute and loss."""
+        fused, recompute, stage, micro_batch, mesh = np.unravel_index(cells, self.shape)
+        turned = (self.shape[4], self.shape[3], self.shape[2], self.shape[1], self.shape[0])
+        order: IntArray = np.ravel_multi_index((mesh, micro_batch, stage, recompute, fused), turned)
+        return order
+
+
+def along_meshes(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
+    """Return what `values` has for some of the meshes; what is the same for all meshes stays."""
+    return values[..., index] if values.ndim and values.shape[-1] > 1 else values
+
+
+def counted(mask: BoolArray, shape: tuple[int, ...]) -> int:
+    """Return how many cells of the whole shape a mask that broadcasts to it holds for."""
+    return int(np.count_nonzero(mask)) * (math.prod(shape) // max(mask.size, 1))
