@@ -53,13 +53,7 @@ class Grid:
     def take(self, cells: IntArray) -> Candidates:
         """Return the layouts at flat indices of the grid, as a list."""
         place = np.unravel_index(cells, self.shape)
-        nowhere = np.zeros_like(cells)
-
-        def of_cells(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            own = place[len(place) - values.ndim :]
-            return values[tuple(at if length > 1 else nowhere for at, length in zip(own, values.shape, strict=True))]
-
-        return Candidates(**{name: of_cells(getattr(self.layouts, name)) for name in COLUMNS})
+        return Candidates(**{name: at_cells(getattr(self.layouts, name), place) for name in COLUMNS})
 
     def every(self) -> Candidates:
         """Return all layouts as a list, mesh after mesh."""
@@ -72,6 +66,13 @@ class Grid:
         turned = (self.shape[4], self.shape[3], self.shape[2], self.shape[1], self.shape[0])
         order: IntArray = np.ravel_multi_index((mesh, micro_batch, stage, recompute, fused), turned)
         return order
+
+
+def at_cells(values: npt.NDArray[Any], place: tuple[IntArray, ...]) -> npt.NDArray[Any]:
+    """Return what `values`, which varies along some axes only, has at each cell; `place` is an index for each axis."""
+    nowhere = np.zeros_like(place[0])
+    own = place[len(place) - values.ndim :]
+    return values[tuple(at if length > 1 else nowhere for at, length in zip(own, values.shape, strict=True))]
 
 
 def along_meshes(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:

@@ -20,7 +20,7 @@ from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
 from planners.questions import TrainingQuestion
 from planners.timing.efficiency import Efficiency, load_efficiency
-from planners.timing.step import step_seconds
+from planners.timing.step import near_capacity_multiple, step_seconds
 
 # Arrays of this many layouts stay in the processor's cache and bound the search's memory.
 LAYOUTS_A_CHUNK = 32_768
@@ -150,8 +150,8 @@ def _contenders_of(grid: Grid, meshes: IntArray, job: Job, hardware: Hardware, e
     cells = np.flatnonzero(fits)
     fitting = cells.size
     if fitting:
-        seconds = step_seconds(part.layouts, job, hardware, efficiency, peaks).total.ravel()[cells]
         found = peaks.ravel()[cells]
+        seconds = _seconds_at(cells, found, part, job, hardware, efficiency)
         judged = verdicts(found, job, hardware)
         kept = contenders(part.layouts.gpus[cells % part.meshes], found, judged, seconds)
         cells, found, judged, seconds = cells[kept], found[kept], judged[kept], seconds[kept]
@@ -163,6 +163,19 @@ def _contenders_of(grid: Grid, meshes: IntArray, job: Job, hardware: Hardware, e
     return _Evaluated(
         place=grid.order(whole), cells=whole, peaks=found, verdicts=judged, seconds=seconds, fitting=fitting
     )
+
+
+def _seconds_at(
+    cells: IntArray, peaks: FloatArray, grid: Grid, job: Job, hardware: Hardware, efficiency: Efficiency
+) -> FloatArray:
+    """Return the step's seconds at cells of a grid, whose peaks slow those down that are near the card's capacity."""
+    parts = step_seconds(grid.layouts, job, hardware, efficiency)
+    seconds: FloatArray = np.broadcast_to(parts.total, grid.shape).ravel()[cells]
+    multiple = near_capacity_multiple(peaks, hardware, efficiency)
+    slow = np.flatnonzero(multiple > 1.0)
+    place = np.unravel_index(cells[slow], grid.shape)
+    seconds[slow] = parts.at_cells(place).slowed(multiple[slow]).total
+    return seconds
 
 
 def _merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:

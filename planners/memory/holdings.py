@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.architecture import OperationKind, Part, Split, Weight
+from planners.identity import Same
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray
 from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, frozen_weight_bytes
 from planners.memory.job import BlockWeights, Job
@@ -27,6 +28,9 @@ from planners.memory.shards import (
     split_elements,
 )
 from planners.memory.stages import StageRows
+
+# Tensor-parallel degrees of the jobs of a few searches at once.
+MOST_KEPT_DEGREES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,27 +82,31 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)
     model = _Stages(job, rows)
 
-    def stored(from_stage: int) -> _Amounts:
-        by = division(from_stage)
-        return model.amounts(lambda part: shard_elements(part.trainable, by, flat=rules.flat))
+    stored_from: dict[int, _Amounts] = {}
 
-    learning = stored(rules.parameters_from)
-    parameter_elements = learning.total()
-    is_alike = rules.gradients_from == rules.parameters_from
-    gradients = learning if is_alike else stored(rules.gradients_from)
-    gradient_elements = parameter_elements if is_alike else gradients.total()
-    nothing = np.zeros_like(parameter_elements)
+    def stored(from_stage: int) -> _Amounts:
+        if from_stage not in stored_from:
+            by = division(from_stage)
+            stored_from[from_stage] = model.amounts(
+                lambda part: shard_elements(part.trainable, by, flat=rules.flat)
+            )
+        return stored_from[from_stage]
+
+    nothing = np.zeros(1)
+    parameter_elements = stored(rules.parameters_from).total()
+    gradient_elements = stored(rules.gradients_from).total()
     accumulator_elements = stored(rules.accumulators_from).total() if states.accumulator else nothing
     master_elements = stored(rules.optimizer_from).total() if states.master else nothing
     has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
-    frozen = model.amounts(lambda part: frozen_bytes(part.frozen, by_parameters, job)).total()
+    has_frozen = any(part.frozen for part in job.parts)
+    frozen = model.amounts(lambda part: frozen_bytes(part.frozen, by_parameters, job)) if has_frozen else None
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
     moments = model.amounts(
         lambda part: moment_bytes(
             part.trainable, by_optimizer, flat=rules.flat, optimizer=job.optimizer, element_bytes=element_bytes
         )
     ).total()
-    parameters = parameter_elements * states.parameter + frozen
+    parameters = parameter_elements * states.parameter + (nothing if frozen is None else frozen.total())
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
     to_host = layouts.offload
@@ -107,29 +115,35 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
     split = model.amounts(lambda part: split_elements(part.trainable, by_parameters))
-    padded = model.amounts(lambda part: padded_elements(part.trainable, by_parameters, flat=rules.flat))
-    frozen_whole = model.amounts(lambda part: _frozen_whole(part, by_parameters, job))
+    padded = (
+        split
+        if rules.flat
+        else model.amounts(lambda part: padded_elements(part.trainable, by_parameters, flat=rules.flat))
+    )
+    frozen_whole = model.amounts(lambda part: _frozen_whole(part, by_parameters, job)) if has_frozen else None
     return Holdings(
         parameters=np.where(to_host == 2, 0.0, parameters),
         gradients=np.where(has_gradients, gradient_elements * states.gradient, 0.0)
         + np.where(to_host >= 1, 0.0, accumulators),
-        layer_gradients=gradients.largest_layer() * states.gradient,
+        layer_gradients=stored(rules.gradients_from).largest_layer() * states.gradient,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         local_parameters=parameter_elements,
         layer_elements=split.largest_layer(),
-        layer_frozen=frozen_whole.largest_layer(),
+        layer_frozen=nothing if frozen_whole is None else frozen_whole.largest_layer(),
         layer_padded=padded.largest_layer(),
         root_elements=split.root(),
-        root_frozen=frozen_whole.root(),
+        root_frozen=nothing if frozen_whole is None else frozen_whole.root(),
         root_padded=padded.root(),
         stage_elements=split.total(),
-        head_matrix_elements=np.where(rows.has_head, _by_degree(by_parameters, lambda t: _head_matrix(job, t)), 0.0),
-        largest_matrix_elements=_by_degree(by_parameters, lambda t: _largest_matrix(job, t)),
+        head_matrix_elements=np.where(rows.has_head, _by_degree(by_parameters, lambda t: _head_matrix(Same(job), t)), 0.0),
+        largest_matrix_elements=_by_degree(by_parameters, lambda t: _largest_matrix(Same(job), t)),
         dequantized=_by_degree(
             by_parameters, lambda t: max(dequantized_matrix_bytes(part.frozen, t, job) for part in job.layers)
-        ),
-        dummy_gradients=_by_degree(by_parameters, lambda t: _dummy_gradient_bytes(job, t)),
+        )
+        if has_frozen
+        else nothing,
+        dummy_gradients=_by_degree(by_parameters, lambda t: _dummy_gradient_bytes(Same(job), t)),
     )
 
 
@@ -218,8 +232,10 @@ def _by_degree(by: Divisions, quantity: Callable[[int], float]) -> FloatArray:
     return table[by.inverse]
 
 
-def _head_matrix(job: Job, tensor_parallel: int) -> int:
+@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
+def _head_matrix(same: Same[Job], tensor_parallel: int) -> int:
     """Return the elements of the head's own gradient; a frozen head has none."""
+    job = same.value
     part = job.embedding if job.model.tied_head else job.head
     return sum(
         weight.local_elements(tensor_parallel)
@@ -228,15 +244,16 @@ def _head_matrix(job: Job, tensor_parallel: int) -> int:
     )
 
 
-def _largest_matrix(job: Job, tensor_parallel: int) -> int:
-    return max(
-        (weight.local_elements(tensor_parallel) // weight.experts for part in job.layers for weight in part.trainable),
-        default=0,
-    )
+@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
+def _largest_matrix(same: Same[Job], tensor_parallel: int) -> int:
+    weights = (weight for part in same.value.layers for weight in part.trainable)
+    return max((weight.local_elements(tensor_parallel) // weight.experts for weight in weights), default=0)
 
 
-def _dummy_gradient_bytes(job: Job, tensor_parallel: int) -> int:
+@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
+def _dummy_gradient_bytes(same: Same[Job], tensor_parallel: int) -> int:
     """Return one compute-precision gradient of every distinct matrix of the layers, one for all experts."""
+    job = same.value
     if not job.profile.kernels.dummy_weight_gradients:
         return 0
     distinct = {

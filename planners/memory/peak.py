@@ -41,6 +41,8 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
     worst: FloatArray | None = None
     for items in phase_items(layouts, rows, job, held, activity(layouts, rows, job)):
         total = items.total
+        if total.ndim > rows.stage.ndim:
+            total = total.max(axis=0)
         worst = total if worst is None else np.maximum(worst, total)
     allocated = np.zeros(layouts.shape) if worst is None else worst.max(axis=0)
     # The runtime is the same on every stage, and fragmentation never less for more that is allocated.
@@ -102,15 +104,16 @@ def _account(layout: Candidates, job: Job) -> Account:
     rows = _stages(all_stages, layout, job)
     shape = rows.stage.shape
     held = holdings(layout, rows, job)
-    moments = tuple(phase_items(layout, rows, job, held, activity(layout, rows, job)))
-    by_moment = np.stack([np.broadcast_to(items.stacked(), (len(ALLOCATED_ITEMS), *shape)) for items in moments])
-    by_moment = by_moment[..., 0]
+    moments = [items for items in phase_items(layout, rows, job, held, activity(layout, rows, job))]
+    stacked = [items.stacked(shape) for items in moments]
+    phases = np.repeat([items.phase for items in moments], [len(some) for some in stacked])
+    by_moment = np.concatenate(stacked)[..., 0]
     worst = by_moment.sum(axis=1).argmax(axis=0)
     items: FloatArray = np.take_along_axis(by_moment, worst[None, None, :], axis=0)[0]
     return Account(
         rows=rows,
         items=items,
-        phase=np.array([items.phase for items in moments])[worst],
+        phase=phases[worst],
         fragmentation=_fragmentation(items.sum(axis=0), job),
         runtime=np.broadcast_to(_runtime(layout, job), worst.shape),
         host=np.broadcast_to(np.ceil(held.host), shape)[:, 0],

@@ -29,7 +29,10 @@ NOTHING: FloatArray = np.zeros(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """Whole bytes at one moment of a phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast."""
+    """Whole bytes at moments of one phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast.
+
+    Several moments stand along an axis before that of the stages.
+    """
 
     phase: int
     parameters: FloatArray
@@ -45,9 +48,12 @@ class Items:
         states = self.parameters + self.optimizer + self.communication + self.gradients
         return states + (self.activations + self.logits)
 
-    def stacked(self) -> FloatArray:
-        """Return the items along a first axis, all of one shape."""
-        return np.stack(np.broadcast_arrays(*(getattr(self, name) for name in ALLOCATED_ITEMS)))
+    def stacked(self, shape: tuple[int, ...]) -> FloatArray:
+        """Return [moment, item, *shape], `shape` being that of the stages."""
+        items = np.stack(np.broadcast_arrays(*(getattr(self, name) for name in ALLOCATED_ITEMS)), axis=-1)
+        several = items.shape[:-1] if items.ndim > len(shape) + 1 else (1, *items.shape[:-1])
+        moments = np.broadcast_to(items, (several[0], *shape, len(ALLOCATED_ITEMS)))
+        return np.moveaxis(moments, -1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,7 @@ class Moment:
     stays_gathered: BoolArray
     autocast_copies: BoolArray
     keeps_gradients: BoolArray
+    always_keeps_gradients: bool
     any_gathered: bool
     any_copies: bool
     others_activations: FloatArray
@@ -118,6 +125,7 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         any_gathered=bool((is_gathered | gathered_once).any()),
         any_copies=bool(copies.any()),
         keeps_gradients=np.asarray(keeps),
+        always_keeps_gradients=bool(np.all(keeps)),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
         constant_activations=held.dequantized
         + held.dummy_gradients
@@ -145,7 +153,7 @@ def _loss(moment: Moment) -> Items:
         moment,
         "forward and loss",
         parameters=held.parameters + copies,
-        gradients=_gradients(moment, held.gradients, NOTHING),
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
         logits=active.logits,
         communication=gathered + moment.buckets,
@@ -153,24 +161,21 @@ def _loss(moment: Moment) -> Items:
 
 
 def _backward(moment: Moment) -> Iterator[Items]:
-    """Yield the layers that can be the worst of the backward pass.
+    """Yield the layers that can be the worst of the backward pass, along an axis before the stages.
 
     Downwards the gradients grow and the kept activations shrink, both linearly,
     so the worst is at an end: the top two layers, the edge of the recomputed
     ones, or the bottom. Where none or all are recomputed the edge is an end.
     """
     top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
-    yield _backward_of(moment, top)
-    yield _backward_of(moment, np.clip(top - 1.0, 0.0, top))
+    yield _backward_of(moment, np.stack([top, np.clip(top - 1.0, 0.0, top), np.zeros_like(top)]))
     if (moment.layouts.full_layers != ALL_LAYERS).any():
         edge = moment.active.recomputed_layers
-        yield _backward_of(moment, np.clip(edge, 0.0, top))
-        yield _backward_of(moment, np.clip(edge - 1.0, 0.0, top))
-    yield _backward_of(moment, np.zeros_like(top))
+        yield _backward_of(moment, np.clip(np.stack([edge, edge - 1.0]), 0.0, top))
 
 
 def _backward_of(moment: Moment, layer: FloatArray) -> Items:
-    """Return the moment at which one layer (0 the lowest of the stage) is differentiated."""
+    """Return the moments at which layers (0 the lowest of the stage) are differentiated."""
     held, active, job = moment.held, moment.active, moment.job
     size, traffic = job.precision.compute_bytes, job.profile.weights
     is_gathered = moment.gathered_by_layer | moment.gathered_once
@@ -187,10 +192,6 @@ def _backward_of(moment: Moment, layer: FloatArray) -> Items:
     if moment.any_copies:
         copied_layers = np.where(moment.layouts.recompute == FULL, 1.0, layer + 1.0)
         copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
-    finished = held.layer_gradients * np.where(is_gathered, layers_above, layers_above + 1.0)
-    head_gradient = held.head_matrix_elements * np.where(is_gathered, size, job.states.gradient)
-    whole = held.gradients + np.where(is_gathered, size * held.head_matrix_elements, 0.0)
-    fresh = size * held.largest_matrix_elements if job.profile.kernels.backward_transients else 0.0
     alive = (
         active.checkpoint * np.minimum(layer + 1.0, active.recomputed_layers)
         + active.layer * np.maximum(layer - active.recomputed_layers, 0.0)
@@ -202,18 +203,27 @@ def _backward_of(moment: Moment, layer: FloatArray) -> Items:
         moment,
         "backward",
         parameters=held.parameters + copies,
-        gradients=_gradients(moment, whole + fresh, np.minimum(finished + head_gradient, whole) + fresh),
+        gradients=_layer_gradients(moment, layers_above),
         activations=alive + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + reduced + moment.buckets,
     )
 
 
-def _gradients(moment: Moment, kept: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Return whole bytes of gradients where they outlive a micro-batch, and where not."""
-    if moment.keeps_gradients.all():
-        return np.ceil(kept)
-    return np.where(moment.keeps_gradients, np.ceil(kept), np.ceil(otherwise))
+def _layer_gradients(moment: Moment, layers_above: FloatArray) -> FloatArray:
+    """Return whole bytes of gradients once so many layers are done: those of the layers, the head's and a fresh one."""
+    held, job = moment.held, moment.job
+    size = job.precision.compute_bytes
+    is_gathered = moment.gathered_by_layer | moment.gathered_once
+    whole = held.gradients + np.where(is_gathered, size * held.head_matrix_elements, 0.0)
+    fresh = size * held.largest_matrix_elements if job.profile.kernels.backward_transients else 0.0
+    if moment.always_keeps_gradients:
+        return np.ceil(whole + fresh)
+    finished = held.layer_gradients * np.where(is_gathered, layers_above, layers_above + 1.0)
+    head_gradient = held.head_matrix_elements * np.where(is_gathered, size, job.states.gradient)
+    let_go = np.minimum(finished + head_gradient, whole) + fresh
+    # Rounded up before they are spread over all micro-batch sizes.
+    return np.where(moment.keeps_gradients, np.ceil(whole + fresh), np.ceil(let_go))
 
 
 def _held_inputs(moment: Moment, finished: FloatArray) -> FloatArray:
