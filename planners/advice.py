@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from planners.errors import PlimsollError
+from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
 from planners.plans import Advice, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
@@ -24,7 +24,7 @@ Change = tuple[Mapping[str, Any], TrainingQuestion, str]
 def advice_for(question: TrainingQuestion, plan: Callable[[TrainingQuestion], TrainingAnswer]) -> tuple[Advice, ...]:
     """Return the single changes after which the job fits, in practitioners' order.
 
-    `plan` plans without advice. A change that still does not fit, or that the
+    `plan` plans without advice, and may raise `PlanningStopped`. A change that still does not fit, or that the
     framework cannot do, is left out.
     """
     offered: list[Advice] = []
@@ -35,6 +35,8 @@ def advice_for(question: TrainingQuestion, plan: Callable[[TrainingQuestion], Tr
             continue
         try:
             answer = plan(changed)
+        except PlanningStopped:
+            raise
         except PlimsollError:
             # The change cannot be planned at all, so it is no advice.
             continue

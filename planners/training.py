@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from planners.advice import advice_for
 from planners.architecture import OperationKind
 from planners.errors import InvalidQuestion, NotYetAvailable, PlimsollError
 from planners.layout.fixed import check_fixed, check_framework
-from planners.layout.search import Found, Pool, search
+from planners.layout.search import Found, Pool, never, search
 from planners.layout.sharding import sharding_of
 from planners.memory.adapters import check_targets
 from planners.memory.job import Job, training_job, why_unsupported
@@ -35,24 +36,26 @@ NOT_YET_PLANNED = (OperationKind.CONVOLUTION, OperationKind.SCAN)
 GIB = 2**30
 
 
-def plan_training(question: TrainingQuestion) -> TrainingAnswer:
+def plan_training(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> TrainingAnswer:
     """Return the best layout for a training job, or the closest where none fits.
 
-    Raises `InvalidQuestion` for values that make no sense, `ImpossibleLayout` for
+    `should_stop` is asked several times a second. Raises `PlanningStopped` once it
+    says so, `InvalidQuestion` for values that make no sense, `ImpossibleLayout` for
     fixed degrees that cannot exist, and `NotYetAvailable` for what this version
     does not plan.
     """
-    answer = plan_without_advice(question)
+    answer = plan_without_advice(question, should_stop)
     if answer.verdict == "fits":
         return answer
-    return dataclasses.replace(answer, advice=advice_for(question, plan_without_advice))
+    plan = functools.partial(plan_without_advice, should_stop=should_stop)
+    return dataclasses.replace(answer, advice=advice_for(question, plan))
 
 
-def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
+def plan_without_advice(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> TrainingAnswer:
     """Return the answer of `plan_training` without its advice; raises the same."""
     check_question(question)
     check_fixed(question)
-    found = search(question, _jobs(question))
+    found = search(question, _jobs(question), should_stop)
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
     efficiency = load_efficiency(pool.job.profile.name, question.hardware.gpu.id)
     plan = _full_plan(question, pool, index, efficiency)

@@ -17,7 +17,7 @@ import numpy as np
 
 from planners import PLANNER_VERSION
 from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion, PlimsollError, UnknownGpu, UnknownModel
+from planners.errors import InvalidQuestion, PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
 from planners.hardware import Hardware
 from planners.inference import plan_serving
 from planners.training import plan_training
@@ -46,6 +46,9 @@ from service.settings import Settings
 UNCALIBRATED = "none"
 
 MOST_REMEMBERED_PLANS = 512
+
+# Asked by a planner's thread now and then: whether nobody waits for its answer any more.
+ShouldStop = Callable[[], bool]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
@@ -94,10 +97,10 @@ class PlanningService:
     async def plan_train(self, request: TrainRequest) -> PlannedAnswer:
         """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored."""
 
-        def answer(resolved: _Resolved) -> TrainPlanBody:
+        def answer(resolved: _Resolved, should_stop: ShouldStop) -> TrainPlanBody:
             question = request.to_question(resolved.model.spec, resolved.hardware)
             started = time.perf_counter()
-            found = plan_training(question)
+            found = plan_training(question, should_stop)
             seconds = time.perf_counter() - started
             artifacts = training_artifacts(found.plan.layout, resolved.hardware)
             assumptions = (*resolved.model.assumptions, *resolved.hardware.gpu.assumptions)
@@ -108,7 +111,7 @@ class PlanningService:
     async def plan_infer(self, request: InferRequest) -> PlannedAnswer:
         """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
 
-        def answer(resolved: _Resolved) -> InferPlanBody:
+        def answer(resolved: _Resolved, _should_stop: ShouldStop) -> InferPlanBody:
             question = _in_stored_formats(request, resolved.model).to_question(resolved.model.spec, resolved.hardware)
             started = time.perf_counter()
             found = plan_serving(question)
@@ -153,7 +156,7 @@ class PlanningService:
         self,
         kind: PlanKind,
         request: TrainRequest | InferRequest,
-        answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody],
+        answer: Callable[[_Resolved, ShouldStop], TrainPlanBody | InferPlanBody],
     ) -> PlannedAnswer:
         # What a folder holds, and what a hub calls by a name, may be another model the next time.
         changes = isinstance(request.model, PathModel | HubModel)
@@ -161,7 +164,7 @@ class PlanningService:
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
-        resolved = await self._off_the_loop(lambda: self._resolve(kind, request))
+        resolved = await self._off_the_loop(lambda _should_stop: self._resolve(kind, request))
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
         if key is not None:
             self._by_request.put(key, planned)
@@ -191,12 +194,14 @@ class PlanningService:
         return _Resolved(kind=kind, model=model, hardware=hardware, request=resolved, identity=identity)
 
     async def _find_or_plan(
-        self, resolved: _Resolved, answer: Callable[[_Resolved], TrainPlanBody | InferPlanBody]
+        self, resolved: _Resolved, answer: Callable[[_Resolved, ShouldStop], TrainPlanBody | InferPlanBody]
     ) -> PlannedAnswer:
         try:
             return await self.plan(resolved.identity.plan_id)
         except PlanNotFound:
-            stored = await self._off_the_loop(lambda: _computed(lambda: _stored(resolved, answer(resolved))))
+            stored = await self._off_the_loop(
+                lambda should_stop: _computed(lambda: _stored(resolved, answer(resolved, should_stop)))
+            )
         await self._database.plans.put(stored)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(_seen(resolved.model))
@@ -213,17 +218,22 @@ class PlanningService:
             under_way.add_done_callback(_retrieve_error)
         return await asyncio.shield(under_way)
 
-    async def _off_the_loop(self, work: Callable[[], Any]) -> Any:
+    async def _off_the_loop(self, work: Callable[[ShouldStop], Any]) -> Any:
+        deadline = time.monotonic() + self._timeout_seconds
+
+        def is_late() -> bool:
+            return time.monotonic() >= deadline
+
         async def in_turn() -> Any:
             async with self._turns:
-                return await asyncio.to_thread(work)
+                return await asyncio.to_thread(work, is_late)
 
-        # A thread cannot be stopped: it keeps its turn until it is done, whoever still waits for it.
+        # A thread cannot be stopped from outside: it keeps its turn until it asks whether it is late.
         under_way = asyncio.ensure_future(in_turn())
         under_way.add_done_callback(_retrieve_error)
         try:
             return await asyncio.wait_for(asyncio.shield(under_way), self._timeout_seconds)
-        except TimeoutError as error:
+        except (TimeoutError, PlanningStopped) as error:
             raise PlanningTimedOut(
                 f"No plan was found within {self._timeout_seconds:g} s. Fix some of the layout, or name the number "
                 "of GPUs."

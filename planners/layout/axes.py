@@ -23,11 +23,11 @@ from planners.questions import LayoutRequest, TrainingQuestion
 
 # Values worth trying where the client fixed none. Tensor parallelism beyond a node crosses the slow links in every
 # layer, and odd factors win nothing; a client who fixes such a degree gets it planned.
-MICRO_BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+MICRO_BATCH_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 SHORTEST_CONTEXT_SHARE = 8192  # tokens a rank should at least keep of a sequence
 VIRTUAL_STAGES = (1, 2, 3, 4, 5, 6, 8)
-PARTIAL_RECOMPUTE_SHARES = (0.25, 0.5, 0.75)
+PARTIAL_RECOMPUTE_SHARES = tuple(eighths / 8 for eighths in range(1, 8))
 # A longer range of node counts is thinned to powers of two; the fewest are looked for in so many steps an octave.
 MOST_NODE_COUNTS = 16
 STEPS_AN_OCTAVE = 8
@@ -64,7 +64,10 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with
     full_layers = _full_layers(question, job, axes)
     # Stage 0 shards nothing, so that a group means nothing to it.
     group = np.where(zero_stage == 0, mesh["data_parallel"], mesh["shard_group"])
-    distinct = ~(axes.repeats_whole_group & (zero_stage == 0)) & ~_repeated(modes, full_layers)
+    # A client's own number of layers is planned as it is.
+    is_searched = question.recompute is None
+    is_whole = (full_layers * mesh["pipeline_parallel"] >= job.model.num_layers) & is_searched
+    distinct = ~(axes.repeats_whole_group & (zero_stage == 0)) & ~_repeated(modes, full_layers, is_whole)
     return Grid(
         layouts=Candidates(
             **{**mesh, "shard_group": group},
@@ -92,12 +95,15 @@ def _full_layers(question: TrainingQuestion, job: Job, axes: Axes) -> IntArray:
     return np.where(shares < 1.0, partial, ALL_LAYERS)
 
 
-def _repeated(modes: IntArray, full_layers: IntArray) -> BoolArray:
-    """Return where a choice of recompute is the same as an earlier one, in stages with few layers."""
-    repeated = np.zeros(full_layers.shape, dtype=bool)
+def _repeated(modes: IntArray, full_layers: IntArray, is_whole: BoolArray) -> BoolArray:
+    """Return where a choice of recompute is the same as another, in stages with few layers.
+
+    `is_whole` says where a limited number of layers is all of every stage's.
+    """
+    repeated: BoolArray = (full_layers != ALL_LAYERS) & is_whole
     for later in range(1, len(modes)):
         same = (modes[:later] == modes[later]) & (full_layers[:later] == full_layers[later])
-        repeated[later] = same.any(axis=0)
+        repeated[later] |= same.any(axis=0)
     return repeated
 
 
@@ -157,7 +163,7 @@ def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload:
 
 
 def _micro_batches(question: TrainingQuestion) -> tuple[int, ...]:
-    return tuple(size for size in MICRO_BATCH_SIZES if size <= question.global_batch_size)
+    return tuple(size for size in MICRO_BATCH_SIZES if question.global_batch_size % size == 0)
 
 
 def _recompute(question: TrainingQuestion, job: Job) -> tuple[tuple[int, float], ...]:
@@ -239,15 +245,23 @@ def _divisors(gpus: IntArray, degrees: list[int]) -> list[int]:
 
 
 def _shard_groups(question: TrainingQuestion, job: Job, mesh: dict[str, IntArray]) -> list[IntArray]:
-    """Return shard groups to try for each mesh: all replicas, and those within a node."""
+    """Return shard groups to try for each mesh: all replicas, those that fill a node, its parts, several nodes."""
     data = mesh["data_parallel"]
     if question.layout.shard_group is not None:
         return [np.full_like(data, question.layout.shard_group)]
     if not job.profile.can.shard_group:
         return [data]
     ranks = mesh["tensor_parallel"] * mesh["context_parallel"]
-    in_node = np.maximum(question.hardware.gpus_per_node // ranks, 1)
-    return [data, np.where(data % in_node == 0, np.minimum(in_node, data), data)]
+    node = question.hardware.gpus_per_node
+    in_node = np.maximum(node // ranks, 1)
+    parts = [np.where(in_node % cuts == 0, in_node // cuts, 1) for cuts in range(2, node + 1)]
+    nodes = 2 ** np.arange(1, int(data.max(initial=1)).bit_length())
+    sizes = [
+        in_node,
+        *(in_node * count for count in nodes.tolist()),
+        *(np.where(part > 1, part, data) for part in parts),
+    ]
+    return [data, *(np.where((data % size == 0) & (size < data), size, data) for size in sizes)]
 
 
 def _choices(fixed: int | None, able: bool, values: object) -> list[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from planners.errors import ImpossibleLayout
+from planners.errors import ImpossibleLayout, PlanningStopped
 from planners.hardware import Hardware
 from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
@@ -67,17 +67,24 @@ class _Evaluated:
     fitting: int
 
 
-def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
+def never() -> bool:
+    """Return false: the search goes on to its end."""
+    return False
+
+
+def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: Callable[[], bool] = never) -> Found:
     """Return the best layout of all jobs' frameworks, or the closest where none fits.
 
-    Raises `ImpossibleLayout` with the commonest reason when rules leave nothing.
+    `should_stop` is asked before every chunk of layouts. Raises `PlanningStopped`
+    once it says so, and `ImpossibleLayout` with the commonest reason when rules
+    leave nothing.
     """
     excluded: Counter[str] = Counter()
     pools: list[Pool] = []
     for with_offload in (False, True):
         for counts in gpu_counts(question):
             tried = (
-                _pool(question, job, counts, excluded, with_offload=with_offload)
+                _pool(question, job, counts, excluded, with_offload=with_offload, should_stop=should_stop)
                 for job in jobs
                 if not with_offload or (job.profile.can.searches_offload and question.layout.offload is None)
             )
@@ -103,6 +110,7 @@ def _pool(
     excluded: Counter[str],
     *,
     with_offload: bool,
+    should_stop: Callable[[], bool],
 ) -> Pool | None:
     """Return the contenders of one framework for one batch of GPU counts; None where no layout can exist."""
     everything = candidate_grid(question, job, counts, with_offload=with_offload)
@@ -115,20 +123,22 @@ def _pool(
     if not meshes.size:
         return None
     allowed = obeyed.allowed[..., meshes]
-    return _evaluated(Grid(layouts=everything.of_meshes(meshes).layouts, distinct=allowed), job, question.hardware)
+    kept = Grid(layouts=everything.of_meshes(meshes).layouts, distinct=allowed)
+    return _evaluated(kept, job, question.hardware, should_stop)
 
 
-def _evaluated(grid: Grid, job: Job, hardware: Hardware) -> Pool:
+def _evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: Callable[[], bool]) -> Pool:
     """Return the contenders among a grid's layouts, in the grid's order."""
     efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
     a_mesh = len(grid.layouts) // grid.meshes
     # Meshes of as many deciding stages stand together, so that fewer stages are worked out in vain.
     order = np.argsort(np.minimum(grid.layouts.pipeline_parallel, 2), kind="stable")
     step = max(LAYOUTS_A_CHUNK // a_mesh, 1)
-    parts = [
-        _contenders_of(grid, order[start : start + step], job, hardware, efficiency)
-        for start in range(0, grid.meshes, step)
-    ]
+    parts = []
+    for start in range(0, grid.meshes, step):
+        if should_stop():
+            raise PlanningStopped
+        parts.append(_contenders_of(grid, order[start : start + step], job, hardware, efficiency))
     place = np.concatenate([part.place for part in parts])
     turn = np.argsort(place, kind="stable")
     return Pool(

@@ -87,9 +87,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     def stored(from_stage: int) -> _Amounts:
         if from_stage not in stored_from:
             by = division(from_stage)
-            stored_from[from_stage] = model.amounts(
-                lambda part: shard_elements(part.trainable, by, flat=rules.flat)
-            )
+            stored_from[from_stage] = model.amounts(lambda part: shard_elements(part.trainable, by, flat=rules.flat))
         return stored_from[from_stage]
 
     nothing = np.zeros(1)
@@ -136,7 +134,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         root_frozen=nothing if frozen_whole is None else frozen_whole.root(),
         root_padded=padded.root(),
         stage_elements=split.total(),
-        head_matrix_elements=np.where(rows.has_head, _by_degree(by_parameters, lambda t: _head_matrix(Same(job), t)), 0.0),
+        head_matrix_elements=np.where(
+            rows.has_head, _by_degree(by_parameters, lambda t: _head_matrix(Same(job), t)), 0.0
+        ),
         largest_matrix_elements=_by_degree(by_parameters, lambda t: _largest_matrix(Same(job), t)),
         dequantized=_by_degree(
             by_parameters, lambda t: max(dequantized_matrix_bytes(part.frozen, t, job) for part in job.layers)

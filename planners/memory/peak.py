@@ -104,7 +104,7 @@ def _account(layout: Candidates, job: Job) -> Account:
     rows = _stages(all_stages, layout, job)
     shape = rows.stage.shape
     held = holdings(layout, rows, job)
-    moments = [items for items in phase_items(layout, rows, job, held, activity(layout, rows, job))]
+    moments = list(phase_items(layout, rows, job, held, activity(layout, rows, job)))
     stacked = [items.stacked(shape) for items in moments]
     phases = np.repeat([items.phase for items in moments], [len(some) for some in stacked])
     by_moment = np.concatenate(stacked)[..., 0]

@@ -1,7 +1,7 @@
 import pytest
 
 from planners.advice import advice_for
-from planners.errors import InvalidQuestion
+from planners.errors import InvalidQuestion, PlanningStopped
 from planners.questions import Recompute
 from planners.training import plan_training
 from tests.planners.factories import question
@@ -73,3 +73,11 @@ def test_wide_precisions_are_advised_to_mix(precision: str):
     offered = advice_for(question(gpus=1, precision=precision), record)
     assert offered[0].change == {"training.precision": "bf16-mixed"}
     assert seen[0] == "bf16-mixed"
+
+
+def test_no_change_is_tried_once_nobody_waits():
+    def stopped(_question):
+        raise PlanningStopped
+
+    with pytest.raises(PlanningStopped):
+        advice_for(question(framework="fsdp2", gpus=1), stopped)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from planners.errors import ImpossibleLayout
+from planners.errors import ImpossibleLayout, PlanningStopped
 from planners.layout.axes import candidate_grid
 from planners.layout.candidates import COLUMNS
 from planners.layout.rules import obey
@@ -106,3 +106,12 @@ def test_a_thousand_gpus_are_searched_over_every_axis():
     result = found("any", model=llama(LLAMA_3_70B), gpus=1024, global_batch_size=2048)
     assert result.fits
     assert result.considered > 5_000
+
+
+def test_a_search_that_nobody_waits_for_stops_before_its_next_chunk():
+    asked = question(framework="any")
+    jobs = [training_job(asked, profile) for profile in profiles_to_search("any")]
+    answers = iter([False, False, True])
+    with pytest.raises(PlanningStopped):
+        search(asked, jobs, lambda: next(answers))
+    assert next(answers, None) is None
