@@ -17,7 +17,7 @@ from planners.layout.candidates import (
     Candidates,
     IntArray,
 )
-from planners.layout.grid import Grid
+from planners.layout.grid import Grid, grid_of
 from planners.memory.job import Job
 from planners.questions import LayoutRequest, TrainingQuestion
 
@@ -68,8 +68,8 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with
     is_searched = question.recompute is None
     is_whole = (full_layers * mesh["pipeline_parallel"] >= job.model.num_layers) & is_searched
     distinct = ~(axes.repeats_whole_group & (zero_stage == 0)) & ~_repeated(modes, full_layers, is_whole)
-    return Grid(
-        layouts=Candidates(
+    return grid_of(
+        Candidates(
             **{**mesh, "shard_group": group},
             expert_parallel=np.full_like(mesh["data_parallel"], question.layout.expert_parallel or 1),
             sequence_parallel=axes.sequence_parallel,
@@ -80,7 +80,7 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with
             full_layers=full_layers,
             fused_cross_entropy=np.array(axes.fused_cross_entropy, dtype=bool).reshape(-1, 1, 1, 1, 1),
         ),
-        distinct=distinct,
+        distinct,
     )
 
 
@@ -194,12 +194,11 @@ def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[
     """Return mesh shapes, their sequence parallelism, and which repeat another with a smaller shard group."""
     mesh = _degrees(question, job, gpus)
     groups = _shard_groups(question, job, mesh)
-    everyone = np.arange(mesh["data_parallel"].size)
     # A group that is all replicas after all stands first already.
-    members = [everyone, *(np.flatnonzero(group != mesh["data_parallel"]) for group in groups[1:])]
-    index = np.concatenate(members)
-    group = np.concatenate([group[chosen] for group, chosen in zip(groups, members, strict=True)])
-    is_smaller = np.arange(index.size) >= everyone.size
+    is_new = groups != mesh["data_parallel"]
+    is_new[0] = True
+    number, index = np.nonzero(is_new)
+    group, is_smaller = groups[is_new], number > 0
     asked = question.layout.sequence_parallel
     choices = tuple(job.profile.can.sequence_parallel) if asked is None else (asked,)
     is_divided = mesh["tensor_parallel"][index] > 1
@@ -241,27 +240,29 @@ def _degrees(question: TrainingQuestion, job: Job, gpus: IntArray) -> dict[str, 
 
 def _divisors(gpus: IntArray, degrees: list[int]) -> list[int]:
     """Return the degrees that divide some number of GPUs."""
-    return [degree for degree in degrees if not (gpus % degree).all()]
+    every = np.array(degrees, dtype=np.int64)
+    divisors: list[int] = every[(gpus[:, None] % every == 0).any(axis=0)].tolist()
+    return divisors
 
 
-def _shard_groups(question: TrainingQuestion, job: Job, mesh: dict[str, IntArray]) -> list[IntArray]:
-    """Return shard groups to try for each mesh: all replicas, those that fill a node, its parts, several nodes."""
+def _shard_groups(question: TrainingQuestion, job: Job, mesh: dict[str, IntArray]) -> IntArray:
+    """Return shard groups to try, [choice, mesh]: all replicas, then a node, several nodes, and parts of one.
+
+    A choice that a mesh does not have is all its replicas again.
+    """
     data = mesh["data_parallel"]
     if question.layout.shard_group is not None:
-        return [np.full_like(data, question.layout.shard_group)]
+        return np.full((1, data.size), question.layout.shard_group)
     if not job.profile.can.shard_group:
-        return [data]
+        return data[None, :]
     ranks = mesh["tensor_parallel"] * mesh["context_parallel"]
     node = question.hardware.gpus_per_node
     in_node = np.maximum(node // ranks, 1)
-    parts = [np.where(in_node % cuts == 0, in_node // cuts, 1) for cuts in range(2, node + 1)]
-    nodes = 2 ** np.arange(1, int(data.max(initial=1)).bit_length())
-    sizes = [
-        in_node,
-        *(in_node * count for count in nodes.tolist()),
-        *(np.where(part > 1, part, data) for part in parts),
-    ]
-    return [data, *(np.where((data % size == 0) & (size < data), size, data) for size in sizes)]
+    nodes = 2 ** np.arange(int(data.max(initial=1)).bit_length())[:, None]
+    cuts = np.arange(2, node + 1)[:, None]
+    parts = np.where((in_node % cuts == 0) & (in_node > cuts), in_node // cuts, data)
+    sizes = np.concatenate([in_node * nodes, parts])
+    return np.concatenate([data[None, :], np.where((data % sizes == 0) & (sizes < data), sizes, data)])
 
 
 def _choices(fixed: int | None, able: bool, values: object) -> list[int]:

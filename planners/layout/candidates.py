@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class Candidates:
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape that all arrays broadcast to."""
-        return np.broadcast(*(getattr(self, name) for name in COLUMNS)).shape
+        return np.broadcast(*EVERY_COLUMN(self)).shape
 
     @property
     def gpus(self) -> IntArray:
@@ -104,6 +105,7 @@ class Candidates:
 
 
 COLUMNS = tuple(entry.name for entry in fields(Candidates))
+EVERY_COLUMN = attrgetter(*COLUMNS)
 
 
 def concatenate(parts: list[Candidates]) -> Candidates:

@@ -21,7 +21,7 @@ from planners.layout.candidates import COLUMNS, BoolArray, Candidates, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Layouts along the axes (fused loss, recompute, ZeRO stage and offload, micro-batch, mesh).
+    """Layouts along the axes of `shape` (fused loss, recompute, ZeRO stage and offload, micro-batch, mesh).
 
     Meshes are innermost because they are many: numpy's inner loops run along them.
     `distinct` broadcasts to the grid's shape; it is false where a choice changes
@@ -30,11 +30,7 @@ class Grid:
 
     layouts: Candidates
     distinct: BoolArray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the lengths of the axes."""
-        return self.layouts.shape
+    shape: tuple[int, ...]
 
     @property
     def meshes(self) -> int:
@@ -48,7 +44,8 @@ class Grid:
     def of_meshes(self, index: IntArray) -> Grid:
         """Return the grid of some of the meshes only."""
         chosen = {name: along_meshes(getattr(self.layouts, name), index) for name in COLUMNS}
-        return Grid(layouts=Candidates(**chosen), distinct=along_meshes(self.distinct, index))
+        shape = (*self.shape[:-1], index.size)
+        return Grid(layouts=Candidates(**chosen), distinct=along_meshes(self.distinct, index), shape=shape)
 
     def take(self, cells: IntArray) -> Candidates:
         """Return the layouts at flat indices of the grid, as a list."""
@@ -68,11 +65,17 @@ class Grid:
         return order
 
 
+def grid_of(layouts: Candidates, distinct: BoolArray) -> Grid:
+    """Return the grid whose axes are as long as its layouts' arrays."""
+    return Grid(layouts=layouts, distinct=distinct, shape=layouts.shape)
+
+
 def at_cells(values: npt.NDArray[Any], place: tuple[IntArray, ...]) -> npt.NDArray[Any]:
     """Return what `values`, which varies along some axes only, has at each cell; `place` is an index for each axis."""
-    nowhere = np.zeros_like(place[0])
+    if values.size == 1:
+        return np.full(place[0].size, values.item())
     own = place[len(place) - values.ndim :]
-    return values[tuple(at if length > 1 else nowhere for at, length in zip(own, values.shape, strict=True))]
+    return values[tuple(at if length > 1 else 0 for at, length in zip(own, values.shape, strict=True))]
 
 
 def along_meshes(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:

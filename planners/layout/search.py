@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -123,14 +123,13 @@ def _pool(
     if not meshes.size:
         return None
     allowed = obeyed.allowed[..., meshes]
-    kept = Grid(layouts=everything.of_meshes(meshes).layouts, distinct=allowed)
-    return _evaluated(kept, job, question.hardware, should_stop)
+    return _evaluated(replace(everything.of_meshes(meshes), distinct=allowed), job, question.hardware, should_stop)
 
 
 def _evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: Callable[[], bool]) -> Pool:
     """Return the contenders among a grid's layouts, in the grid's order."""
     efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
-    a_mesh = len(grid.layouts) // grid.meshes
+    a_mesh = math.prod(grid.shape[:-1])
     # Meshes of as many deciding stages stand together, so that fewer stages are worked out in vain.
     order = np.argsort(np.minimum(grid.layouts.pipeline_parallel, 2), kind="stable")
     step = max(LAYOUTS_A_CHUNK // a_mesh, 1)

@@ -21,10 +21,8 @@ def frozen_bytes(weights: Sequence[Weight], by: Divisions, job: Job) -> FloatArr
     """Return what a rank stores of its frozen weights, divided over the shard ranks."""
 
     def shard(some: Sequence[Weight], cut: Divisions) -> FloatArray:
-        whole = np.empty(cut.shard_ranks.size)
-        for degree, chosen in cut.degrees:
-            whole[chosen] = float(sum(frozen_weight_bytes(weight, degree, job) for weight in some))
-        return np.ceil(whole / cut.shard_ranks)[cut.inverse]
+        whole = [float(sum(frozen_weight_bytes(weight, degree, job) for weight in some)) for degree in cut.degrees]
+        return np.ceil(np.array(whole)[cut.degree] / cut.shard_ranks)[cut.inverse]
 
     return over_experts(shard, weights, by)
 

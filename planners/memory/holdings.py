@@ -226,9 +226,7 @@ def _frozen_whole(part: BlockWeights, by: Divisions, job: Job) -> FloatArray:
 
 def _by_degree(by: Divisions, quantity: Callable[[int], float]) -> FloatArray:
     """Return a quantity of each layout's tensor-parallel degree, worked out once a degree."""
-    table = np.empty(by.tensor_parallel.size)
-    for degree, chosen in by.degrees:
-        table[chosen] = float(quantity(degree))
+    table: FloatArray = np.array([float(quantity(degree)) for degree in by.degrees])[by.degree]
     return table[by.inverse]
 
 

@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -23,14 +22,15 @@ MOST_KEPT_CUTS = 4096
 class Divisions:
     """The distinct (tensor parallel, shard ranks) pairs among many layouts.
 
-    A table has one entry a pair, and `degrees` says which part of it has each
-    tensor-parallel degree; `inverse` spreads it over the layouts, in their shape.
+    A table has one entry a pair; `degree` says which of the tensor-parallel
+    `degrees` it has, and `inverse` spreads it over the layouts, in their shape.
     Experts are divided over `expert_parallel` ranks first and sharded over the fewer
     ranks of `experts`. `cuts_whole_experts` marks stacks that hold a layer's experts as one
     tensor and cut it between experts (FSDP2 cuts dimension 0).
     """
 
-    degrees: tuple[tuple[int, slice], ...]
+    degrees: tuple[int, ...]
+    degree: IntArray
     tensor_parallel: IntArray
     shard_ranks: IntArray
     inverse: IntArray
@@ -54,9 +54,10 @@ def divisions(
         fewer = np.maximum(shard_ranks // expert_parallel, 1)
         experts = divisions(tensor_parallel, fewer, cuts_whole_experts=cuts_whole_experts)
     tensor = pairs >> 31
-    starts = [0, *(np.flatnonzero(tensor[1:] != tensor[:-1]) + 1).tolist(), tensor.size]
+    is_next = np.diff(tensor, prepend=0) > 0
     return Divisions(
-        degrees=tuple((int(tensor[start]), slice(start, stop)) for start, stop in pairwise(starts) if stop > start),
+        degrees=tuple(tensor[is_next].tolist()),
+        degree=np.cumsum(is_next) - 1,
         tensor_parallel=tensor,
         shard_ranks=pairs & (2**31 - 1),
         inverse=inverse.reshape(every.shape),
@@ -133,40 +134,41 @@ def _moment_bytes(
 
 
 def _per_tensor_degree(weights: Sequence[Weight], by: Divisions) -> FloatArray:
-    total = np.empty(by.shard_ranks.size)
-    for degree, chosen in by.degrees:
-        total[chosen] = _cuts(Same(weights), degree, cuts_whole_experts=by.cuts_whole_experts).elements.sum()
+    cuts = _cuts(Same(weights), by.degrees, cuts_whole_experts=by.cuts_whole_experts)
+    total: FloatArray = cuts.elements.sum(axis=0)[by.degree]
     return total
 
 
 def _shard_sum(weights: Sequence[Weight], by: Divisions, *, flat: bool, factor: Sequence[float]) -> FloatArray:
-    total = np.zeros(by.shard_ranks.size)
-    factors = np.array(factor)
-    for degree, chosen in by.degrees:
-        cuts = _cuts(Same(weights), degree, cuts_whole_experts=by.cuts_whole_experts)
-        ranks = by.shard_ranks[chosen]
-        if flat:
-            total[chosen] = np.ceil((cuts.elements * factors).sum() / ranks)
-        else:
-            rows = -(-cuts.lengths[:, None] // ranks[None, :])
-            total[chosen] = (rows * (cuts.elements / cuts.lengths * factors)[:, None]).sum(axis=0)
+    cuts = _cuts(Same(weights), by.degrees, cuts_whole_experts=by.cuts_whole_experts)
+    factors = np.array(factor).reshape(-1, 1)
+    total: FloatArray
+    if flat:
+        total = np.ceil((cuts.elements * factors).sum(axis=0)[by.degree] / by.shard_ranks)
+    else:
+        rows = -(-cuts.lengths[:, by.degree] // by.shard_ranks)
+        total = (rows * (cuts.elements / cuts.lengths * factors)[:, by.degree]).sum(axis=0)
     return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cuts:
-    """Elements of each weight on a tensor-parallel rank, and how many rows, or whole experts, of it are dealt out."""
+    """[weight, degree]: elements on a tensor-parallel rank, and how many rows, or whole experts, are dealt out."""
 
     elements: FloatArray
     lengths: IntArray
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_CUTS)
-def _cuts(weights: Same[Sequence[Weight]], tensor_parallel: int, *, cuts_whole_experts: bool) -> _Cuts:
-    local = [(weight, weight.local_shape(tensor_parallel)) for weight in weights.value]
-    elements = [math.prod(shape) * weight.tensors for weight, shape in local]
-    lengths = [weight.experts if cuts_whole_experts and weight.experts > 1 else shape[0] for weight, shape in local]
-    return _Cuts(elements=np.array(elements, dtype=np.float64), lengths=np.array(lengths, dtype=np.int64))
+def _cuts(weights: Same[Sequence[Weight]], degrees: tuple[int, ...], *, cuts_whole_experts: bool) -> _Cuts:
+    shape = (len(weights.value), len(degrees))
+    elements, lengths = np.zeros(shape), np.ones(shape, dtype=np.int64)
+    for row, weight in enumerate(weights.value):
+        for column, degree in enumerate(degrees):
+            local = weight.local_shape(degree)
+            elements[row, column] = math.prod(local) * weight.tensors
+            lengths[row, column] = weight.experts if cuts_whole_experts and weight.experts > 1 else local[0]
+    return _Cuts(elements=elements, lengths=lengths)
 
 
 def _rows_and_columns(weights: Sequence[Weight], by: Divisions, *, flat: bool, optimizer: OptimizerKind) -> FloatArray:

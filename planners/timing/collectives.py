@@ -43,7 +43,9 @@ def rank_group(
             launch_seconds=efficiency.common.launch_seconds,
         )
     # Division of floats is several times faster than of integers, and exact at these sizes.
-    in_node = np.clip(np.floor(hardware.gpus_per_node / np.maximum(stride, 1)), 1.0, np.maximum(ranks, 1))
+    in_node = np.minimum(
+        np.maximum(np.floor(hardware.gpus_per_node / np.maximum(stride, 1)), 1.0), np.maximum(ranks, 1)
+    )
     leaves_node = ranks > in_node
     cards = in_node * hardware.gpu.nic_bytes_per_second
     network = np.minimum(link, cards * (efficiency.gpu.network_fraction * efficiency.stack.network_fraction))
