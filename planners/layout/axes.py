@@ -58,39 +58,44 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with
     """
     axes = _axes(question, job, gpus, with_offload=with_offload)
     stages = np.array([(stage, offload) for stage in axes.zero_stages for offload in axes.offload], dtype=np.int64)
-    zero_stage, offload = stages.reshape(-1, 2, 1, 1).swapaxes(0, 1)
-    mesh = axes.mesh
-    modes = np.array([mode for mode, _ in axes.recompute]).reshape(-1, 1, 1, 1)
-    full_layers = _full_layers(question, job, axes)
+    zero_stage, offload = stages.reshape(-1, 2, 1).swapaxes(0, 1)
+    # A base is a mesh with a micro-batch size, every mesh with every size.
+    sizes = np.array(axes.micro_batch_sizes, dtype=np.int64)
+    mesh = {name: np.repeat(values, sizes.size) for name, values in axes.mesh.items()}
+    is_smaller_group = np.repeat(axes.repeats_whole_group, sizes.size)
+    modes = np.array([mode for mode, _ in axes.recompute]).reshape(-1, 1, 1)
+    full_layers = _full_layers(question, job, axes.recompute, mesh["pipeline_parallel"])
     # Stage 0 shards nothing, so that a group means nothing to it.
     group = np.where(zero_stage == 0, mesh["data_parallel"], mesh["shard_group"])
     # A client's own number of layers is planned as it is.
     is_searched = question.recompute is None
     is_whole = (full_layers * mesh["pipeline_parallel"] >= job.model.num_layers) & is_searched
-    distinct = ~(axes.repeats_whole_group & (zero_stage == 0)) & ~_repeated(modes, full_layers, is_whole)
+    distinct = ~(is_smaller_group & (zero_stage == 0)) & ~_repeated(modes, full_layers, is_whole)
     return grid_of(
         Candidates(
             **{**mesh, "shard_group": group},
             expert_parallel=np.full_like(mesh["data_parallel"], question.layout.expert_parallel or 1),
-            sequence_parallel=axes.sequence_parallel,
+            sequence_parallel=np.repeat(axes.sequence_parallel, sizes.size),
             zero_stage=zero_stage,
             offload=offload,
-            micro_batch_size=np.array(axes.micro_batch_sizes, dtype=np.int64).reshape(-1, 1),
+            micro_batch_size=np.tile(sizes, axes.mesh["data_parallel"].size),
             recompute=modes,
             full_layers=full_layers,
-            fused_cross_entropy=np.array(axes.fused_cross_entropy, dtype=bool).reshape(-1, 1, 1, 1, 1),
+            fused_cross_entropy=np.array(axes.fused_cross_entropy, dtype=bool).reshape(-1, 1, 1, 1),
         ),
         distinct,
     )
 
 
-def _full_layers(question: TrainingQuestion, job: Job, axes: Axes) -> IntArray:
-    """Return how many layers of a stage each choice of recompute covers, [choice, 1, 1, mesh]."""
-    shares = np.array([share for _, share in axes.recompute]).reshape(-1, 1, 1, 1)
+def _full_layers(
+    question: TrainingQuestion, job: Job, choices: tuple[tuple[int, float], ...], pipeline_parallel: IntArray
+) -> IntArray:
+    """Return how many layers of a stage each choice of recompute covers, [choice, 1, base]."""
+    shares = np.array([share for _, share in choices]).reshape(-1, 1, 1)
     fixed = question.recompute.full_layers if question.recompute else None
     if fixed is not None:
         return np.full_like(shares, fixed, dtype=np.int64)
-    layers = np.maximum(job.model.num_layers // axes.mesh["pipeline_parallel"], 1)
+    layers = np.maximum(job.model.num_layers // pipeline_parallel, 1)
     partial = np.maximum(np.floor(layers * shares), 1).astype(np.int64)
     return np.where(shares < 1.0, partial, ALL_LAYERS)
 

@@ -21,9 +21,10 @@ from planners.layout.candidates import COLUMNS, BoolArray, Candidates, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Layouts along the axes of `shape` (fused loss, recompute, ZeRO stage and offload, micro-batch, mesh).
+    """Layouts along the axes of `shape` (fused loss, recompute, ZeRO stage and offload, base).
 
-    Meshes are innermost because they are many: numpy's inner loops run along them.
+    A base is a mesh with a micro-batch size. Bases are innermost because they are
+    many: numpy's inner loops run along them.
     `distinct` broadcasts to the grid's shape; it is false where a choice changes
     nothing, so that the same layout stands elsewhere in the grid.
     """
@@ -33,19 +34,19 @@ class Grid:
     shape: tuple[int, ...]
 
     @property
-    def meshes(self) -> int:
-        """Return how many meshes there are."""
+    def bases(self) -> int:
+        """Return how many bases there are."""
         return self.shape[-1]
 
     def __len__(self) -> int:
         """Return how many layouts there are, each counted once."""
         return counted(self.distinct, self.shape)
 
-    def of_meshes(self, index: IntArray) -> Grid:
-        """Return the grid of some of the meshes only."""
-        chosen = {name: along_meshes(getattr(self.layouts, name), index) for name in COLUMNS}
+    def of_bases(self, index: IntArray) -> Grid:
+        """Return the grid of some of the bases only."""
+        chosen = {name: along_bases(getattr(self.layouts, name), index) for name in COLUMNS}
         shape = (*self.shape[:-1], index.size)
-        return Grid(layouts=Candidates(**chosen), distinct=along_meshes(self.distinct, index), shape=shape)
+        return Grid(layouts=Candidates(**chosen), distinct=along_bases(self.distinct, index), shape=shape)
 
     def take(self, cells: IntArray) -> Candidates:
         """Return the layouts at flat indices of the grid, as a list."""
@@ -53,15 +54,13 @@ class Grid:
         return Candidates(**{name: at_cells(getattr(self.layouts, name), place) for name in COLUMNS})
 
     def every(self) -> Candidates:
-        """Return all layouts as a list, mesh after mesh."""
+        """Return all layouts as a list, base after base."""
         cells = np.flatnonzero(np.broadcast_to(self.distinct, self.shape))
         return self.take(cells[np.argsort(self.order(cells), kind="stable")])
 
     def order(self, cells: IntArray) -> IntArray:
-        """Return the places of cells in the order of meshes, micro-batches, stages, recompute and loss."""
-        fused, recompute, stage, micro_batch, mesh = np.unravel_index(cells, self.shape)
-        turned = (self.shape[4], self.shape[3], self.shape[2], self.shape[1], self.shape[0])
-        order: IntArray = np.ravel_multi_index((mesh, micro_batch, stage, recompute, fused), turned)
+        """Return the places of cells in the order of bases, stages, recompute and loss."""
+        order: IntArray = np.ravel_multi_index(np.unravel_index(cells, self.shape)[::-1], self.shape[::-1])
         return order
 
 
@@ -75,11 +74,14 @@ def at_cells(values: npt.NDArray[Any], place: tuple[IntArray, ...]) -> npt.NDArr
     if values.size == 1:
         return np.full(place[0].size, values.item())
     own = place[len(place) - values.ndim :]
-    return values[tuple(at if length > 1 else 0 for at, length in zip(own, values.shape, strict=True))]
+    found: npt.NDArray[Any] = values[
+        tuple(at if length > 1 else 0 for at, length in zip(own, values.shape, strict=True))
+    ]
+    return found
 
 
-def along_meshes(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
-    """Return what `values` has for some of the meshes; what is the same for all meshes stays."""
+def along_bases(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
+    """Return what `values` has for some of the bases; what is the same for all stays."""
     return values[..., index] if values.ndim and values.shape[-1] > 1 else values
 
 

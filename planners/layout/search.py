@@ -23,7 +23,9 @@ from planners.timing.efficiency import Efficiency, load_efficiency
 from planners.timing.step import near_capacity_multiple, step_seconds
 
 # Arrays of this many layouts stay in the processor's cache and bound the search's memory.
-LAYOUTS_A_CHUNK = 32_768
+LAYOUTS_A_CHUNK = 16_384
+# Larger than any array of a chunk: three stages of five moments in fp64.
+KEPT_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evaluated:
-    """Contenders of some meshes: their places in the order of the grid, and what was found of them."""
+    """Contenders of some bases: their places in the order of the grid, and what was found of them."""
 
     place: IntArray
     cells: IntArray
@@ -79,6 +81,7 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: Callabl
     once it says so, and `ImpossibleLayout` with the commonest reason when rules
     leave nothing.
     """
+    _keep_freed_memory()
     excluded: Counter[str] = Counter()
     pools: list[Pool] = []
     for with_offload in (False, True):
@@ -99,6 +102,17 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: Callabl
     return _choose(question, _merged(pools), sum(excluded.values()))
 
 
+def _keep_freed_memory() -> None:
+    """Let the allocator keep what a formula's arrays give back for the next ones.
+
+    glibc asks the kernel for every block above a threshold, and gives it back
+    when freed, so that each array's pages are new and touched for the first time;
+    once a larger block was freed the threshold is that block's size (mallopt(3),
+    M_MMAP_THRESHOLD). Other allocators take no notice.
+    """
+    np.empty(KEPT_BYTES, dtype=np.uint8)
+
+
 def _any_fits(pools: Sequence[Pool]) -> bool:
     return any(pool.fitting for pool in pools)
 
@@ -114,27 +128,27 @@ def _pool(
 ) -> Pool | None:
     """Return the contenders of one framework for one batch of GPU counts; None where no layout can exist."""
     everything = candidate_grid(question, job, counts, with_offload=with_offload)
-    if not everything.meshes:
+    if not everything.bases:
         excluded["degrees_multiply_to_gpus"] += 1
         return None
     obeyed = obey(everything.layouts, job, everything.distinct)
     excluded.update(obeyed.excluded)
-    meshes = np.flatnonzero(obeyed.allowed.any(axis=(0, 1, 2, 3)))
-    if not meshes.size:
+    bases = np.flatnonzero(obeyed.allowed.any(axis=(0, 1, 2)))
+    if not bases.size:
         return None
-    allowed = obeyed.allowed[..., meshes]
-    return _evaluated(replace(everything.of_meshes(meshes), distinct=allowed), job, question.hardware, should_stop)
+    allowed = obeyed.allowed[..., bases]
+    return _evaluated(replace(everything.of_bases(bases), distinct=allowed), job, question.hardware, should_stop)
 
 
 def _evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: Callable[[], bool]) -> Pool:
     """Return the contenders among a grid's layouts, in the grid's order."""
     efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
-    a_mesh = math.prod(grid.shape[:-1])
-    # Meshes of as many deciding stages stand together, so that fewer stages are worked out in vain.
+    a_base = math.prod(grid.shape[:-1])
+    # Bases of as many deciding stages stand together, so that fewer stages are worked out in vain.
     order = np.argsort(np.minimum(grid.layouts.pipeline_parallel, 2), kind="stable")
-    step = max(LAYOUTS_A_CHUNK // a_mesh, 1)
+    step = max(LAYOUTS_A_CHUNK // a_base, 1)
     parts = []
-    for start in range(0, grid.meshes, step):
+    for start in range(0, grid.bases, step):
         if should_stop():
             raise PlanningStopped
         parts.append(_contenders_of(grid, order[start : start + step], job, hardware, efficiency))
@@ -151,9 +165,9 @@ def _evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: Callable[[
     )
 
 
-def _contenders_of(grid: Grid, meshes: IntArray, job: Job, hardware: Hardware, efficiency: Efficiency) -> _Evaluated:
-    """Return the layouts of some meshes that can still win; where none fits, those nearest to it."""
-    part = grid.of_meshes(meshes)
+def _contenders_of(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, efficiency: Efficiency) -> _Evaluated:
+    """Return the layouts of some bases that can still win; where none fits, those nearest to it."""
+    part = grid.of_bases(bases)
     peaks = peak_bytes(part.layouts, job)
     fits = (peaks <= hardware.limit_bytes) & part.distinct
     cells = np.flatnonzero(fits)
@@ -162,13 +176,13 @@ def _contenders_of(grid: Grid, meshes: IntArray, job: Job, hardware: Hardware, e
         found = peaks.ravel()[cells]
         seconds = _seconds_at(cells, found, part, job, hardware, efficiency)
         judged = verdicts(found, job, hardware)
-        kept = contenders(part.layouts.gpus[cells % part.meshes], found, judged, seconds)
+        kept = contenders(part.layouts.gpus[cells % part.bases], found, judged, seconds)
         cells, found, judged, seconds = cells[kept], found[kept], judged[kept], seconds[kept]
     else:
         least = peaks[part.distinct].min()
         cells = np.flatnonzero((peaks == least) & part.distinct)
         found, judged, seconds = np.full(cells.size, least), np.zeros(cells.size), np.full(cells.size, math.inf)
-    whole = cells // part.meshes * grid.meshes + meshes[cells % part.meshes]
+    whole = cells // part.bases * grid.bases + bases[cells % part.bases]
     return _Evaluated(
         place=grid.order(whole), cells=whole, peaks=found, verdicts=judged, seconds=seconds, fitting=fitting
     )

@@ -38,13 +38,14 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return each layout's peak on its worst stage, in the layouts' shape."""
     rows = _stages(deciding_stages, layouts, job)
     held = holdings(layouts, rows, job)
-    worst: FloatArray | None = None
+    # Two arrays of the whole size, filled again and again: new ones each time would cost more than the sums.
+    worst = np.zeros((rows.stage.shape[0], *layouts.shape))
+    total = np.empty_like(worst)
     for items in phase_items(layouts, rows, job, held, activity(layouts, rows, job)):
-        total = items.total
-        if total.ndim > rows.stage.ndim:
-            total = total.max(axis=0)
-        worst = total if worst is None else np.maximum(worst, total)
-    allocated = np.zeros(layouts.shape) if worst is None else worst.max(axis=0)
+        for states, work in items.sums(axes=worst.ndim):
+            np.add(states, work, out=total)
+            np.maximum(worst, total, out=worst)
+    allocated: FloatArray = worst.max(axis=0)
     # The runtime is the same on every stage, and fragmentation never less for more that is allocated.
     peaks: FloatArray = allocated + _fragmentation(allocated, job) + _runtime(layouts, job)
     return np.broadcast_to(peaks, layouts.shape)

@@ -42,11 +42,15 @@ class Items:
     logits: FloatArray
     communication: FloatArray
 
-    @property
-    def total(self) -> FloatArray:
-        """Return the sum of the items, those of the fewest axes first; whole numbers add up in any order."""
+    def sums(self, axes: int) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield the states and the rest of every moment, whose sum is the total, for stages of so many axes.
+
+        Whole numbers add up in any order: those of the fewest axes come first.
+        """
         states = self.parameters + self.optimizer + self.communication + self.gradients
-        return states + (self.activations + self.logits)
+        work = self.activations if self.logits is NOTHING else self.activations + self.logits
+        for moment in range(max(_moments(states, axes), _moments(work, axes))):
+            yield _of_moment(states, axes, moment), _of_moment(work, axes, moment)
 
     def stacked(self, shape: tuple[int, ...]) -> FloatArray:
         """Return [moment, item, *shape], `shape` being that of the stages."""
@@ -135,6 +139,14 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
     )
 
 
+def _moments(values: FloatArray, axes: int) -> int:
+    return values.shape[0] if values.ndim > axes else 1
+
+
+def _of_moment(values: FloatArray, axes: int, moment: int) -> FloatArray:
+    return values[moment] if values.ndim > axes else values
+
+
 def _loss(moment: Moment) -> Items:
     """Return the end of the forward pass, with the loss being computed where the head is."""
     held, active, job = moment.held, moment.active, moment.job
@@ -219,11 +231,13 @@ def _layer_gradients(moment: Moment, layers_above: FloatArray) -> FloatArray:
     fresh = size * held.largest_matrix_elements if job.profile.kernels.backward_transients else 0.0
     if moment.always_keeps_gradients:
         return np.ceil(whole + fresh)
-    finished = held.layer_gradients * np.where(is_gathered, layers_above, layers_above + 1.0)
+    done = np.where(is_gathered, layers_above, layers_above + 1.0) if moment.any_gathered else layers_above + 1.0
+    finished = held.layer_gradients * done
     head_gradient = held.head_matrix_elements * np.where(is_gathered, size, job.states.gradient)
     let_go = np.minimum(finished + head_gradient, whole) + fresh
-    # Rounded up before they are spread over all micro-batch sizes.
-    return np.where(moment.keeps_gradients, np.ceil(whole + fresh), np.ceil(let_go))
+    # All of them are never less than what has not been let go: a maximum is worked out far faster than a choice.
+    kept = np.where(moment.keeps_gradients, np.ceil(whole + fresh), 0.0)
+    return np.maximum(np.ceil(let_go), kept)
 
 
 def _held_inputs(moment: Moment, finished: FloatArray) -> FloatArray:
@@ -306,7 +320,7 @@ def _items(
         gradients=gradients,
         optimizer=np.ceil(moment.held.optimizer + more_optimizer),
         activations=np.ceil(activations),
-        logits=np.ceil(logits),
+        logits=logits if logits is NOTHING else np.ceil(logits),
         communication=np.ceil(communication),
     )
 

@@ -25,10 +25,10 @@ def test_cells_find_their_values_along_the_axes_that_vary():
     assert at_cells(np.array([9]), place).tolist() == [9, 9, 9]
 
 
-def test_some_meshes_are_the_same_layouts_as_those_cells_of_the_whole():
+def test_some_bases_are_the_same_layouts_as_those_cells_of_the_whole():
     whole = grid()
-    some = whole.of_meshes(np.array([3, 1]))
-    assert some.meshes == 2
+    some = whole.of_bases(np.array([3, 1]))
+    assert some.bases == 2
     cell = np.array([0])
     assert some.take(cell).tensor_parallel == whole.take(cell + 3).tensor_parallel
     assert some.take(cell + 1).tensor_parallel == whole.take(cell + 1).tensor_parallel
