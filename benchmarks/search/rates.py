@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import statistics
 import time
+import tracemalloc
 from dataclasses import dataclass
 
 from benchmarks.search.cases import Case
@@ -14,16 +14,14 @@ from planners.layout.search import search
 from planners.memory.job import training_job, why_unsupported
 from planners.memory.profile import profiles_to_search
 
-# Linux counts the largest resident set in KiB.
-RSS_UNIT_BYTES = 1024
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
     """What a search did, in medians over its repetitions; `fastest_seconds` is the least processor time.
 
     On a machine that others use too the fastest says most of the code: what is
-    more was spent waiting for caches and cores.
+    more was spent waiting for caches and cores. `extra_bytes` is the most that the
+    search held at once of what it allocated itself.
     """
 
     layouts: int
@@ -48,12 +46,13 @@ def measured(case: Case, repetitions: int) -> Rate | None:
         for profile in profiles_to_search(case.framework)
         if why_unsupported(question, profile) is None
     ]
-    before = _largest_resident_bytes()
+    tracemalloc.start()
     try:
         found = search(question, jobs)
     except ImpossibleLayout:
         return None
-    extra = _largest_resident_bytes() - before
+    _, extra = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     walls, cpus = [], []
     for _ in range(repetitions):
         wall, cpu = time.perf_counter(), time.process_time()
@@ -68,7 +67,3 @@ def measured(case: Case, repetitions: int) -> Rate | None:
         fastest_seconds=min(cpus),
         extra_bytes=extra,
     )
-
-
-def _largest_resident_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT_BYTES
