@@ -7,7 +7,8 @@ from benchmarks.search.rates import measured
 def test_a_rate_counts_what_one_search_considers():
     case = dataclasses.replace(HTTP_CASES[0], framework="litgpt")
     once, twice = measured(case, 1), measured(case, 2)
-    assert once is not None and twice is not None
+    assert once is not None
+    assert twice is not None
     assert once.layouts == twice.layouts > once.fitting > 0
     assert once.extra_bytes > 0
     assert 0 < once.fastest_seconds <= once.cpu_seconds
