@@ -8,7 +8,7 @@ WORKERS ?= 1
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy help serve demo test lint format openapi counts clean
+.PHONY: accuracy bench help serve demo test lint format openapi counts clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy
+
+bench: $(VENV)/.test ## Time the search of layouts and the planning request
+	$(BIN)/python -m benchmarks.search
 
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
