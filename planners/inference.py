@@ -13,10 +13,11 @@ from planners.serving.answer import (
     ServingLayout,
     ServingPlan,
 )
-from planners.serving.engine import GIB
+from planners.serving.degrees import Degrees
+from planners.serving.disaggregation import DisaggregatedDeployment
+from planners.serving.engine import GIB, MemoryRule
 from planners.serving.search import Candidate, search_layouts
 from planners.serving.settings import Settings, resolve_settings
-from planners.serving.weights import check_dense
 
 MOST_ALTERNATIVES = 5
 SECONDS_PER_HOUR = 3600
@@ -24,9 +25,23 @@ MILLION = 10**6
 LOGGED_GPU = "h100"
 # The latencies' measurements are of weights in 16 and 8 bits.
 FEWEST_TIMED_BITS = 8
+RATE_NOTE = (
+    "Requests come at random (Poisson): prompts wait for one another as in M/D/1 and for a place as in M/M/c; the "
+    "99th percentiles add both waits."
+)
+OUTRUN_NOTE = "The requests outrun the replicas: performance is what those deliver when full."
+POOLS_NOTE = (
+    "Prefilling and decoding replicas are alike; a prompt's cache crosses once, at the link's own rate. No measured "
+    "run of such a deployment was fitted: the bands are those of replicas that do both."
+)
+DRAFT_NOTE = (
+    "Tokens are drafted by one layer of the model's size (multi-token prediction, EAGLE); the drafter's own weights "
+    "and cache are not counted."
+)
 FITTED_ON = (
-    "Latencies are a roofline whose efficiencies were fitted on Llama-3.1-8B and Qwen3-32B on H100 and H200; "
-    "other cards take them at their own rates."
+    "Latencies are a roofline whose weights were fitted on public runs of eight models on H100, H200, B200 and B300, "
+    "for each engine; other cards take them at their own rates. The low and high ends hold nine of ten of these runs, "
+    "each with its model left out; the form of the fit was chosen on the same runs, so a new model may lie further off."
 )
 
 
@@ -36,7 +51,6 @@ def plan_serving(question: ServingQuestion) -> ServingAnswer:
     Raises `InvalidQuestion` and `ImpossibleLayout` with the field for a question
     that makes no sense, `NotYetAvailable` for one this version does not answer.
     """
-    check_dense(question.model)
     settings = resolve_settings(question)
     found = search_layouts(question, settings)
     best = found.candidates[0]
@@ -79,7 +93,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> Ser
             max_model_len=settings.max_model_len,
             input_tokens=settings.input_tokens,
             output_tokens=settings.output_tokens,
-            gpu_memory_utilization=settings.gpu_memory_utilization,
+            gpu_memory_utilization=best.replica.utilization_fraction,
             block_size=settings.block_size,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
@@ -94,23 +108,34 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> Ser
 def _layout(candidate: Candidate) -> ServingLayout:
     return ServingLayout(
         gpus=candidate.gpus,
-        tensor_parallel=candidate.replica.tensor_parallel,
-        pipeline_parallel=candidate.replica.pipeline_parallel,
+        tensor_parallel=candidate.replica.degrees.tensor_parallel,
+        pipeline_parallel=candidate.replica.degrees.pipeline_parallel,
         data_parallel=candidate.replicas,
-        attention_data_parallel=1,
-        expert_parallel=1,
-        decode_context_parallel=1,
+        attention_data_parallel=candidate.replica.degrees.attention_data_parallel,
+        expert_parallel=candidate.replica.degrees.expert_parallel,
+        decode_context_parallel=candidate.replica.degrees.decode_context_parallel,
+        prefill_replicas=(
+            candidate.deployment.prefill_replicas if isinstance(candidate.deployment, DisaggregatedDeployment) else None
+        ),
     )
 
 
 def _performance(best: Candidate) -> Performance | None:
     if best.state is None or best.deployment is None:
         return None
+    fitted = best.deployment.work.efficiency
+    first, token = best.state.ttft_seconds, best.state.tpot_seconds
     return Performance(
-        ttft_seconds=best.state.ttft_seconds,
-        tpot_seconds=best.state.tpot_seconds,
+        ttft_seconds=first,
+        ttft_low_seconds=first * fitted.first_token_band.low,
+        ttft_high_seconds=first * fitted.first_token_band.high,
+        tpot_seconds=token,
+        tpot_low_seconds=token * fitted.token_band.low,
+        tpot_high_seconds=token * fitted.token_band.high,
         output_tokens_per_second=best.output_tokens_per_second,
         requests_per_second=best.state.requests_per_second,
+        ttft_p99_seconds=best.state.ttft_p99_seconds,
+        tpot_p99_seconds=best.state.tpot_p99_seconds,
         concurrency=best.concurrency,
         curve=best.deployment.curve(),
     )
@@ -138,10 +163,7 @@ def _alternative(candidate: Candidate) -> ServingAlternative:
 def _summary(question: ServingQuestion, settings: Settings, best: Candidate) -> str:
     replica = best.replica
     cards = f"{best.gpus} x {question.hardware.gpu.id}"
-    degrees = (
-        f"{best.replicas} replica(s) of tensor parallel {replica.tensor_parallel}, "
-        f"pipeline parallel {replica.pipeline_parallel}"
-    )
+    degrees = f"{best.replicas} replica(s) of {_degrees_text(replica.degrees)}"
     if not replica.fits:
         return f"{question.model.name} does not fit {cards} ({degrees}): {_obstacle(settings, best)}"
     cache = (
@@ -157,12 +179,25 @@ def _summary(question: ServingQuestion, settings: Settings, best: Candidate) -> 
     return text
 
 
+def _degrees_text(degrees: Degrees) -> str:
+    """Return the degrees in words; those that divide experts or a sequence only where there are any."""
+    parts = [f"tensor parallel {degrees.tensor_parallel}", f"pipeline parallel {degrees.pipeline_parallel}"]
+    for name, degree in (
+        ("attention data parallel", degrees.attention_data_parallel),
+        ("expert parallel", degrees.expert_parallel),
+        ("decode context parallel", degrees.decode_context_parallel),
+    ):
+        if degree > 1:
+            parts.append(f"{name} {degree}")
+    return ", ".join(parts)
+
+
 def _obstacle(settings: Settings, best: Candidate) -> str:
     memory, replica = best.replica.memory, best.replica
     if not replica.keeps_limit:
         return (
             f"the engine takes {memory.claimed_bytes / GIB:.1f} GiB a GPU at utilization "
-            f"{settings.gpu_memory_utilization:g}, {memory.limit_bytes / GIB:.1f} GiB are free."
+            f"{replica.utilization_fraction:g}, {memory.limit_bytes / GIB:.1f} GiB are free."
         )
     needs = memory.items.total_bytes - memory.items.kv_cache
     return (
@@ -172,9 +207,39 @@ def _obstacle(settings: Settings, best: Candidate) -> str:
     )
 
 
+RULE_NOTES = {
+    MemoryRule.PROFILED: "The CUDA context, which the engine takes before it measures, is not counted in the peak.",
+    MemoryRule.STATIC_FRACTION: (
+        "gpu_memory_utilization is mem_fraction_static: the share of what is free before loading that weights and "
+        "cache take. activations is all that it leaves free."
+    ),
+    MemoryRule.FREE_FRACTION: (
+        "gpu_memory_utilization is free_gpu_memory_fraction: the cache's share of what weights and one forward pass "
+        "leave. No log tells that pass apart: it is estimated as vLLM's and counts whole as the band."
+    ),
+    MemoryRule.WHOLE_CARD: (
+        "transformers has no pool of blocks: all that weights and one forward pass leave may become cache, and "
+        "max_num_seqs bounds the batch."
+    ),
+}
+
+
+def _engine_notes(settings: Settings) -> tuple[str, ...]:
+    rule = RULE_NOTES[settings.profile.memory_rule]
+    if settings.profile.timed_as is None:
+        return (rule, f"The speed of {settings.profile.engine} is not described yet: performance is left out.")
+    return (rule, FITTED_ON)
+
+
 def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate) -> tuple[str, ...]:
     notes = [*settings.assumptions]
-    if settings.concurrency is None and best.state is not None:
+    if settings.requests_per_second is not None:
+        notes.append(RATE_NOTE if best.meets_concurrency else OUTRUN_NOTE)
+    if settings.traffic.draft_tokens:
+        notes.append(DRAFT_NOTE)
+    if settings.traffic.cached_fraction:
+        notes.append("Cached prompt tokens are not computed again; how requests share their blocks is not counted.")
+    if settings.requests_per_second is None and settings.concurrency is None and best.state is not None:
         reason = "the most that runs at once"
         if best.meets_slo is not None:
             reason = "the most that keeps the service level" if best.meets_slo else "as no other keeps it better"
@@ -183,11 +248,15 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         notes.append(f"concurrency {best.concurrency}, assumed: {reason}.")
     notes.append(
         f"{settings.profile.engine} {settings.profile.version}: gpu_memory_utilization "
-        f"{settings.gpu_memory_utilization:g}, block_size {settings.block_size}, max_num_batched_tokens "
+        f"{best.replica.utilization_fraction:g}, block_size {settings.block_size}, max_num_batched_tokens "
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
-    notes.append("The CUDA context, which the engine takes before it measures, is not counted in the peak.")
-    notes.append(FITTED_ON)
+    notes.extend(_engine_notes(settings))
+    if question.disaggregated is not None:
+        notes.append(POOLS_NOTE)
+    ranks = best.replica.degrees.attention_data_parallel
+    if ranks > 1:
+        notes.append(f"Each of the {ranks} attention ranks has a cache of its own and logs it: kv is one rank's.")
     gpu = question.hardware.gpu
     if settings.weights.compute_formats[0] not in gpu.peak_flops_per_second:
         notes.append(
@@ -196,6 +265,6 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         )
     if settings.weights.element_bits < FEWEST_TIMED_BITS:
         notes.append("Weights of 4 bits are timed by their bytes and a 16-bit rate; unpacking them is not timed.")
-    if not gpu.id.startswith(LOGGED_GPU):
+    if settings.profile.memory_rule is MemoryRule.PROFILED and not gpu.id.startswith(LOGGED_GPU):
         notes.append(f"The engine's working memory was read from start-up logs on {LOGGED_GPU} cards.")
     return tuple(notes)

@@ -143,10 +143,41 @@ class ServiceLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthDistribution:
+    """How long prompts or answers are, in tokens: a mean, percentiles, or a histogram of
+    `counts[i]` requests of at most `lengths[i]`."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    lengths: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Speculative decoding: `tokens` drafted at once, each accepted at `acceptance_rate` while those before it were."""
+
+    tokens: int
+    acceptance_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregation:
+    """Prefill and decode on GPUs of their own; a number left None is searched."""
+
+    prefill_gpus: int | None = None
+    decode_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingQuestion:
-    """A deployment to size. `concurrency` is for the whole deployment, closed loop.
+    """A deployment to size. `concurrency` is for the whole deployment, closed loop;
+    `requests_per_second` come to it at random.
 
     Engine settings left None take that engine version's own defaults on that GPU.
+    `prefix_cache_hit_rate` is the part of a prompt's tokens that is found cached.
     """
 
     model: ModelSpec
@@ -156,7 +187,13 @@ class ServingQuestion:
     max_model_len: int | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    input_length: LengthDistribution | None = None
+    output_length: LengthDistribution | None = None
     concurrency: int | None = None
+    requests_per_second: float | None = None
+    prefix_cache_hit_rate: float = 0.0
+    speculative: Speculation | None = None
+    disaggregated: Disaggregation | None = None
     engine: str = "vllm"
     engine_version: str | None = None
     gpu_memory_utilization: float | None = None

@@ -1,6 +1,6 @@
 """Compare the planners with the public measurements.
 
-    python -m benchmarks.accuracy [memory] [time] [--write] [--cases STACK | --write-cases]
+    python -m benchmarks.accuracy [memory] [time] [serving] [--write] [--cases STACK | --write-cases]
 
 Rows are asked about through the planners' own front door with the layout fixed;
 constants were fitted to the part named "fitted" only.
@@ -17,6 +17,7 @@ from benchmarks.accuracy.peak_memory.cases import memory_cases
 from benchmarks.accuracy.peak_memory.measured_cases_file import MEASURED_CASES, write_measured_cases
 from benchmarks.accuracy.peak_memory.predictions import memory_predictions
 from benchmarks.accuracy.peak_memory.report import case_lines, memory_sections
+from benchmarks.accuracy.serving.report import serving_sections
 from benchmarks.accuracy.step_time.predictions import step_time_sections
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
@@ -58,7 +59,11 @@ def _memory_sections() -> Iterator[Section]:
     yield from memory_sections(predictions, cases.left_out + refused)
 
 
-SUBJECTS: Mapping[str, Callable[[], Iterator[Section]]] = {"memory": _memory_sections, "time": step_time_sections}
+SUBJECTS: Mapping[str, Callable[[], Iterator[Section]]] = {
+    "memory": _memory_sections,
+    "time": step_time_sections,
+    "serving": serving_sections,
+}
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from planners.errors import PlimsollError
 from planners.hardware import GpuCount
 from planners.questions import ServingQuestion
 from planners.serving.answer import ServingAdvice
-from planners.serving.kv_cache import KV_FORMATS, usable_blocks
+from planners.serving.kv_cache import usable_blocks
+from planners.serving.kv_formats import KV_FORMATS
 from planners.serving.replica import Replica, settings_cache_layout
 from planners.serving.search import Candidate
 from planners.serving.settings import Settings
@@ -65,8 +66,8 @@ def serving_advice(
 def _advice(change: Change, changed: Candidate) -> ServingAdvice:
     kv = changed.replica.kv
     degrees = {
-        "layout.tensor_parallel": changed.replica.tensor_parallel,
-        "layout.pipeline_parallel": changed.replica.pipeline_parallel,
+        "layout.tensor_parallel": changed.replica.degrees.tensor_parallel,
+        "layout.pipeline_parallel": changed.replica.degrees.pipeline_parallel,
         "layout.data_parallel": changed.replicas,
     }
     return ServingAdvice(
@@ -148,7 +149,7 @@ def _shorter(question: ServingQuestion, settings: Settings, replica: Replica) ->
 
 def longest_context(question: ServingQuestion, settings: Settings, replica: Replica) -> int:
     """Return the most tokens of one request that the replica's blocks hold, 0 if none."""
-    layout = settings_cache_layout(question, settings, replica.tensor_parallel)
+    layout = settings_cache_layout(question, settings, replica.degrees)
     blocks = usable_blocks(replica.kv.blocks, settings.profile)
     low, high = 0, settings.max_model_len
     while low < high:

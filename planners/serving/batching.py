@@ -1,8 +1,8 @@
-"""Continuous batching in a closed loop: what a replica and a deployment deliver at a concurrency.
+"""Continuous batching: what a replica and a deployment deliver at a concurrency or at a request rate.
 
-A fixed number of clients each send a request as soon as the last one is
-answered. A replica runs as many at once as its cache and its batch limit hold;
-the others wait for a place.
+Closed loop: a fixed number of clients each send a request as soon as the last one is
+answered. Open loop: requests come at random. A replica runs as many at once as its
+cache and its batch limit hold; the others wait for a place.
 """
 
 from __future__ import annotations
@@ -11,15 +11,29 @@ from dataclasses import dataclass
 
 from planners.serving.answer import CurvePoint
 from planners.serving.latency import ReplicaWork
+from planners.serving.queueing import place_wait, prompt_wait
+from planners.serving.traffic import Traffic
+
+# What p99 stands for, and how many standard deviations of a normal distribution lie below it.
+TAIL_PART = 0.99
+TAIL_DEVIATIONS = 2.326
+# Halvings of the interval in which the number of running requests lies.
+HALVINGS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyState:
-    """Mean latencies and the rate at which requests finish."""
+    """Mean latencies and the rate at which requests finish; the 99th percentiles in the open loop alone.
+
+    `running` is how many requests run at once, or, in the open loop, on average.
+    """
 
     ttft_seconds: float
     tpot_seconds: float
     requests_per_second: float
+    running: float
+    ttft_p99_seconds: float | None = None
+    tpot_p99_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +43,7 @@ class Deployment:
     work: ReplicaWork
     places: int
     replicas: int
-    input_tokens: int
-    output_tokens: int
+    traffic: Traffic
 
     @property
     def most_running(self) -> int:
@@ -40,17 +53,44 @@ class Deployment:
     def at(self, concurrency: int) -> SteadyState:
         """Return what `concurrency` clients see; replicas without a client stand idle."""
         busy = min(self.replicas, concurrency)
-        state = replica_state(
-            self.work,
-            clients=concurrency / busy,
-            places=self.places,
-            input_tokens=self.input_tokens,
-            output_tokens=self.output_tokens,
-        )
+        state = closed_loop(self.work, self.traffic, clients=concurrency / busy, places=self.places)
         return SteadyState(
             ttft_seconds=state.ttft_seconds,
             tpot_seconds=state.tpot_seconds,
             requests_per_second=state.requests_per_second * busy,
+            running=state.running * busy,
+        )
+
+    def at_rate(self, requests_per_second: float) -> SteadyState | None:
+        """Return what requests see that come at random at this rate; None where they outrun the replicas."""
+        rate = requests_per_second / self.replicas
+        running = _running_at(self.work, self.traffic, rate, self.places)
+        if running is None:
+            return None
+        return self._open_loop(rate, running)
+
+    def _open_loop(self, rate: float, running: float) -> SteadyState | None:
+        work, traffic = self.work, self.traffic
+        prompt = work.prompt_seconds(traffic)
+        if rate * prompt >= 1:
+            return None
+        token = work.token_seconds(running, traffic)
+        # A prompt that comes at random meets those that happen to be before it, and no lockstep of the others.
+        first = work.first_token_seconds(1, traffic)
+        service = first + (traffic.output_tokens - 1) * token
+        before, place = (
+            prompt_wait(requests_per_second=rate, prompt_seconds=prompt),
+            place_wait(requests_per_second=rate, service_seconds=service, places=self.places),
+        )
+        crowded = min(float(self.places), running + TAIL_DEVIATIONS * running**0.5)
+        waits = before.quantile_seconds(TAIL_PART) + place.quantile_seconds(TAIL_PART)
+        return SteadyState(
+            ttft_seconds=first + before.mean_seconds + place.mean_seconds,
+            tpot_seconds=token,
+            requests_per_second=rate * self.replicas,
+            running=running * self.replicas,
+            ttft_p99_seconds=first + waits,
+            tpot_p99_seconds=work.token_seconds(max(1.0, crowded), traffic),
         )
 
     def point(self, concurrency: int) -> CurvePoint:
@@ -60,7 +100,7 @@ class Deployment:
             concurrency=concurrency,
             ttft_seconds=state.ttft_seconds,
             tpot_seconds=state.tpot_seconds,
-            output_tokens_per_second=state.requests_per_second * self.output_tokens,
+            output_tokens_per_second=state.requests_per_second * self.traffic.output_tokens,
         )
 
     def curve(self) -> tuple[CurvePoint, ...]:
@@ -72,24 +112,37 @@ class Deployment:
         return tuple(self.point(step) for step in (*steps, self.most_running))
 
 
-def replica_state(
-    work: ReplicaWork, *, clients: float, places: int, input_tokens: int, output_tokens: int
-) -> SteadyState:
+def closed_loop(work: ReplicaWork, traffic: Traffic, *, clients: float, places: int) -> SteadyState:
     """Return the steady state of one replica with `clients` and room for `places`.
 
-    Each running request is delayed by the prefill of the others, of which each
-    sends one in the time of its own `output_tokens` steps; clients beyond the
-    places wait whole cycles for one (Little's law: clients = rate x time).
+    Clients beyond the places wait whole cycles for one (Little's law: clients = rate x time).
     """
     running = min(clients, float(places))
-    mean_context = input_tokens + output_tokens / 2
-    step = work.decode_step_seconds(running, mean_context)
-    delay = max(0.0, running - 1) / output_tokens * work.interference_seconds(input_tokens)
-    tpot = step + delay
-    first = work.prefill_seconds(input_tokens, running=running)
-    cycle = first + (output_tokens - 1) * tpot
+    tpot = work.token_seconds(running, traffic)
+    first = work.first_token_seconds(running, traffic)
+    cycle = first + (traffic.output_tokens - 1) * tpot
     return SteadyState(
         ttft_seconds=first + cycle * (clients / running - 1),
         tpot_seconds=tpot,
         requests_per_second=running / cycle,
+        running=running,
     )
+
+
+def _running_at(work: ReplicaWork, traffic: Traffic, rate: float, places: int) -> float | None:
+    """Return how many requests run at once at a rate (Little's law), None where more than `places` would."""
+
+    def needed(running: float) -> float:
+        batch = max(1.0, running)
+        service = work.first_token_seconds(1, traffic) + (traffic.output_tokens - 1) * work.token_seconds(
+            batch, traffic
+        )
+        return rate * service
+
+    low, high = 0.0, float(places)
+    if needed(high) >= high:
+        return None
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if needed(middle) > middle else (low, middle)
+    return high

@@ -10,14 +10,29 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.errors import InvalidQuestion
 from planners.hardware import Gpu
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
 GIB = 2**30
+FP32_BYTES = 4
 
 KNOWN_ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
-DESCRIBED_ENGINES = ("vllm",)
+
+
+class MemoryRule(StrEnum):
+    """How an engine finds what is left for its cache.
+
+    `profiled` subtracts what a dummy run took from a share of the card (vLLM);
+    `static_fraction` gives weights and cache a share of what is free before
+    loading (SGLang); `free_fraction` gives the cache a share of what a dummy run
+    leaves (TensorRT-LLM); `whole_card` has no pool at all (transformers).
+    """
+
+    PROFILED = "profiled"
+    STATIC_FRACTION = "static_fraction"
+    FREE_FRACTION = "free_fraction"
+    WHOLE_CARD = "whole_card"
 
 
 class TokensWording(StrEnum):
@@ -30,12 +45,18 @@ class TokensWording(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTier:
-    """Batch limits of cards with at least `memory_gib`, whose names hold no excluded word."""
+    """Batch limits of cards with at least `memory_gib`, whose names hold no excluded word.
+
+    `graph_requests` is the largest batch captured in CUDA graphs, `graph_requests_wide`
+    from 4 tensor ranks on, where the engine chooses them so.
+    """
 
     memory_gib: float
     excludes: tuple[str, ...]
     max_num_batched_tokens: int
     max_num_seqs: int
+    graph_requests: int = 0
+    graph_requests_wide: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +69,61 @@ class NonTorchMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """What an engine that profiles nothing keeps apart, in MiB by what it is for."""
+
+    constant: float
+    per_batched_token: float
+    fewest_batched_tokens: int
+    per_graph_request: float
+    per_rank: float
+    per_attention_rank_and_graph_request: float
+    many_graph_requests: int
+    more_per_attention_rank_and_graph_request: float
+    large_card_gib: float
+    large_card_least: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """One engine version. `sources` names where its figures come from."""
+    """One engine version. `sources` names where its figures come from.
+
+    `unifies_pages` says whether layers of unlike pages share a pool, `chunks_locally`
+    whether chunked attention frees what its chunk has left behind. A sequence takes
+    `recurrent_blocks` of each group of recurrent layers; models of the types
+    `recurrent_fp32` keep the recurrence's memory in fp32, others in their own dtype.
+    `pages_windows` is false where only full attention's and latent caches are
+    described. `gpu_memory_utilization` is None where the engine derives it, and
+    `reserve` says from what. `timed_as` names the engine's efficiencies, None if
+    its speed is not described.
+    """
 
     engine: str
     version: str
-    gpu_memory_utilization: float
+    memory_rule: MemoryRule
+    gpu_memory_utilization: float | None
     block_size: int
     block_sizes: tuple[int, ...]
     kv_dtypes: tuple[str, ...]
     tokens_wording: TokensWording
+    pages_windows: bool
+    timed_as: str | None
+    reserve: Reserve | None
     cuda_graphs_in_budget: bool
     subtracts_null_block: bool
+    unifies_pages: bool
+    chunks_locally: bool
+    recurrent_blocks: int
+    recurrent_fp32: tuple[str, ...]
     sampler_bytes_per_logit: float
     overlapping_batches: int
     batch_tiers: tuple[BatchTier, ...]
     non_torch: NonTorchMemory
     sources: tuple[str, ...]
+
+    def recurrent_memory_bytes(self, model_type: str, activation_bytes: int) -> int:
+        """Return the bytes of one element of a recurrence's memory."""
+        return FP32_BYTES if model_type in self.recurrent_fp32 else activation_bytes
 
     def batch_tier(self, gpu: Gpu) -> BatchTier:
         """Return the batch limits this version chooses on `gpu`."""
@@ -78,16 +137,11 @@ class EngineProfile:
 def engine_profile(engine: str, version: str | None) -> EngineProfile:
     """Return what `engine` does at `version`, the newest known one by default.
 
-    A patch number is allowed and ignored. Raises `InvalidQuestion` for names
-    nobody knows and `NotYetAvailable` for an engine that has no data file.
+    A patch number is allowed and ignored. Raises `InvalidQuestion` for names nobody knows.
     """
     if engine not in KNOWN_ENGINES:
         raise InvalidQuestion(
             f"{engine[:40]!r} is no serving engine; known are {', '.join(KNOWN_ENGINES)}.", pointer="/serving/engine"
-        )
-    if engine not in DESCRIBED_ENGINES:
-        raise NotYetAvailable(
-            f"The engine {engine} is not described yet; {', '.join(DESCRIBED_ENGINES)} is.", pointer="/serving/engine"
         )
     table = read_table(engine)
     versions: list[str] = table["versions"]
@@ -125,15 +179,23 @@ def _profile(engine: str, version: str) -> EngineProfile:
     return EngineProfile(
         engine=engine,
         version=version,
-        gpu_memory_utilization=merged["gpu_memory_utilization"],
+        memory_rule=MemoryRule(merged["memory_rule"]),
+        gpu_memory_utilization=merged.get("gpu_memory_utilization"),
         block_size=merged["block_size"],
         block_sizes=tuple(merged["block_sizes"]),
         kv_dtypes=tuple(merged["kv_dtypes"]),
         tokens_wording=TokensWording(merged["tokens_wording"]),
-        cuda_graphs_in_budget=merged["cuda_graphs_in_budget"],
-        subtracts_null_block=merged["subtracts_null_block"],
-        sampler_bytes_per_logit=merged["sampler_bytes_per_logit"],
-        overlapping_batches=merged["overlapping_batches"],
+        pages_windows=merged["pages_windows"],
+        timed_as=merged.get("timed_as"),
+        reserve=Reserve(**merged["reserve_mib"]) if "reserve_mib" in merged else None,
+        cuda_graphs_in_budget=merged.get("cuda_graphs_in_budget", False),
+        subtracts_null_block=merged.get("subtracts_null_block", False),
+        unifies_pages=merged.get("unifies_pages", False),
+        chunks_locally=merged.get("chunks_locally", False),
+        recurrent_blocks=merged.get("recurrent_blocks", 1),
+        recurrent_fp32=tuple(merged.get("recurrent_fp32", ())),
+        sampler_bytes_per_logit=merged.get("sampler_bytes_per_logit", 0.0),
+        overlapping_batches=merged.get("overlapping_batches", 1),
         batch_tiers=tuple(BatchTier(**{**tier, "excludes": tuple(tier["excludes"])}) for tier in merged["batch_tiers"]),
         non_torch=NonTorchMemory(
             single_bytes=round(non_torch["single"] * GIB),

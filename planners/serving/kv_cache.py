@@ -9,88 +9,88 @@ Source: vllm/v1/core/kv_cache_utils.py and vllm/v1/kv_cache_interface.py.
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planners.architecture import KvKind, KvState, ModelSpec
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.architecture import Block, KvKind, KvState, ModelSpec
+from planners.errors import ImpossibleLayout, NotYetAvailable
 from planners.serving.engine import EngineProfile, TokensWording
+from planners.serving.kv_formats import KvFormat, layer_bytes_per_token, recurrent_state_bytes
 
 # A bucket smaller than this times the smallest sets no group size of its own;
 # vllm/v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size.
 PADDING_RATIO = 1.5
+# Kinds whose need for blocks grows with every token; layers of these alone share one group whatever their widths
+# (UniformTypeKVCacheSpecs).
+GROWING = frozenset({KvKind.FULL_ATTENTION, KvKind.LATENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvFormat:
-    """How one element of the cache is stored, and the scale of each head's key or value."""
+class CacheTerms:
+    """What decides a cache's layout besides the model.
 
-    name: str
-    bits_per_element: float
-    scale_bytes_per_head: int = 0
+    `in_flight_tokens` are those of batches under way, which a sliding window keeps
+    besides its own. `activation_bytes` is one element of the model's dtype. A
+    recurrent layer keeps a state for each of `draft_tokens` too.
+    """
 
-
-KV_FORMATS: Mapping[str, KvFormat] = {
-    kv_format.name: kv_format
-    for kv_format in (
-        KvFormat(name="bf16", bits_per_element=16),
-        KvFormat(name="fp16", bits_per_element=16),
-        # One scale a layer: nothing for each token.
-        KvFormat(name="fp8", bits_per_element=8),
-        # int8_per_token_head: a float32 scale each for key and value (vllm-project/vllm#38378).
-        KvFormat(name="int8", bits_per_element=8, scale_bytes_per_head=8),
-        # 4 bits and an 8-bit scale for each 16 elements.
-        KvFormat(name="nvfp4", bits_per_element=4.5),
-    )
-}
-
-
-def kv_format(name: str, profile: EngineProfile) -> KvFormat:
-    """Return the named format; raise with the allowed ones if this engine version lacks it."""
-    if name not in profile.kv_dtypes:
-        raise InvalidQuestion(
-            f"{profile.engine} {profile.version} has no KV cache in {name[:40]!r}; "
-            f"allowed are {', '.join(profile.kv_dtypes)}.",
-            pointer="/serving/kv_cache",
-        )
-    return KV_FORMATS[name]
-
-
-def layer_bytes_per_token(state: KvState, kv: KvFormat, *, tensor_parallel: int = 1) -> int:
-    """Return what one token adds to one layer's cache on one rank, in bytes."""
-    heads = -(-state.heads // tensor_parallel)
-    elements = state.local_elements_per_token(tensor_parallel)
-    return int(elements * kv.bits_per_element / 8) + heads * kv.scale_bytes_per_head
+    model_type: str
+    kv: KvFormat
+    profile: EngineProfile
+    block_size: int
+    max_model_len: int
+    in_flight_tokens: int
+    activation_bytes: int
+    draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Layers that cache alike: their indices and what a token takes of one rank's layer."""
+    """Layers that cache alike: their indices, a page's bytes on one rank, and the tokens it holds.
+
+    `bytes_per_token` is 0 for a recurrent layer, whose page is one sequence's state.
+    """
 
     state: KvState
     layers: tuple[int, ...]
     bytes_per_token: int
+    page_bytes: int
+    block_size: int
+
+    def layers_within(self, layers: range) -> int:
+        """Return how many of its layers lie in a stage."""
+        return bisect_left(self.layers, layers.stop) - bisect_left(self.layers, layers.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheLayout:
     """Buckets cut into groups of `group_size` layers, the last of a bucket padded.
 
-    `page_bytes` is one block of one layer on one rank. `in_flight_tokens` are
-    those of batches under way, which a sliding window keeps besides its own.
+    Where `is_one_group` all layers need blocks for the same tokens and share them,
+    each with a page of its own size. `context_parallel` ranks share a sequence's
+    tokens out among them. `recurrent_blocks` is what a sequence takes of a group
+    of recurrent layers.
     """
 
     buckets: tuple[Bucket, ...]
     group_size: int
-    block_size: int
-    page_bytes: int
+    is_one_group: bool
     in_flight_tokens: int
+    recurrent_blocks: int
+    chunks_locally: bool
+    context_parallel: int
+
+    @property
+    def block_size(self) -> int:
+        """Return the tokens of the smallest block."""
+        return min(bucket.block_size for bucket in self.buckets)
 
     @property
     def groups(self) -> int:
         """Return how many groups draw from the pool."""
-        return sum(self.bucket_groups(bucket) for bucket in self.buckets)
+        return 1 if self.is_one_group else sum(self.bucket_groups(bucket) for bucket in self.buckets)
 
     def bucket_groups(self, bucket: Bucket) -> int:
         """Return how many groups a bucket is cut into."""
@@ -99,69 +99,167 @@ class CacheLayout:
     @property
     def padding_layers(self) -> int:
         """Return the layers that exist only to fill the last group of each bucket."""
+        if self.is_one_group:
+            return 0
         return self.groups * self.group_size - sum(len(bucket.layers) for bucket in self.buckets)
 
     def stage_block_bytes(self, layers: range) -> int:
         """Return one block's bytes on a stage: the most layers any group has there, a page each."""
+        if self.is_one_group:
+            return sum(bucket.page_bytes * bucket.layers_within(layers) for bucket in self.buckets)
         most = 0
         for bucket in self.buckets:
             count = self.bucket_groups(bucket)
             for first in range(count):
                 group = bucket.layers[first::count]
                 most = max(most, bisect_left(group, layers.stop) - bisect_left(group, layers.start))
-        return most * self.page_bytes
+        return most * self.buckets[0].page_bytes
 
     def blocks_per_request(self, tokens: int) -> int:
         """Return the blocks the engine sets aside for one request of `tokens` at its longest."""
-        return sum(self.bucket_groups(bucket) * self._group_blocks(bucket.state, tokens) for bucket in self.buckets)
+        if self.is_one_group:
+            return self._group_blocks(self.buckets[0], tokens)
+        return sum(self.bucket_groups(bucket) * self._group_blocks(bucket, tokens) for bucket in self.buckets)
 
-    def _group_blocks(self, state: KvState, tokens: int) -> int:
-        if state.kind is KvKind.FULL_ATTENTION or state.window is None:
-            return -(-tokens // self.block_size)
-        kept = min(state.window - 1 + self.in_flight_tokens, tokens)
+    def _group_blocks(self, bucket: Bucket, tokens: int) -> int:
+        kind, window = bucket.state.kind, bucket.state.window
+        if kind is KvKind.RECURRENT:
+            return self.recurrent_blocks
+        if kind in GROWING or window is None or (kind is KvKind.CHUNKED_LOCAL and not self.chunks_locally):
+            local = -(-tokens // self.context_parallel)
+            return -(-local // bucket.block_size)
+        if kind is KvKind.CHUNKED_LOCAL:
+            return -(-min(window + self.in_flight_tokens, tokens) // bucket.block_size)
+        kept = min(window - 1 + self.in_flight_tokens, tokens)
         # The window may begin inside a block, so one block more.
-        return -(-kept // self.block_size) + 1
+        return -(-kept // bucket.block_size) + 1
 
     def blocks_held(self, tokens: int) -> int:
         """Return the blocks that a running request of `tokens` fills: never more than its tokens need."""
-        whole = -(-tokens // self.block_size)
+        buckets = self.buckets[:1] if self.is_one_group else self.buckets
         return sum(
-            self.bucket_groups(bucket) * min(whole, self._group_blocks(bucket.state, tokens)) for bucket in self.buckets
+            (1 if self.is_one_group else self.bucket_groups(bucket)) * self._held(bucket, tokens) for bucket in buckets
         )
+
+    def _held(self, bucket: Bucket, tokens: int) -> int:
+        most = self._group_blocks(bucket, tokens)
+        return most if bucket.state.kind is KvKind.RECURRENT else min(most, -(-tokens // bucket.block_size))
 
 
 def cache_layout(
-    model: ModelSpec, kv: KvFormat, *, tensor_parallel: int, block_size: int, in_flight_tokens: int
+    model: ModelSpec, terms: CacheTerms, *, tensor_parallel: int, context_parallel: int = 1
 ) -> CacheLayout:
     """Return how the engine groups the model's layers.
 
-    Raises `NotYetAvailable` for state other than full and sliding-window
-    attention and for layers whose pages differ in size.
+    Raises `NotYetAvailable` for layers whose memory is not described and
+    `ImpossibleLayout` where context parallelism meets a cache that has none.
     """
-    by_state: dict[KvState, list[int]] = {}
-    for block in model.layers:
-        if block.kv is None or block.kv.kind not in (KvKind.FULL_ATTENTION, KvKind.SLIDING_WINDOW):
-            kind = "none" if block.kv is None else block.kv.kind.value
-            raise NotYetAvailable(f"A cache of the kind {kind} is not sized yet ({model.name}).", pointer="/model")
-        by_state.setdefault(block.kv, []).extend(block.layers)
-    buckets = tuple(
-        Bucket(
-            state=state,
-            layers=tuple(sorted(layers)),
-            bytes_per_token=layer_bytes_per_token(state, kv, tensor_parallel=tensor_parallel),
+    blocks = _caching_blocks(model)
+    if not blocks:
+        raise NotYetAvailable(f"{model.name} keeps no cache, which is not planned yet.", pointer="/model")
+    kinds = {block.kv.kind for block in blocks if block.kv is not None}
+    if not terms.profile.pages_windows and not kinds <= GROWING:
+        others = ", ".join(sorted(kind.value for kind in kinds - GROWING))
+        raise NotYetAvailable(
+            f"How {terms.profile.engine} keeps {others} layers is not described yet ({model.name}).", pointer="/model"
         )
-        for state, layers in by_state.items()
-    )
-    widths = {bucket.bytes_per_token for bucket in buckets}
-    if len(widths) > 1:
-        raise NotYetAvailable(f"Layers of {model.name} cache {sorted(widths)} bytes a token.", pointer="/model")
+    if context_parallel > 1 and not kinds <= GROWING:
+        raise ImpossibleLayout(
+            "decode_context_parallel divides full attention alone, and this model has other layers.",
+            rule="context-parallel-full-attention",
+            pointer="/layout/decode_context_parallel",
+        )
+    block_size = _block_size(blocks, terms, tensor_parallel) if KvKind.RECURRENT in kinds else terms.block_size
+    buckets = _buckets(blocks, terms, tensor_parallel, block_size)
+    is_one_group = len(buckets) == 1 or kinds <= GROWING or kinds == {KvKind.RECURRENT}
+    if not is_one_group:
+        buckets = _equal_pages(model, buckets, terms.profile)
     return CacheLayout(
         buckets=buckets,
         group_size=group_size([len(bucket.layers) for bucket in buckets]),
-        block_size=block_size,
-        page_bytes=block_size * widths.pop(),
-        in_flight_tokens=in_flight_tokens,
+        is_one_group=is_one_group,
+        in_flight_tokens=terms.in_flight_tokens,
+        recurrent_blocks=terms.profile.recurrent_blocks + terms.draft_tokens,
+        chunks_locally=terms.profile.chunks_locally,
+        context_parallel=context_parallel,
     )
+
+
+def _caching_blocks(model: ModelSpec) -> tuple[Block, ...]:
+    """Return the blocks with a cache of their own; layers that borrow another's, or do not mix tokens, have none."""
+    for block in model.layers:
+        if block.kv is None and any(operation.is_bidirectional for operation in block.operations):
+            raise NotYetAvailable(f"Serving an encoder ({model.name}) is not planned yet.", pointer="/model")
+    return tuple(block for block in model.layers if block.kv is not None)
+
+
+def _state_bytes(block: Block, terms: CacheTerms, tensor_parallel: int) -> int:
+    return recurrent_state_bytes(
+        block,
+        tensor_parallel=tensor_parallel,
+        activation_bytes=terms.activation_bytes,
+        memory_bytes=terms.profile.recurrent_memory_bytes(terms.model_type, terms.activation_bytes),
+        draft_tokens=terms.draft_tokens,
+    )
+
+
+def _block_size(blocks: Sequence[Block], terms: CacheTerms, tensor_parallel: int) -> int:
+    """Return the tokens of an attention block beside recurrent layers: as many as fill one sequence's state.
+
+    Source: vllm/platforms/interface.py, _align_hybrid_block_size (before it
+    model_executor/models/config.py, HybridAttentionMambaModelConfig).
+    """
+    states = [block.kv for block in blocks if block.kv is not None]
+    widest = max(layer_bytes_per_token(state, terms.kv, tensor_parallel=tensor_parallel) for state in states)
+    if widest == 0:
+        return terms.max_model_len
+    largest = max(_state_bytes(block, terms, tensor_parallel) for block in blocks)
+    step = terms.block_size
+    return step * -(-largest // (step * widest))
+
+
+def _buckets(blocks: Sequence[Block], terms: CacheTerms, tensor_parallel: int, block_size: int) -> tuple[Bucket, ...]:
+    by_state: dict[KvState, list[Block]] = {}
+    for block in blocks:
+        if block.kv is not None:
+            by_state.setdefault(block.kv, []).append(block)
+    buckets = []
+    for state, alike in by_state.items():
+        per_token = layer_bytes_per_token(state, terms.kv, tensor_parallel=tensor_parallel)
+        is_recurrent = state.kind is KvKind.RECURRENT
+        page = max(_state_bytes(block, terms, tensor_parallel) for block in alike) if is_recurrent else 0
+        buckets.append(
+            Bucket(
+                state=state,
+                layers=tuple(sorted(layer for block in alike for layer in block.layers)),
+                bytes_per_token=per_token,
+                page_bytes=page or block_size * per_token,
+                # Without prefix caching a state stands for the whole sequence.
+                block_size=terms.max_model_len if is_recurrent else block_size,
+            )
+        )
+    return tuple(buckets)
+
+
+def _equal_pages(model: ModelSpec, buckets: tuple[Bucket, ...], profile: EngineProfile) -> tuple[Bucket, ...]:
+    """Return the buckets with pages of one size: small ones hold more tokens, states are padded.
+
+    Source: vllm/v1/core/kv_cache_utils.py, unify_kv_cache_spec_page_size.
+    """
+    largest = max(bucket.page_bytes for bucket in buckets)
+    equal = []
+    for bucket in buckets:
+        times, rest = divmod(largest, bucket.page_bytes)
+        if bucket.state.kind is KvKind.RECURRENT:
+            times = 1
+        elif rest or (times > 1 and not profile.unifies_pages):
+            raise NotYetAvailable(
+                f"{profile.engine} {profile.version} has no block for pages of {bucket.page_bytes} and {largest} bytes "
+                f"({model.name}).",
+                pointer="/model",
+            )
+        equal.append(dataclasses.replace(bucket, page_bytes=largest, block_size=bucket.block_size * times))
+    return tuple(equal)
 
 
 def group_size(bucket_lengths: Sequence[int]) -> int:
@@ -191,9 +289,9 @@ def capacity(layout: CacheLayout, blocks: int, *, max_model_len: int, profile: E
     if profile.tokens_wording is TokensWording.CONCURRENCY_TIMES_LENGTH:
         tokens = int(concurrency * max_model_len)
     elif profile.tokens_wording is TokensWording.BLOCKS_PER_GROUP:
-        tokens = blocks // layout.groups * layout.block_size
+        tokens = blocks // layout.groups * layout.block_size * layout.context_parallel
     else:
-        tokens = blocks * layout.block_size
+        tokens = blocks * layout.block_size * layout.context_parallel
     return Capacity(
         blocks=blocks,
         tokens=tokens,

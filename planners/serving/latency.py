@@ -1,47 +1,27 @@
-"""How long prefill and decode take on one replica: a roofline with fitted efficiencies.
-
-The figures and the measurements they were fitted on are in `engines/efficiencies.toml`.
-"""
+"""How long prefill and decode take on one replica: a roofline's terms, weighed by an engine's efficiencies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from planners.architecture import Block, ModelSpec, OperationKind
+from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
-from planners.serving.engine import read_table
-from planners.serving.kv_cache import layer_bytes_per_token
+from planners.serving.degrees import Degrees
+from planners.serving.efficiency import Efficiency, efficiency
+from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from planners.serving.settings import Settings
+from planners.serving.traffic import Traffic
 from planners.serving.weights import Stage
 
 # Attention's output and the feed-forward's are each summed over the ranks
 # (Shoeybi et al. 2019, arXiv:1909.08053).
 ALL_REDUCES_PER_LAYER = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiencies:
-    """The fitted figures; `engines/efficiencies.toml` says what each means and on what it was fitted."""
-
-    weight_read_excess: float
-    layer_seconds: float
-    tensor_parallel_layer_seconds: float
-    prefill_compute: float
-    prefill_all_reduce: float
-    flops_utilization: float
-    wait: float
-    all_reduce: float
-    all_reduce_reference_bytes_per_second: float
-    request_seconds: float
-
-
-@cache
-def efficiencies() -> Efficiencies:
-    """Return the fitted figures, read once."""
-    table = read_table("efficiencies")
-    return Efficiencies(**table["decode"], **table["prefill"])
+# The slowest NVLink of the fitted runs: NVLink 4, one direction (H100 whitepaper).
+REFERENCE_LINK_BYTES_PER_SECOND = 450e9
+# A prompt's first chunk reads the weights; engines on large cards batch 8,192 tokens.
+CHUNK_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +31,11 @@ class CachedLayers:
     window: int | None
     bytes_per_token: int
     attention_flops_per_position: float
+    state_bytes: int
+
+    def read_bytes(self, context_tokens: float) -> float:
+        """Return what one token reads of its sequence's cache; a recurrent state is read and written."""
+        return self.bytes_per_token * self.attended(context_tokens) + 2 * self.state_bytes
 
     def attended(self, context_tokens: float) -> float:
         """Return how many positions a token at this context looks back on."""
@@ -59,17 +44,23 @@ class CachedLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWork:
-    """What one replica does for a token, and how fast its GPUs are. All per rank."""
+    """What one replica does for a token, and how fast its GPUs and its engine are. All per rank."""
 
+    efficiency: Efficiency
     read_bytes: int
+    expert_bytes: int
+    experts: int
+    experts_per_token: int
     layer_flops_per_token: float
     head_flops_per_token: float
     cached: tuple[CachedLayers, ...]
     all_reduce_bytes_per_token: float
     hop_bytes_per_token: float
     layers: int
-    tensor_parallel: int
+    mixture_layers: int
+    ranks_per_stage: int
     pipeline_parallel: int
+    attention_data_parallel: int
     peak_flops_per_second: float
     memory_bytes_per_second: float
     tensor_link_bytes_per_second: float
@@ -94,82 +85,175 @@ class ReplicaWork:
         attention = sum(layers.attention_flops_per_position * layers.attended(context_tokens) for layers in self.cached)
         return self.layer_flops_per_token + self.head_flops_per_token + attention
 
-    def decode_step_seconds(self, batch: float, context_tokens: float) -> float:
-        """Return the time between two tokens of `batch` requests at a mean context.
+    def weight_bytes_read(self, tokens: float) -> float:
+        """Return what one rank reads of the weights in a step of `tokens` over all ranks of a stage.
+
+        Each token is sent to `experts_per_token` experts; taken as drawn at random,
+        so many tokens touch E (1 - (1 - k/E)^tokens) of E experts.
+        """
+        if not self.expert_bytes:
+            return self.read_bytes
+        idle: float = (1 - self.experts_per_token / self.experts) ** tokens
+        return self.read_bytes + self.expert_bytes * (1 - idle)
+
+    def cache_seconds(self, context_tokens: float) -> float:
+        """Return the time to read one sequence's cache at the memory's rate."""
+        return sum(layers.read_bytes(context_tokens) for layers in self.cached) / self.memory_bytes_per_second
+
+    def rank_batch(self, batch: float) -> tuple[float, float]:
+        """Return the requests of one step over all ranks of a stage, and those of one rank."""
+        group = max(1.0, batch / self.pipeline_parallel)
+        return group, max(1.0, group / self.attention_data_parallel)
+
+    def token_seconds(self, batch: float, traffic: Traffic) -> float:
+        """Return the time between two tokens of one of `batch` requests that run at once.
 
         With a pipeline the batch is dealt out to the stages, and a request waits
-        until its part has passed all of them.
+        until its part has passed all of them. Tokens are drafted by one layer, as by
+        multi-token prediction (arXiv:2412.19437, section 2.2) and EAGLE (arXiv:2401.15077).
         """
-        fitted = efficiencies()
-        part = max(1.0, batch / self.pipeline_parallel)
-        weights = self.read_bytes / self.memory_bytes_per_second
-        compute = part * self.decode_flops(context_tokens) / self.peak_flops_per_second
-        cache_bytes = sum(layers.bytes_per_token * layers.attended(context_tokens) for layers in self.cached)
-        cache = part * cache_bytes / self.memory_bytes_per_second
-        overhead = fitted.layer_seconds
-        if self.tensor_parallel > 1:
-            overhead += fitted.tensor_parallel_layer_seconds
-        return (
-            max(weights, compute)
-            + fitted.weight_read_excess * weights
-            + cache
-            + self.all_reduce_seconds(part)
-            + self._hop_seconds(part)
-            + self.layers * overhead
-        )
+        seconds = self.efficiency.decode_seconds(decode_terms(self, batch, traffic))
+        seconds += self._hop_seconds(self.rank_batch(batch)[1])
+        drafting = seconds * traffic.draft_tokens / self.layers
+        return (seconds + drafting) / traffic.tokens_per_step
 
-    def prefill_seconds(self, tokens: int, *, running: float) -> float:
-        """Return the mean time to the first token while `running` requests share the replica."""
-        fitted = efficiencies()
-        compute = self.prefill_compute_seconds(tokens) / fitted.flops_utilization
-        wait = 1 + fitted.wait * (1 - 1 / max(1.0, running))
-        # The fitted rate belongs to NVLink; nothing is slower than its link by the same factor.
-        link = self.tensor_link_bytes_per_second
-        reference = fitted.all_reduce_reference_bytes_per_second
-        slowdown = max(1.0, fitted.all_reduce * min(1.0, link / reference))
-        seconds = fitted.request_seconds + compute * wait + self.all_reduce_seconds(tokens) * slowdown
-        return seconds + self._hop_seconds(tokens)
+    def first_token_seconds(self, batch: float, traffic: Traffic) -> float:
+        """Return the mean time to the first token while `batch` requests share the replica."""
+        terms = prefill_terms(self, batch, traffic)
+        # Fitted on NVLink; nothing is slower than its link by the same factor, nor faster than the link itself.
+        link = min(1.0, self.tensor_link_bytes_per_second / REFERENCE_LINK_BYTES_PER_SECOND)
+        wire = self.all_reduce_seconds(traffic.prefill_tokens)
+        fitted = self.efficiency.prefill["all_reduce"] * link * wire
+        return self.efficiency.prefill_seconds(terms) + max(fitted, wire) + self._hop_seconds(traffic.prefill_tokens)
 
-    def interference_seconds(self, tokens: int) -> float:
-        """Return by how much prefilling one prompt delays the requests that are decoding."""
-        fitted = efficiencies()
-        compute = fitted.prefill_compute * self.prefill_compute_seconds(tokens)
-        all_reduce = fitted.prefill_all_reduce * self.all_reduce_seconds(tokens)
-        return (compute + all_reduce) / self.pipeline_parallel
+    def prompt_seconds(self, traffic: Traffic) -> float:
+        """Return how long one prompt keeps the replica from others: its terms without the overheads."""
+        terms = prefill_terms(self, 1, traffic)
+        names = ("compute_dense", "compute_mixture", "weights")
+        seconds = sum(self.efficiency.prefill[name] * terms[name] for name in names)
+        return seconds / self.pipeline_parallel
 
     def _hop_seconds(self, tokens: float) -> float:
         hops = self.pipeline_parallel - 1
         return hops * tokens * self.hop_bytes_per_token / self.stage_link_bytes_per_second
 
 
+def decode_terms(work: ReplicaWork, batch: float, traffic: Traffic) -> Mapping[str, float]:
+    """Return what a step's time is made of, each in seconds at the card's own rates or as a count.
+
+    Each running request is delayed by the prefill of the others, of which each
+    sends one in the time of its own steps. Drafted tokens are all computed.
+    """
+    context, computed = traffic.context_tokens, traffic.draft_tokens + 1
+    group, part = work.rank_batch(batch)
+    rate = work.memory_bytes_per_second
+    dense = work.read_bytes / rate
+    experts = work.weight_bytes_read(group * computed) / rate - dense
+    compute = part * computed * work.decode_flops(context) / work.peak_flops_per_second
+    steps = traffic.output_tokens / traffic.tokens_per_step
+    others = max(0.0, part - 1) / steps / work.pipeline_parallel
+    prefill = others * work.prefill_compute_seconds(traffic.prefill_tokens)
+    is_mixture = work.mixture_layers > 0
+    return {
+        "dense_weights": dense,
+        "expert_weights": experts,
+        "compute_beyond_reading": max(0.0, compute - dense - experts),
+        "cache": part * work.cache_seconds(context),
+        "all_reduce": work.all_reduce_seconds(part * computed),
+        "layers": float(work.layers),
+        "parallel_layers": float(work.layers if work.ranks_per_stage > 1 else 0),
+        "mixture_layers": float(work.mixture_layers),
+        "others_prefill_dense": 0.0 if is_mixture else prefill,
+        "others_prefill_mixture": prefill if is_mixture else 0.0,
+        "others_prefill_all_reduce": others * work.all_reduce_seconds(traffic.prefill_tokens),
+        "request_layers": part * work.layers,
+        "steps": 1.0,
+    }
+
+
+def prefill_terms(work: ReplicaWork, batch: float, traffic: Traffic) -> Mapping[str, float]:
+    """Return what the time to the first token is made of; the prompt's all-reduces apart.
+
+    `queued` are the prompts of the other requests, which come together where
+    answers are equally long; a new request waits for the step under way.
+    """
+    _, part = work.rank_batch(batch)
+    tokens = traffic.prefill_tokens
+    compute = work.prefill_compute_seconds(tokens)
+    others = part - 1
+    is_mixture = work.mixture_layers > 0
+    step = decode_terms(work, batch, traffic)
+    chunk = min(tokens, CHUNK_TOKENS)
+    return {
+        "requests": 1.0,
+        "compute_dense": 0.0 if is_mixture else compute,
+        "compute_mixture": compute if is_mixture else 0.0,
+        "queued_dense": 0.0 if is_mixture else others * compute,
+        "queued_mixture": others * compute if is_mixture else 0.0,
+        "queued_all_reduce": others * work.all_reduce_seconds(tokens),
+        "layers": float(work.layers),
+        "decode_step": work.efficiency.decode_seconds(step),
+        "weights": work.weight_bytes_read(chunk) / work.memory_bytes_per_second,
+    }
+
+
 def replica_work(
-    model: ModelSpec, settings: Settings, hardware: Hardware, stages: Sequence[Stage], *, tensor_parallel: int
+    model: ModelSpec, settings: Settings, hardware: Hardware, stages: Sequence[Stage], degrees: Degrees
 ) -> ReplicaWork:
-    """Return what a replica of these stages does for each token."""
-    gpu, pipeline_parallel = hardware.gpu, len(stages)
-    within_node = hardware.gpus_per_node
-    tensor_link = gpu.link_bytes_per_second if tensor_parallel <= within_node else gpu.nic_bytes_per_second
-    replica_in_node = tensor_parallel * pipeline_parallel <= within_node
-    stage_link = gpu.link_bytes_per_second if replica_in_node else gpu.nic_bytes_per_second
+    """Return a replica's work: weights of all stages, because a token passes them all."""
+    gpu, within_node = hardware.gpu, hardware.gpus_per_node
+    tensor = degrees.tensor_parallel
+    link = gpu.link_bytes_per_second if degrees.ranks_per_stage <= within_node else gpu.nic_bytes_per_second
+    stage_link = gpu.link_bytes_per_second if degrees.gpus <= within_node else gpu.nic_bytes_per_second
     hidden_bytes = model.hidden_size * settings.weights.dense_bytes
-    # A ring all-reduce moves each rank's message twice, less one share each way
-    # (Patarasuk & Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002).
-    ring = 2 * (tensor_parallel - 1) / tensor_parallel
+    if settings.profile.timed_as is None:
+        raise NotYetAvailable(
+            f"The speed of {settings.profile.engine} is not described yet.", pointer="/serving/engine"
+        )
     return ReplicaWork(
+        efficiency=efficiency(settings.profile.timed_as),
         read_bytes=sum(stage.read_bytes for stage in stages),
-        layer_flops_per_token=sum(_matmul_flops(block) * block.repeats for block in model.layers) / tensor_parallel,
-        head_flops_per_token=_matmul_flops(model.head) / tensor_parallel,
-        cached=tuple(_cached_layers(block, settings, tensor_parallel) for block in model.layers),
-        all_reduce_bytes_per_token=ring * ALL_REDUCES_PER_LAYER * model.num_layers * hidden_bytes,
+        expert_bytes=sum(stage.expert_bytes for stage in stages),
+        experts=max((weight.experts for block in model.layers for weight in block.weights), default=1),
+        experts_per_token=model.experts_per_token,
+        layer_flops_per_token=sum(_matmul_flops(block) * block.repeats for block in model.layers) / tensor,
+        head_flops_per_token=_matmul_flops(model.head) / tensor,
+        cached=tuple(_cached_layers(block, model.model_type, settings, tensor) for block in model.layers),
+        all_reduce_bytes_per_token=_exchanged_hidden_states(model, degrees) * hidden_bytes,
         hop_bytes_per_token=hidden_bytes,
         layers=model.num_layers,
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
+        mixture_layers=_mixture_layers(model),
+        ranks_per_stage=degrees.ranks_per_stage,
+        pipeline_parallel=degrees.pipeline_parallel,
+        attention_data_parallel=degrees.attention_data_parallel,
         peak_flops_per_second=settings.weights.peak_flops_per_second(gpu),
         memory_bytes_per_second=gpu.memory_bytes_per_second,
-        tensor_link_bytes_per_second=tensor_link,
+        tensor_link_bytes_per_second=link,
         stage_link_bytes_per_second=stage_link,
     )
+
+
+def _exchanged_hidden_states(model: ModelSpec, degrees: Degrees) -> float:
+    """Return the hidden states that one rank's token sends through all layers.
+
+    A ring all-reduce moves each rank's message twice, less one share each way
+    (Patarasuk & Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002); attention's
+    output and the feed-forward's are each summed over the ranks (arXiv:1909.08053).
+    Ranks of attention data parallelism gather all their tokens before the experts and
+    scatter the sums after (vllm/config/parallel.py, all2all_backend
+    allgather_reducescatter), a token of each for every one of its own.
+    """
+    tensor, group = degrees.tensor_parallel, degrees.ranks_per_stage
+    ring = 2 * (tensor - 1) / tensor
+    mixtures = _mixture_layers(model)
+    if degrees.attention_data_parallel == 1:
+        return ALL_REDUCES_PER_LAYER * ring * model.num_layers
+    gathered = 2 * (group - 1) / group * degrees.attention_data_parallel
+    return ring * (ALL_REDUCES_PER_LAYER * model.num_layers - mixtures) + gathered * mixtures
+
+
+def _mixture_layers(model: ModelSpec) -> int:
+    return sum(block.repeats for block in model.layers if any(weight.experts > 1 for weight in block.weights))
 
 
 def _matmul_flops(block: Block) -> float:
@@ -180,17 +264,24 @@ def _matmul_flops(block: Block) -> float:
     )
 
 
-def _cached_layers(block: Block, settings: Settings, tensor_parallel: int) -> CachedLayers:
+def _cached_layers(block: Block, model_type: str, settings: Settings, tensor_parallel: int) -> CachedLayers:
     attention = sum(
         operation.forward_flops_per_token(1)
         for operation in block.operations
         if operation.kind is OperationKind.ATTENTION
     )
     state = block.kv
+    grows = layer_bytes_per_token(state, settings.kv, tensor_parallel=tensor_parallel) if state else 0
+    dense_bytes = settings.weights.dense_bytes
+    fixed = recurrent_state_bytes(
+        block,
+        tensor_parallel=tensor_parallel,
+        activation_bytes=dense_bytes,
+        memory_bytes=settings.profile.recurrent_memory_bytes(model_type, dense_bytes),
+    )
     return CachedLayers(
         window=state.window if state else None,
-        bytes_per_token=(
-            layer_bytes_per_token(state, settings.kv, tensor_parallel=tensor_parallel) * block.repeats if state else 0
-        ),
+        bytes_per_token=grows * block.repeats,
         attention_flops_per_position=attention * block.repeats / tensor_parallel,
+        state_bytes=fixed * block.repeats,
     )

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture import KvKind
 from planners.questions import ServingQuestion
 from planners.serving.answer import KvCache, KvGroup, ServingMemory, ServingMemoryItems, StageServingMemory
+from planners.serving.budget import StageBudget, stage_budgets
+from planners.serving.degrees import Degrees
 from planners.serving.kv_cache import (
+    GROWING,
     CacheLayout,
+    CacheTerms,
     Capacity,
     cache_layout,
     capacity,
-    layer_bytes_per_token,
     usable_blocks,
 )
+from planners.serving.kv_formats import layer_bytes_per_token
 from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.memory import StageBudget, requested_bytes, stage_budget
 from planners.serving.settings import Settings
 from planners.serving.weights import Stage, replica_stages
 
 FITS, TIGHT, NO = "fits", "tight", "no"
+# More blocks than any card has; for a stage of layers that keep no cache.
+UNBOUNDED_BLOCKS = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,8 @@ class Replica:
     engine would take more of the card than is free.
     """
 
-    tensor_parallel: int
-    pipeline_parallel: int
+    degrees: Degrees
+    utilization_fraction: float
     memory: ServingMemory
     kv: KvCache
     verdict: str
@@ -44,7 +48,7 @@ class Replica:
     @property
     def gpus(self) -> int:
         """Return the GPUs of one replica."""
-        return self.tensor_parallel * self.pipeline_parallel
+        return self.degrees.gpus
 
     @property
     def fits(self) -> bool:
@@ -52,69 +56,76 @@ class Replica:
         return self.verdict != NO
 
 
-def plan_replica(
-    question: ServingQuestion, settings: Settings, *, tensor_parallel: int, pipeline_parallel: int
-) -> Replica:
+def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees) -> Replica:
     """Return the replica of these degrees; the stage with the fewest blocks decides for all."""
     model, hardware = question.model, question.hardware
-    stages = replica_stages(
-        model, settings.weights, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel
-    )
-    layout = settings_cache_layout(question, settings, tensor_parallel)
-    budgets = tuple(
-        stage_budget(
-            model,
-            settings,
-            stage,
-            total_bytes=hardware.gpu.memory_bytes,
-            tensor_parallel=tensor_parallel,
-            pipeline_parallel=pipeline_parallel,
-        )
-        for stage in stages
-    )
+    stages = replica_stages(model, settings.weights, degrees)
+    layout = settings_cache_layout(question, settings, degrees)
+    budgets = stage_budgets(model, settings, stages, degrees, total_bytes=hardware.gpu.memory_bytes)
     block_bytes = tuple(layout.stage_block_bytes(stage.layers) for stage in stages)
-    blocks = [budget.available_bytes // size for budget, size in zip(budgets, block_bytes, strict=True)]
+    blocks = [_blocks(budget.available_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)]
     binding = blocks.index(min(blocks))
     held = capacity(layout, blocks[binding], max_model_len=settings.max_model_len, profile=settings.profile)
-    memory = _memory(question, settings, budgets, block_bytes, blocks[binding], binding)
-    low_blocks = min(budget.available_low_bytes // size for budget, size in zip(budgets, block_bytes, strict=True))
+    memory = _memory(question, budgets, block_bytes, blocks[binding], binding)
+    low_blocks = min(
+        _blocks(budget.available_low_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)
+    )
     low = capacity(layout, low_blocks, max_model_len=settings.max_model_len, profile=settings.profile)
     keeps_limit = memory.claimed_bytes <= memory.limit_bytes
-    requests = usable_blocks(held.blocks, settings.profile) // layout.blocks_held(settings.request_tokens)
+    requests = _requests_held(settings, layout, held.blocks)
     fits = held.fits_one_request and keeps_limit
+    ranks = degrees.attention_data_parallel
     return Replica(
-        tensor_parallel=tensor_parallel,
-        pipeline_parallel=pipeline_parallel,
+        degrees=degrees,
+        utilization_fraction=budgets[binding].utilization_fraction,
         memory=memory,
-        kv=_kv_cache(settings, layout, budgets[binding], held, requests),
+        kv=_kv_cache(settings, layout, budgets[binding], held, requests * ranks),
         verdict=(FITS if low.fits_one_request else TIGHT) if fits else NO,
         keeps_limit=keeps_limit,
-        places=min(requests, settings.max_num_seqs),
+        places=min(requests, settings.max_num_seqs) * ranks,
         stages=stages,
     )
 
 
-def settings_cache_layout(question: ServingQuestion, settings: Settings, tensor_parallel: int) -> CacheLayout:
-    """Return the cache's layout at a tensor-parallel degree."""
+def _requests_held(settings: Settings, layout: CacheLayout, blocks: int) -> int:
+    """Return how many requests of the traffic the blocks hold at their end, by the mean of what each takes."""
+    lengths = settings.sequence_tokens
+    taken = sum(layout.blocks_held(tokens) for tokens in lengths)
+    return usable_blocks(blocks, settings.profile) * len(lengths) // taken
+
+
+def _blocks(available_bytes: int, block_bytes: int) -> int:
+    """Return the blocks of a stage; one whose layers keep no cache sets no bound."""
+    return available_bytes // block_bytes if block_bytes else UNBOUNDED_BLOCKS
+
+
+def settings_cache_layout(question: ServingQuestion, settings: Settings, degrees: Degrees) -> CacheLayout:
+    """Return the cache's layout at a replica's degrees."""
+    terms = CacheTerms(
+        model_type=question.model.model_type,
+        kv=settings.kv,
+        profile=settings.profile,
+        block_size=settings.block_size,
+        max_model_len=settings.max_model_len,
+        in_flight_tokens=settings.max_num_batched_tokens * settings.profile.overlapping_batches,
+        activation_bytes=settings.weights.dense_bytes,
+        draft_tokens=settings.traffic.draft_tokens,
+    )
     return cache_layout(
         question.model,
-        settings.kv,
-        tensor_parallel=tensor_parallel,
-        block_size=settings.block_size,
-        in_flight_tokens=settings.max_num_batched_tokens * settings.profile.overlapping_batches,
+        terms,
+        tensor_parallel=degrees.tensor_parallel,
+        context_parallel=degrees.decode_context_parallel,
     )
 
 
 def work_of(question: ServingQuestion, settings: Settings, replica: Replica) -> ReplicaWork:
     """Return what the replica does for each token."""
-    return replica_work(
-        question.model, settings, question.hardware, replica.stages, tensor_parallel=replica.tensor_parallel
-    )
+    return replica_work(question.model, settings, question.hardware, replica.stages, replica.degrees)
 
 
 def _memory(
     question: ServingQuestion,
-    settings: Settings,
     budgets: tuple[StageBudget, ...],
     block_bytes: tuple[int, ...],
     blocks: int,
@@ -122,15 +133,13 @@ def _memory(
 ) -> ServingMemory:
     stages = tuple(_stage_memory(budget, blocks * size) for budget, size in zip(budgets, block_bytes, strict=True))
     limit = question.hardware.limit_bytes
-    requested = requested_bytes(question.hardware.gpu.memory_bytes, settings.gpu_memory_utilization)
-    outside = 0 if settings.profile.cuda_graphs_in_budget else max(budget.cuda_graphs_bytes for budget in budgets)
     bound = stages[binding]
     return ServingMemory(
         peak_bytes=bound.peak_bytes,
         limit_bytes=limit,
         margin_bytes=limit - bound.peak_bytes,
-        requested_bytes=requested,
-        claimed_bytes=requested + outside,
+        requested_bytes=max(budget.requested_bytes for budget in budgets),
+        claimed_bytes=max(budget.claimed_bytes for budget in budgets),
         items=bound.items,
         stages=stages,
     )
@@ -161,7 +170,7 @@ def _kv_cache(
     held: Capacity,
     requests: int,
 ) -> KvCache:
-    growing = [bucket for bucket in layout.buckets if bucket.state.kind is KvKind.FULL_ATTENTION]
+    growing = [bucket for bucket in layout.buckets if bucket.state.kind in GROWING]
     per_layer = {id(bucket): layer_bytes_per_token(bucket.state, settings.kv) for bucket in layout.buckets}
     stage_layers = budget.stage.layers
     return KvCache(
@@ -169,9 +178,7 @@ def _kv_cache(
         available_low_bytes=budget.available_low_bytes,
         available_high_bytes=budget.available_high_bytes,
         bytes_per_token=sum(per_layer[id(bucket)] * len(bucket.layers) for bucket in growing),
-        bytes_per_token_per_gpu=sum(
-            bucket.bytes_per_token * sum(layer in stage_layers for layer in bucket.layers) for bucket in growing
-        ),
+        bytes_per_token_per_gpu=sum(bucket.bytes_per_token * bucket.layers_within(stage_layers) for bucket in growing),
         block_size=layout.block_size,
         blocks=held.blocks,
         tokens=held.tokens,
@@ -183,6 +190,7 @@ def _kv_cache(
                 layers=len(bucket.layers),
                 bytes_per_token_per_layer=per_layer[id(bucket)],
                 window=bucket.state.window,
+                state_bytes_per_layer=0 if bucket.bytes_per_token else bucket.page_bytes,
             )
             for bucket in layout.buckets
         ),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.questions import ServingQuestion
+from planners.questions import LengthDistribution, ServingQuestion
 from planners.serving.engine import EngineProfile, engine_profile
-from planners.serving.kv_cache import KvFormat, kv_format
+from planners.serving.kv_formats import KvFormat, kv_format
+from planners.serving.traffic import Traffic, mean_tokens, sample_tokens
 from planners.serving.weight_format import WeightFormat, weight_format
 
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "latency")
@@ -18,11 +19,20 @@ ASSUMED_OUTPUT_TOKENS = 1024
 # Beyond any machine's or model's; refuses absurd sizes before they are computed with.
 MOST_TOKENS = 2**31
 MOST_CONCURRENCY = 10**7
+INPUT_LENGTH, OUTPUT_LENGTH = "/serving/input_length", "/serving/output_length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the engine runs with. `concurrency` is None where the client named none."""
+    """What the engine runs with. `concurrency` is None where the client named none.
+
+    `sequence_tokens` are requests' lengths at their end, each for an equal part of them.
+
+    `gpu_memory_utilization` is the engine's own fraction under its own name
+    (mem_fraction_static, free_gpu_memory_fraction), None where it follows from the
+    layout. A batch of `graph_requests` is the largest captured in CUDA graphs, from
+    4 tensor ranks on `graph_requests_wide`; 0 where the batch limit decides.
+    """
 
     profile: EngineProfile
     weights: WeightFormat
@@ -30,11 +40,16 @@ class Settings:
     max_model_len: int
     input_tokens: int
     output_tokens: int
+    traffic: Traffic
+    sequence_tokens: tuple[int, ...]
     concurrency: int | None
-    gpu_memory_utilization: float
+    requests_per_second: float | None
+    gpu_memory_utilization: float | None
     block_size: int
     max_num_batched_tokens: int
     max_num_seqs: int
+    graph_requests: int
+    graph_requests_wide: int
     assumptions: tuple[str, ...]
 
     @property
@@ -48,6 +63,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     _check_objective(question)
     _check_card(question)
     profile = engine_profile(question.engine, question.engine_version)
+    _check_timing(question, profile)
     tier = profile.batch_tier(question.hardware.gpu)
     notes: list[str] = []
     if question.engine_version is None:
@@ -61,7 +77,9 @@ def resolve_settings(question: ServingQuestion) -> Settings:
             f"max_num_batched_tokens ({batched}) must be at least max_num_seqs ({sequences}).",
             pointer="/serving/max_num_batched_tokens",
         )
+    traffic, sequences_tokens = _requests(question, input_tokens, output_tokens, max_model_len)
     concurrency = question.concurrency
+    _check_rate(question)
     if concurrency is not None and not 1 <= concurrency <= MOST_CONCURRENCY:
         raise InvalidQuestion(f"concurrency must be 1 to {MOST_CONCURRENCY}.", pointer="/serving/concurrency")
     return Settings(
@@ -71,11 +89,16 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         max_model_len=max_model_len,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
+        traffic=traffic,
+        sequence_tokens=sequences_tokens,
         concurrency=concurrency,
+        requests_per_second=question.requests_per_second,
         gpu_memory_utilization=_utilization(question, profile),
         block_size=_block_size(question, profile),
         max_num_batched_tokens=batched,
         max_num_seqs=sequences,
+        graph_requests=tier.graph_requests,
+        graph_requests_wide=tier.graph_requests_wide,
         assumptions=tuple(notes),
     )
 
@@ -88,6 +111,24 @@ def _check_card(question: ServingQuestion) -> None:
             f"{question.hardware.gpu.name} does not compute in bf16; it has {', '.join(rates)}. Ask for weights fp16.",
             pointer="/serving/weights",
         )
+
+
+def _check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
+    """Raise `NotYetAvailable` for what takes a speed that no measurement describes."""
+    if profile.timed_as is not None:
+        return
+    if question.slo is not None:
+        raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/serving/slo")
+    if question.disaggregated is not None:
+        raise NotYetAvailable(
+            f"{profile.engine} has no pools of prefill and decode here yet.", pointer="/serving/disaggregated"
+        )
+    if question.requests_per_second is not None:
+        raise NotYetAvailable(
+            f"The speed of {profile.engine} is not described yet.", pointer="/serving/requests_per_second"
+        )
+    if question.objective == "latency":
+        raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/objective")
 
 
 def _check_objective(question: ServingQuestion) -> None:
@@ -104,8 +145,6 @@ def _check_objective(question: ServingQuestion) -> None:
     ):
         if degree is not None and degree < 1:
             raise InvalidQuestion(f"{field} must be at least 1.", pointer=f"/layout/{field}")
-        if degree is not None and degree > 1:
-            raise NotYetAvailable(f"{field} above 1 is not planned yet.", pointer=f"/layout/{field}")
     slo = question.slo
     for field, seconds in (
         ("ttft_seconds", slo.ttft_seconds if slo else None),
@@ -138,7 +177,8 @@ def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
 
 def _traffic(question: ServingQuestion, max_model_len: int, notes: list[str]) -> tuple[int, int]:
     """Return a request's input and output tokens, assumed where absent and never beyond the context."""
-    given_input, given_output = question.input_tokens, question.output_tokens
+    given_input = _given_tokens(question.input_tokens, question.input_length, "input")
+    given_output = _given_tokens(question.output_tokens, question.output_length, "output")
     for field, value in (("input_tokens", given_input), ("output_tokens", given_output)):
         if value is not None and not 1 <= value <= MOST_TOKENS:
             raise InvalidQuestion(f"{field} must be 1 to {MOST_TOKENS}.", pointer=f"/serving/{field}")
@@ -164,7 +204,56 @@ def _traffic(question: ServingQuestion, max_model_len: int, notes: list[str]) ->
     return input_tokens, output_tokens
 
 
-def _utilization(question: ServingQuestion, profile: EngineProfile) -> float:
+def _given_tokens(tokens: int | None, length: LengthDistribution | None, side: str) -> int | None:
+    """Return the tokens asked for, a distribution's mean where one is given instead."""
+    if length is None:
+        return tokens
+    if tokens is not None:
+        raise InvalidQuestion(f"Give {side}_tokens or {side}_length.", pointer=f"/serving/{side}_length")
+    return mean_tokens(length, f"/serving/{side}_length")
+
+
+def _requests(
+    question: ServingQuestion, input_tokens: int, output_tokens: int, max_model_len: int
+) -> tuple[Traffic, tuple[int, ...]]:
+    """Return the mean request, and the lengths at their end of all of them, cut at the longest context."""
+    hit_rate, draft = question.prefix_cache_hit_rate, question.speculative
+    if not 0 <= hit_rate <= 1:
+        raise InvalidQuestion(
+            f"prefix_cache_hit_rate is 0 to 1, not {hit_rate}.", pointer="/serving/prefix_cache_hit_rate"
+        )
+    if draft is not None and not (draft.tokens >= 1 and 0 <= draft.acceptance_rate <= 1):
+        raise InvalidQuestion(
+            "speculative takes at least 1 token and a rate of 0 to 1.", pointer="/serving/speculative"
+        )
+    traffic = Traffic(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_fraction=hit_rate,
+        draft_tokens=0 if draft is None else draft.tokens,
+        acceptance_fraction=0.0 if draft is None else draft.acceptance_rate,
+    )
+    inputs = (input_tokens,) if question.input_length is None else sample_tokens(question.input_length, INPUT_LENGTH)
+    outputs = (
+        (output_tokens,) if question.output_length is None else sample_tokens(question.output_length, OUTPUT_LENGTH)
+    )
+    return traffic, tuple(min(max_model_len, first + last) for first in inputs for last in outputs)
+
+
+def _check_rate(question: ServingQuestion) -> None:
+    rate = question.requests_per_second
+    if rate is None:
+        return
+    if not rate > 0:
+        raise InvalidQuestion("requests_per_second must be above 0.", pointer="/serving/requests_per_second")
+    if question.concurrency is not None:
+        raise InvalidQuestion(
+            "concurrency is a closed loop and requests_per_second an open one; give one of them.",
+            pointer="/serving/requests_per_second",
+        )
+
+
+def _utilization(question: ServingQuestion, profile: EngineProfile) -> float | None:
     value = question.gpu_memory_utilization
     if value is None:
         return profile.gpu_memory_utilization

@@ -5,25 +5,33 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planners.architecture import Block, ModelSpec, OperationKind, Part, Split, Weight
-from planners.errors import ImpossibleLayout, NotYetAvailable
+from planners.architecture import Block, KvKind, ModelSpec, OperationKind, Part, Split, Weight
+from planners.errors import ImpossibleLayout
 from planners.quantized_stacks import QuantizedStack, weight_bytes
+from planners.serving.degrees import Degrees
+from planners.serving.engine import read_table
 from planners.serving.weight_format import WeightFormat
 from planners.sharding import POLICIES, ShardLayout
 from planners.sharding.stages import last_but_one_first
-from planners.sharding.weights import checkpoint_tensor
+from planners.sharding.weights import checkpoint_tensor, expert_span, is_expert
 
 VLLM = POLICIES["vllm"]
+MATRIX = 2  # dimensions
+PADDED_STACK = "gpt-oss-mxfp4"
+EXPERT_INNER_MULTIPLE, EXPERT_HIDDEN_MULTIPLE = 128, 256
+LATENT_UP_PROJECTION = "kv_b_proj.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One pipeline stage of one rank: its layers and the bytes of its weights.
 
-    `buffer_bytes` is the rotary table every stage keeps; `read_bytes` is what one
-    decode step reads: the layers and the head, but not the embedding's rows.
+    `buffer_bytes` is the rotary table every stage keeps; `read_bytes` is what every
+    decode step reads: the layers and the head, but neither the embedding's rows nor
+    the experts, whose `expert_bytes` are read only as far as tokens are sent to them.
     """
 
     index: int
@@ -31,6 +39,7 @@ class Stage:
     weight_bytes: int
     buffer_bytes: int
     read_bytes: int
+    expert_bytes: int
     has_head: bool
 
     @property
@@ -50,15 +59,32 @@ def padded_vocabulary(size: int) -> int:
     return VLLM.vocabulary_rows(size, 1)
 
 
+def layout_obstacle(model: ModelSpec, degrees: Degrees) -> ImpossibleLayout | None:
+    """Return why the model cannot be divided so, or None."""
+    obstacle = tensor_parallel_obstacle(model, degrees.tensor_parallel)
+    if obstacle is not None:
+        return ImpossibleLayout(
+            f"tensor_parallel {degrees.tensor_parallel} is impossible: {obstacle}",
+            rule="tensor-parallel-divides",
+            pointer="/layout/tensor_parallel",
+        )
+    try:
+        for weight in (weight for block in model.layers for weight in block.weights if is_expert(weight)):
+            checkpoint_tensor(weight, degrees.shard_layout, VLLM)
+    except ImpossibleLayout as impossible:
+        return impossible
+    return None
+
+
 def tensor_parallel_obstacle(model: ModelSpec, tensor_parallel: int) -> str | None:
-    """Return why the model cannot be divided over so many ranks, or None."""
+    """Return why the weights that are no expert's cannot be divided over so many ranks, or None."""
     if model.attention_heads % tensor_parallel:
         return f"{model.attention_heads} attention heads do not divide by {tensor_parallel}."
     kv_heads = model.key_value_heads
     if kv_heads % tensor_parallel and tensor_parallel % kv_heads:
         return f"{kv_heads} key-value heads neither divide by {tensor_parallel} nor divide it."
     for weight in (weight for block in model.blocks for weight in block.weights):
-        if weight.dim is None or weight.units:
+        if weight.dim is None or weight.units or weight.sections or is_expert(weight):
             continue
         length = weight.shape[weight.dim]
         if weight.split is Split.VOCABULARY:
@@ -68,41 +94,26 @@ def tensor_parallel_obstacle(model: ModelSpec, tensor_parallel: int) -> str | No
     return None
 
 
-def check_tensor_parallel(model: ModelSpec, tensor_parallel: int) -> None:
-    """Raise `ImpossibleLayout` if the heads or matrices forbid so many ranks."""
-    obstacle = tensor_parallel_obstacle(model, tensor_parallel)
-    if obstacle is not None:
-        raise ImpossibleLayout(
-            f"tensor_parallel {tensor_parallel} is impossible: {obstacle}",
-            rule="tensor-parallel-divides",
-            pointer="/layout/tensor_parallel",
-        )
-
-
-def check_dense(model: ModelSpec) -> None:
-    """Raise `NotYetAvailable` for a model with experts."""
-    if any(weight.part is Part.EXPERT for block in model.layers for weight in block.weights):
-        raise NotYetAvailable(f"Serving of models with experts ({model.name}) is not planned yet.", pointer="/model")
-
-
-def replica_stages(
-    model: ModelSpec, fmt: WeightFormat, *, tensor_parallel: int, pipeline_parallel: int
-) -> tuple[Stage, ...]:
+def replica_stages(model: ModelSpec, fmt: WeightFormat, degrees: Degrees) -> tuple[Stage, ...]:
     """Return what one rank of each pipeline stage of a replica holds.
 
     The embedding stands on the first stage and the head on the last; a tied head
     on another stage than the embedding is a second copy.
     """
     stack = fmt.stack_of(model)
-    layer_bytes = [_block_bytes(block, fmt, stack, tensor_parallel) for block in model.layers]
-    embedding = _block_bytes(model.embedding, fmt, stack, tensor_parallel)
-    head = _block_bytes(model.head, fmt, stack, tensor_parallel)
-    table = _token_embedding_bytes(model.embedding, fmt, stack, tensor_parallel)
+    layout, pipeline_parallel = degrees.shard_layout, degrees.pipeline_parallel
+    layer_bytes = [_block_bytes(block, fmt, stack, layout) for block in model.layers]
+    expert_bytes = [_expert_bytes(block, fmt, stack, layout) for block in model.layers]
+    embedding = _block_bytes(model.embedding, fmt, stack, layout)
+    head = _block_bytes(model.head, fmt, stack, layout)
+    table = _token_embedding_bytes(model.embedding, fmt, stack, layout)
     buffer_bytes = rotary_table_bytes(model, fmt)
     stages = []
     for index, layers in enumerate(stage_layers(model.num_layers, pipeline_parallel)):
         is_first, is_last = index == 0, index == pipeline_parallel - 1
-        own = sum(size * _layers_within(block, layers) for size, block in zip(layer_bytes, model.layers, strict=True))
+        counts = [_layers_within(block, layers) for block in model.layers]
+        own = sum(size * count for size, count in zip(layer_bytes, counts, strict=True))
+        experts = sum(size * count for size, count in zip(expert_bytes, counts, strict=True))
         tied_copy = table if is_last and model.tied_head and not is_first else 0
         tied_read = table if is_last and model.tied_head else 0
         head_bytes = head if is_last else 0
@@ -112,7 +123,8 @@ def replica_stages(
                 layers=layers,
                 weight_bytes=own + (embedding if is_first else 0) + head_bytes + tied_copy,
                 buffer_bytes=buffer_bytes,
-                read_bytes=own + head_bytes + tied_read,
+                read_bytes=own - experts + head_bytes + tied_read,
+                expert_bytes=experts,
                 has_head=is_last,
             )
         )
@@ -126,33 +138,109 @@ def rotary_table_bytes(model: ModelSpec, fmt: WeightFormat) -> int:
     in the model's dtype; 0.03 GiB for Llama-3.1's 131,072 positions.
     """
     positions = model.max_position_embeddings or 0
+    fraction: float = read_table("rotary")["fraction"].get(model.model_type, 1.0)
     widths = {
-        operation.key_dim
+        int(_rotary_width(block) * fraction)
         for block in model.layers
         if any(operation.kind is OperationKind.ROTARY for operation in block.operations)
-        for operation in block.operations
-        if operation.kind is OperationKind.ATTENTION
     }
-    return sum(positions * width * fmt.dense_bytes for width in widths)
+    return sum(_table_rows(model, positions) * width * fmt.dense_bytes for width in widths)
 
 
-def local_weight_bytes(weight: Weight, fmt: WeightFormat, stack: QuantizedStack | None, tensor_parallel: int) -> int:
-    """Return one rank's bytes of a weight in the serving format, all experts of the layer counted."""
-    shape = checkpoint_tensor(weight, ShardLayout(tensor_parallel=tensor_parallel), VLLM)
+def _table_rows(model: ModelSpec, positions: int) -> int:
+    """Return the rows of all tables of one width: interpolated positions take more, beside the plain ones."""
+    scaling: Mapping[str, int] = read_table("rotary")["linear_scaling"]
+    if model.model_type in scaling and positions >= scaling["positions_from"]:
+        return positions * (scaling[model.model_type] + 1)
+    return positions
+
+
+def _rotary_width(block: Block) -> int:
+    """Return the features of a key that turn with its position: all, but of a latent's those beside the rank."""
+    if block.kv is not None and block.kv.kind is KvKind.LATENT:
+        ranks = [
+            operation.matmul_shape[0]
+            for operation in block.operations
+            if operation.matmul_shape is not None and "key_value_latent" in operation.inputs
+        ]
+        return block.kv.latent_width - max(ranks)
+    return max(operation.key_dim for operation in block.operations if operation.kind is OperationKind.ATTENTION)
+
+
+def local_weight_bytes(weight: Weight, fmt: WeightFormat, stack: QuantizedStack | None, layout: ShardLayout) -> int:
+    """Return one rank's bytes of a weight in the serving format, all its experts of the layer counted."""
+    shape = checkpoint_tensor(weight, layout, VLLM)
+    tensors = weight.tensors
+    if is_divided_vision(weight, layout.tensor_parallel):
+        return math.prod(shape) * fmt.dense_bytes // layout.tensor_parallel
+    if is_expert(weight) and not weight.is_fused:
+        first, last = expert_span(weight.experts, layout.expert_parallel, 0, VLLM)
+        tensors = last - first
     if stack is None:
-        return weight.tensors * math.prod(shape) * fmt.dense_bytes
-    return weight.tensors * weight_bytes(weight, stack, kept_bytes=fmt.dense_bytes, shape=shape)
+        return tensors * math.prod(shape) * fmt.dense_bytes
+    if stack.name == PADDED_STACK and is_expert(weight) and weight.is_linear:
+        shape = _padded_experts(weight, shape)
+    return tensors * weight_bytes(weight, stack, kept_bytes=fmt.dense_bytes, shape=shape)
 
 
-def _block_bytes(block: Block, fmt: WeightFormat, stack: QuantizedStack | None, tensor_parallel: int) -> int:
-    return sum(local_weight_bytes(weight, fmt, stack, tensor_parallel) for weight in block.weights)
+def _padded_experts(weight: Weight, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of experts in mxfp4 as their kernels want it.
+
+    Source: vllm/model_executor/layers/quantization/mxfp4.py, create_weights, for Marlin. gpt-oss-20b's logs:
+    13.72 GiB on an A100 (planned 13.69), 7.01 a rank of two H100, whose kernel lays them out otherwise (7.08).
+    """
+    if weight.dim is None:
+        return shape
+    last = len(shape) - 1
+    hidden = last if weight.dim == last - 1 else last - 1
+    halves = 2 if weight.is_fused and weight.split is Split.COLUMN else 1
+    padded = list(shape)
+    inner = shape[weight.dim] // halves
+    padded[weight.dim] = halves * -(-inner // EXPERT_INNER_MULTIPLE) * EXPERT_INNER_MULTIPLE
+    padded[hidden] = -(-shape[hidden] // EXPERT_HIDDEN_MULTIPLE) * EXPERT_HIDDEN_MULTIPLE
+    return tuple(padded)
+
+
+def is_divided_vision(weight: Weight, tensor_parallel: int) -> bool:
+    """Return whether a vision tower's weight is divided over the ranks, as its linear layers are.
+
+    Source: vllm/model_executor/models/siglip.py, pixtral.py, mllama4.py: QKVParallelLinear,
+    ColumnParallelLinear and RowParallelLinear. Mistral-Small-3.1's log at degree 2 and
+    Llama-4-Scout's at degree 4 are met so.
+    """
+    return weight.part is Part.VISION and len(weight.shape) == MATRIX and math.prod(weight.shape) % tensor_parallel == 0
+
+
+def has_vision(model: ModelSpec) -> bool:
+    """Return whether a vision tower stands before the decoder."""
+    return any(weight.part is Part.VISION for block in model.blocks for weight in block.weights)
+
+
+def _block_bytes(block: Block, fmt: WeightFormat, stack: QuantizedStack | None, layout: ShardLayout) -> int:
+    own = sum(local_weight_bytes(weight, fmt, stack, layout) for weight in block.weights)
+    return own + _absorbed_bytes(block, fmt, layout)
+
+
+def _absorbed_bytes(block: Block, fmt: WeightFormat, layout: ShardLayout) -> int:
+    """Return the second copy of a latent's up-projection, in the model's dtype, that decoding multiplies queries by.
+
+    Source: vllm/model_executor/layers/attention/mla_attention.py, process_weights_after_loading: W_UK_T, W_UV.
+    """
+    if block.kv is None or block.kv.kind is not KvKind.LATENT:
+        return 0
+    up = (weight for weight in block.weights if LATENT_UP_PROJECTION in weight.name)
+    return sum(local_weight_bytes(weight, fmt, None, layout) for weight in up)
+
+
+def _expert_bytes(block: Block, fmt: WeightFormat, stack: QuantizedStack | None, layout: ShardLayout) -> int:
+    return sum(local_weight_bytes(weight, fmt, stack, layout) for weight in block.weights if is_expert(weight))
 
 
 def _token_embedding_bytes(
-    embedding: Block, fmt: WeightFormat, stack: QuantizedStack | None, tensor_parallel: int
+    embedding: Block, fmt: WeightFormat, stack: QuantizedStack | None, layout: ShardLayout
 ) -> int:
     return sum(
-        local_weight_bytes(weight, fmt, stack, tensor_parallel)
+        local_weight_bytes(weight, fmt, stack, layout)
         for weight in embedding.weights
         if weight.split is Split.VOCABULARY
     )

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
+import planners.questions
 from planners.architecture import ModelSpec
-from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
-from planners.questions import ServiceLevel, ServingLayoutRequest, ServingQuestion
+from planners.questions import Disaggregation, ServiceLevel, ServingLayoutRequest, ServingQuestion, Speculation
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import Concurrency, Degree, Fraction, Name, Seconds, SequenceTokens, Wire, whole
@@ -49,6 +49,17 @@ class LengthDistribution(Wire):
     p99: TokenLength | None = None
     histogram: Histogram | None = None
 
+    def to_distribution(self) -> planners.questions.LengthDistribution:
+        """Return the planner's distribution."""
+        return planners.questions.LengthDistribution(
+            mean=self.mean,
+            p50=self.p50,
+            p90=self.p90,
+            p99=self.p99,
+            lengths=tuple(self.histogram.lengths) if self.histogram else (),
+            counts=tuple(self.histogram.counts) if self.histogram else (),
+        )
+
 
 class Speculative(Wire):
     """Speculative decoding: tokens drafted at once, and the part of them that is accepted."""
@@ -58,7 +69,7 @@ class Speculative(Wire):
 
 
 class Disaggregated(Wire):
-    """Prefill and decode on GPUs of their own."""
+    """Prefill and decode on GPUs of their own; numbers left away are searched."""
 
     prefill_gpus: Degree | None = None
     decode_gpus: Degree | None = None
@@ -94,17 +105,6 @@ class ServingPart(Wire):
     speculative: Speculative | None = None
     disaggregated: Disaggregated | bool | None = None
 
-    def refuse_what_is_not_there_yet(self) -> None:
-        """Raise NotYetAvailable for a field that no planner reads, so that none is silently ignored."""
-        for field in ("requests_per_second", "input_length", "output_length", "speculative"):
-            if getattr(self, field) is not None:
-                raise _not_yet(field)
-        # Nothing cached and nothing disaggregated are what the planner assumes anyway.
-        if self.prefix_cache_hit_rate:
-            raise _not_yet("prefix_cache_hit_rate")
-        if self.disaggregated is not None and self.disaggregated is not False:
-            raise _not_yet("disaggregated")
-
 
 class ServingLayoutPart(Wire):
     """The degrees that are fixed; absent ones are searched."""
@@ -135,9 +135,8 @@ class InferRequest(Wire):
         return self.model_copy(update={"serving": self.serving.model_copy(update=formats)})
 
     def to_question(self, model: ModelSpec, hardware: Hardware) -> ServingQuestion:
-        """Return the planner's question; raises NotYetAvailable for what no planner reads yet."""
+        """Return the planner's question."""
         serving = self.serving
-        serving.refuse_what_is_not_there_yet()
         return ServingQuestion(
             model=model,
             hardware=hardware,
@@ -146,7 +145,13 @@ class InferRequest(Wire):
             max_model_len=serving.max_model_len,
             input_tokens=serving.input_tokens,
             output_tokens=serving.output_tokens,
+            input_length=_distribution(serving.input_length),
+            output_length=_distribution(serving.output_length),
             concurrency=serving.concurrency,
+            requests_per_second=serving.requests_per_second,
+            prefix_cache_hit_rate=serving.prefix_cache_hit_rate or 0.0,
+            speculative=None if serving.speculative is None else Speculation(**serving.speculative.model_dump()),
+            disaggregated=_disaggregation(serving.disaggregated),
             engine=serving.engine,
             engine_version=serving.engine_version,
             gpu_memory_utilization=serving.gpu_memory_utilization,
@@ -159,7 +164,11 @@ class InferRequest(Wire):
         )
 
 
-def _not_yet(field: str) -> NotYetAvailable:
-    return NotYetAvailable(
-        f"'{field}' is not taken into account yet; leave it away to plan without it.", pointer=f"/serving/{field}"
-    )
+def _distribution(length: LengthDistribution | None) -> planners.questions.LengthDistribution | None:
+    return None if length is None else length.to_distribution()
+
+
+def _disaggregation(asked: Disaggregated | bool | None) -> Disaggregation | None:
+    if asked is None or asked is False:
+        return None
+    return Disaggregation() if asked is True else Disaggregation(**asked.model_dump())

@@ -182,7 +182,7 @@ async def test_an_address_with_a_character_that_is_none(client: httpx.AsyncClien
     [
         (infer(hardware={"fleet": [{"gpu": "h100"}]}), "/hardware/fleet"),
         (train(validate="device"), "/validate"),
-        (infer(serving={"speculative": {"tokens": 3, "acceptance_rate": 0.5}}), "/serving/speculative"),
+        (infer(objective="latency", serving={"engine": "transformers"}), "/objective"),
     ],
 )
 async def test_what_is_not_there_yet_is_said_to_be_missing(client: httpx.AsyncClient, body: Any, pointer: str):

@@ -9,11 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.architecture import ModelSpec
-from planners.errors import NotYetAvailable
 from planners.inference import plan_serving
-from planners.questions import ServiceLevel
-from tests.planners.serving.factories import GIB, GPT2, H100, LLAMA_70B, QWEN2_0_5B, hardware, hybrid, model, question
+from planners.questions import LengthDistribution, ServiceLevel, Speculation
+from tests.planners.serving.factories import (
+    GIB,
+    GPT2,
+    H100,
+    LLAMA_70B,
+    MIXTRAL,
+    QWEN2_0_5B,
+    hardware,
+    hybrid,
+    model,
+    question,
+)
 
 
 def test_the_parts_of_every_stage_add_up_to_its_peak():
@@ -147,16 +156,12 @@ def test_the_same_question_has_the_same_answer():
     assert plan_serving(question(gpus=8)) == plan_serving(question(gpus=8))
 
 
-def test_models_with_experts_are_not_planned_yet():
-    spec = model()
-    layer = spec.layers[0]
-    weights = tuple(
-        dataclasses.replace(weight, part=type(weight.part).EXPERT) if "mlp" in weight.name else weight
-        for weight in layer.weights
-    )
-    moe: ModelSpec = dataclasses.replace(spec, layers=(dataclasses.replace(layer, weights=weights),))
-    with pytest.raises(NotYetAvailable, match="experts"):
-        plan_serving(question(moe))
+def test_a_mixture_is_planned_with_experts_dealt_out_over_attention_ranks():
+    layout = {"tensor_parallel": 1, "attention_data_parallel": 4, "expert_parallel": 4, "data_parallel": 1}
+    answer = plan_serving(question(model(MIXTRAL), gpus=4, layout=layout))
+    assert answer.plan.layout.gpus == 4
+    assert answer.plan.layout.expert_parallel == 4
+    assert "attention data parallel 4, expert parallel 4" in answer.summary
 
 
 @pytest.mark.parametrize("config", [GPT2, QWEN2_0_5B])
@@ -198,3 +203,40 @@ def test_the_budget_never_exceeds_the_claim(utilization, kv):
     memory = plan_serving(question(gpu_memory_utilization=utilization, kv_cache=kv)).plan.memory
     assert memory.peak_bytes - memory.items.cuda_graphs <= memory.requested_bytes
     assert not math.isnan(memory.margin_bytes)
+
+
+def test_a_request_rate_is_answered_with_tails():
+    answer = plan_serving(question(requests_per_second=2.0))
+    performance = answer.plan.performance
+    assert answer.meets_concurrency
+    assert performance.requests_per_second == pytest.approx(2)
+    assert performance.ttft_p99_seconds > performance.ttft_seconds
+    assert performance.tpot_p99_seconds >= performance.tpot_seconds
+    assert any("M/D/1" in note for note in answer.assumptions)
+
+
+def test_a_rate_beyond_the_replicas_is_not_met_and_says_so():
+    answer = plan_serving(question(requests_per_second=10**6))
+    assert answer.meets_concurrency is False
+    assert answer.plan.performance.ttft_p99_seconds is None
+    assert any("outrun" in note for note in answer.assumptions)
+
+
+def test_long_and_short_requests_are_held_by_what_they_take_on_average():
+    # All but one in a thousand prompts are of 512 tokens, answers of 512: 64 blocks of 16.
+    length = LengthDistribution(lengths=(512, 7680), counts=(1, 0.001))
+    short = plan_serving(question(input_length=length, output_tokens=512)).plan.kv
+    assert short.requests_held == short.blocks // 64
+
+
+def test_drafts_and_cached_prefixes_are_named_among_the_assumptions():
+    answer = plan_serving(question(speculative=Speculation(tokens=2, acceptance_rate=0.7), prefix_cache_hit_rate=0.5))
+    notes = " ".join(answer.assumptions)
+    assert "drafted by one layer" in notes
+    assert "Cached prompt tokens" in notes
+
+
+def test_the_bands_enclose_the_estimates():
+    performance = plan_serving(question()).plan.performance
+    assert performance.ttft_low_seconds < performance.ttft_seconds < performance.ttft_high_seconds
+    assert performance.tpot_low_seconds < performance.tpot_seconds < performance.tpot_high_seconds

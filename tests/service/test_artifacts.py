@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from typing import Any
 
 import pytest
 
@@ -67,8 +68,40 @@ def test_vllm_is_given_every_setting_of_the_plan():
     }
 
 
-@pytest.mark.parametrize("change", [{"weights": "int4"}, {"kv_cache": "int8"}, {"engine": "sglang"}])
-def test_what_vllm_has_no_option_for_has_no_command(change: dict[str, str]):
+def sglang_plan(**changes: Any) -> ServingPlan:
+    plan = serving_plan()
+    return dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, engine="sglang", **changes))
+
+
+def test_sglang_counts_attention_ranks_among_its_tensor_ranks():
+    plan = sglang_plan(kv_cache="fp8")
+    layout = dataclasses.replace(plan.layout, tensor_parallel=2, attention_data_parallel=4, expert_parallel=8)
+    command = serving_artifacts("org/name", dataclasses.replace(plan, layout=layout))["sglang"]
+    assert command.startswith("python -m sglang.launch_server --model-path org/name --dtype bfloat16 ")
+    assert "--kv-cache-dtype fp8_e4m3 --tp-size 8 --dp-size 4 --ep-size 8 --enable-dp-attention" in command
+    assert f"--mem-fraction-static {plan.settings.gpu_memory_utilization}" in command
+
+
+def test_tensorrt_llm_is_given_what_it_has_an_option_for():
+    plan = serving_plan()
+    other = dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, engine="tensorrt-llm"))
+    command = serving_artifacts("org/name", other)["trtllm-serve"]
+    assert command.startswith("trtllm-serve org/name --backend pytorch --max_seq_len 1024 ")
+    attention = dataclasses.replace(other, layout=dataclasses.replace(other.layout, attention_data_parallel=2))
+    assert serving_artifacts("org/name", attention) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": "int4"},
+        {"kv_cache": "int8"},
+        {"engine": "transformers"},
+        {"engine": "sglang", "weights": "int4"},
+        {"engine": "tensorrt-llm", "weights": "fp8"},
+    ],
+)
+def test_what_a_program_has_no_option_for_has_no_command(change: dict[str, str]):
     plan = serving_plan()
     other = dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, **change))
     assert serving_artifacts("org/name", other) == {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, NotYetAvailable, UnknownGpu
+from planners.errors import InvalidQuestion, UnknownGpu
 from planners.huggingface import describe_config
 from planners.questions import LayoutRequest, NamedLayout, Recompute
 from service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
@@ -165,27 +165,32 @@ def test_what_the_method_or_the_objective_leaves_unread_is_refused(changes: dict
 
 
 @pytest.mark.parametrize(
-    ("serving", "pointer"),
-    [
-        ({"requests_per_second": 3.0}, "/serving/requests_per_second"),
-        ({"input_length": {"mean": 100}}, "/serving/input_length"),
-        ({"output_length": {"p50": 100}}, "/serving/output_length"),
-        ({"speculative": {"tokens": 4, "acceptance_rate": 0.7}}, "/serving/speculative"),
-        ({"prefix_cache_hit_rate": 0.5}, "/serving/prefix_cache_hit_rate"),
-        ({"disaggregated": True}, "/serving/disaggregated"),
-        ({"disaggregated": {"prefill_gpus": 2}}, "/serving/disaggregated"),
-    ],
+    ("asked", "pools"),
+    [(None, None), (False, None), (True, (None, None)), ({"prefill_gpus": 2}, (2, None))],
 )
-def test_what_no_planner_reads_is_said_to_be_missing_and_never_ignored(serving: dict[str, Any], pointer: str):
+def test_pools_of_prefill_and_decode_reach_the_planner(asked: Any, pools: Any):
+    request = InferRequest.model_validate(infer(serving={"disaggregated": asked}))
+    question = request.to_question(describe_config(TINY_CONFIG, name="tiny"), resolve_hardware(hardware(), catalogue()))
+    found = question.disaggregated
+    assert (found and (found.prefill_gpus, found.decode_gpus)) == pools
+
+
+def test_traffic_reaches_the_planner_as_it_was_asked():
+    histogram = {"lengths": [100, 1000], "counts": [3, 1]}
+    serving = {
+        "requests_per_second": 3.0,
+        "input_length": {"histogram": histogram},
+        "output_length": {"mean": 50, "p90": 100},
+        "speculative": {"tokens": 4, "acceptance_rate": 0.7},
+        "prefix_cache_hit_rate": 0.5,
+    }
     request = InferRequest.model_validate(infer(serving=serving))
-    with pytest.raises(NotYetAvailable) as refusal:
-        request.serving.refuse_what_is_not_there_yet()
-    assert refusal.value.pointer == pointer
-
-
-def test_nothing_cached_and_nothing_disaggregated_are_what_is_planned_anyway():
-    request = InferRequest.model_validate(infer(serving={"prefix_cache_hit_rate": 0, "disaggregated": False}))
-    request.serving.refuse_what_is_not_there_yet()
+    asked = request.to_question(describe_config(TINY_CONFIG, name="tiny"), resolve_hardware(hardware(), catalogue()))
+    assert asked.requests_per_second == 3.0
+    assert (asked.input_length.lengths, asked.input_length.counts) == ((100, 1000), (3, 1))
+    assert (asked.output_length.mean, asked.output_length.p90) == (50, 100)
+    assert (asked.speculative.tokens, asked.speculative.acceptance_rate) == (4, 0.7)
+    assert asked.prefix_cache_hit_rate == 0.5
 
 
 def test_without_a_number_the_fewest_gpus_are_sought():

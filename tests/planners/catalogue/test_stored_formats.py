@@ -8,7 +8,7 @@ import pytest
 
 from planners.catalogue import catalogue
 from planners.huggingface.stored_formats import StoredFormats
-from planners.serving.kv_cache import KV_FORMATS
+from planners.serving.kv_formats import KV_FORMATS
 from planners.serving.weight_format import WEIGHT_FORMATS
 
 # What re-uploads call their formats.

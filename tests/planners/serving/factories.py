@@ -56,6 +56,10 @@ QWEN2_0_5B = {
     "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "tie_word_embeddings": True,
     "max_position_embeddings": 32768,
 }  # fmt: skip
+MIXTRAL = {
+    **LLAMA_8B, "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+    "max_position_embeddings": 32768,
+}  # fmt: skip
 GPT2 = {
     "model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024,
 }  # fmt: skip

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.serving.engine import TokensWording, engine_profile, minor_version, read_table
+from planners.errors import InvalidQuestion
+from planners.serving.engine import KNOWN_ENGINES, TokensWording, engine_profile, minor_version, read_table
 from tests.planners.serving.factories import GIB, H100
 
 
@@ -82,11 +82,11 @@ def test_an_unknown_engine_is_refused_with_the_known_ones():
     assert caught.value.pointer == "/serving/engine"
 
 
-@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers"])
-def test_an_engine_without_a_data_file_says_so(engine):
-    with pytest.raises(NotYetAvailable, match=engine) as caught:
-        engine_profile(engine, None)
-    assert caught.value.pointer == "/serving/engine"
+@pytest.mark.parametrize("engine", KNOWN_ENGINES)
+def test_every_engines_newest_version_has_a_source(engine):
+    profile = engine_profile(engine, None)
+    assert all(profile.sources)
+    assert profile.version == read_table(engine)["versions"][-1]
 
 
 def test_every_revision_names_its_source_and_a_known_version():

@@ -12,29 +12,34 @@ from planners.architecture import KvKind
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.serving.engine import engine_profile
 from planners.serving.kv_cache import (
-    KV_FORMATS,
     CacheLayout,
+    CacheTerms,
     cache_layout,
     capacity,
     group_size,
-    kv_format,
-    layer_bytes_per_token,
     usable_blocks,
 )
+from planners.serving.kv_formats import KV_FORMATS, kv_format, layer_bytes_per_token
 from tests.planners.serving.factories import GIB, LLAMA_7B, LLAMA_70B, hybrid, model
 
 V19 = engine_profile("vllm", "0.19")
 NEWEST = engine_profile("vllm", None)
 
 
-def layout_of(spec=None, *, kv="bf16", tensor_parallel=1, in_flight_tokens=8192) -> CacheLayout:
-    return cache_layout(
-        spec or model(),
-        KV_FORMATS[kv],
-        tensor_parallel=tensor_parallel,
+def layout_of(
+    spec=None, *, kv="bf16", tensor_parallel=1, in_flight_tokens=8192, profile=V19, length=8192, **degrees
+) -> CacheLayout:
+    spec = spec or model()
+    terms = CacheTerms(
+        model_type=spec.model_type,
+        kv=KV_FORMATS[kv],
+        profile=profile,
         block_size=16,
+        max_model_len=length,
         in_flight_tokens=in_flight_tokens,
+        activation_bytes=2,
     )
+    return cache_layout(spec, terms, tensor_parallel=tensor_parallel, **degrees)
 
 
 def whole_model_bytes_per_token(spec, kv="bf16") -> int:
@@ -164,25 +169,54 @@ def test_a_format_the_version_lacks_is_refused_with_the_allowed_ones(version, na
     assert caught.value.pointer == "/serving/kv_cache"
 
 
-def test_state_other_than_attention_is_not_sized_yet():
+def test_a_model_without_any_cache_is_not_planned_yet():
     spec = model()
     block = dataclasses.replace(spec.layers[0], kv=None)
-    with pytest.raises(NotYetAvailable, match="none"):
+    with pytest.raises(NotYetAvailable, match="keeps no cache"):
         layout_of(dataclasses.replace(spec, layers=(block,)))
 
 
-def test_layers_whose_pages_differ_are_not_sized_yet():
+def half_as_wide_windows(heads=4):
+    """Return 2 full and 2 sliding layers, the sliding ones with fewer heads."""
     spec = hybrid(full=2, sliding=2, window=64)
-    odd = dataclasses.replace(spec.layers[1], kv=dataclasses.replace(spec.layers[1].kv, heads=4))
-    with pytest.raises(NotYetAvailable, match="2048, 4096"):
-        layout_of(dataclasses.replace(spec, layers=(spec.layers[0], odd)))
+    narrow = dataclasses.replace(spec.layers[1], kv=dataclasses.replace(spec.layers[1].kv, heads=heads))
+    return dataclasses.replace(spec, layers=(spec.layers[0], narrow))
+
+
+def test_narrow_layers_hold_more_tokens_in_a_block_of_the_same_bytes():
+    # 8 heads x 256 x 2 bytes x 16 tokens = 64 KiB; 4 heads fill it with 32 tokens.
+    full, sliding = layout_of(half_as_wide_windows()).buckets
+    assert (full.page_bytes, sliding.page_bytes) == (65536, 65536)
+    assert (full.block_size, sliding.block_size) == (16, 32)
+
+
+def test_versions_before_0_12_refuse_pages_of_two_sizes():
+    with pytest.raises(NotYetAvailable, match="32768 and 65536"):
+        layout_of(half_as_wide_windows(), profile=engine_profile("vllm", "0.11"))
+    assert layout_of(half_as_wide_windows(), profile=engine_profile("vllm", "0.12")).groups == 2
+
+
+def test_pages_that_do_not_divide_one_another_are_refused():
+    with pytest.raises(NotYetAvailable, match="24576 and 65536"):
+        layout_of(half_as_wide_windows(heads=3))
+
+
+def test_full_attention_layers_of_unlike_widths_share_one_group():
+    # 2 layers of 64 KiB and 2 of 32 KiB: 192 KiB a block of 16 tokens of all four.
+    spec = model(num_hidden_layers=4)
+    narrow = dataclasses.replace(spec.layers[0], layers=(2, 3), kv=dataclasses.replace(spec.layers[0].kv, heads=4))
+    layout = layout_of(dataclasses.replace(spec, layers=(dataclasses.replace(spec.layers[0], layers=(0, 1)), narrow)))
+    assert (layout.groups, layout.padding_layers) == (1, 0)
+    assert layout.stage_block_bytes(range(4)) == 192 * 1024
+    assert layout.stage_block_bytes(range(1, 3)) == 96 * 1024
+    assert (layout.blocks_per_request(33), layout.blocks_held(33)) == (3, 3)
 
 
 def test_a_stage_pays_for_the_most_layers_any_group_has_there():
     # Groups interleave: sliding layers 2, 4 and 3, 5 make two groups; the first stage holds 0-2.
     layout = layout_of(hybrid(full=2, sliding=4, window=64))
-    assert layout.stage_block_bytes(range(3)) == 2 * layout.page_bytes
-    assert layout.stage_block_bytes(range(3, 6)) == 2 * layout.page_bytes
+    assert layout.stage_block_bytes(range(3)) == 2 * layout.buckets[0].page_bytes
+    assert layout.stage_block_bytes(range(3, 6)) == 2 * layout.buckets[0].page_bytes
     assert {bucket.state.kind for bucket in layout.buckets} == {KvKind.FULL_ATTENTION, KvKind.SLIDING_WINDOW}
 
 

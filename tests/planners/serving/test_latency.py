@@ -6,17 +6,28 @@ import dataclasses
 
 import pytest
 
-from planners.serving.latency import ReplicaWork, efficiencies
+from planners.errors import NotYetAvailable
+from planners.serving.degrees import Degrees
+from planners.serving.efficiency import efficiency
+from planners.serving.latency import ReplicaWork, decode_terms, prefill_terms, replica_work
 from planners.serving.replica import plan_replica, work_of
 from planners.serving.settings import resolve_settings
-from tests.planners.serving.factories import GPT2, LLAMA_7B, hardware, hybrid, model, question
+from planners.serving.traffic import Traffic
+from tests.planners.serving.factories import GPT2, LLAMA_7B, MIXTRAL, hardware, hybrid, model, question
 
 
 def work_at(*, tensor_parallel=1, pipeline_parallel=1, spec=None, **changes) -> ReplicaWork:
     asked = question(spec, gpus=tensor_parallel * pipeline_parallel, **changes)
     settings = resolve_settings(asked)
-    replica = plan_replica(asked, settings, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel)
+    replica = plan_replica(
+        asked, settings, Degrees(tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel)
+    )
     return work_of(asked, settings, replica)
+
+
+def step_of(work: ReplicaWork, batch: float, *, context: int = 1000) -> float:
+    """Return a token's time without others' prompts: answers are long and the prompt is one token."""
+    return work.token_seconds(batch, Traffic(input_tokens=1, output_tokens=2 * context))
 
 
 def test_a_generated_token_costs_two_operations_a_parameter():
@@ -49,16 +60,48 @@ def test_a_prompt_needs_logits_of_its_last_token_only():
 
 
 def test_one_requests_step_reads_the_weights_and_its_cache():
-    # 15.01 GB at 3.35 TB/s x 1.2126, 1,000 tokens x 131,072 B, 32 layers x 39.42 us.
+    # 1,001 tokens x 131,072 B at 3.35 TB/s; one request is never delayed by another's prompt.
     work = work_at()
-    seconds = work.read_bytes / 3.35e12 * 1.2126 + 1000 * 131_072 / 3.35e12 + 32 * 39.42e-6
-    assert work.decode_step_seconds(1, 1000) == pytest.approx(seconds)
+    terms = decode_terms(work, 1, Traffic(input_tokens=1, output_tokens=2000))
+    assert terms["dense_weights"] == work.read_bytes / 3.35e12
+    assert terms["cache"] == pytest.approx(1001 * 131_072 / 3.35e12)
+    assert (terms["layers"], terms["parallel_layers"], terms["expert_weights"]) == (32, 0, 0)
+    assert terms["others_prefill_dense"] == 0
+
+
+def test_a_token_takes_its_terms_weighed():
+    work = work_at()
+    weights = efficiency("vllm").decode
+    terms = decode_terms(work, 8, Traffic(input_tokens=512, output_tokens=128))
+    assert set(terms) == set(weights)
+    expected = sum(weights[name] * term for name, term in terms.items())
+    assert work.token_seconds(8, Traffic(input_tokens=512, output_tokens=128)) == pytest.approx(expected)
+
+
+def test_a_step_reads_the_experts_its_tokens_are_sent_to():
+    # Mixtral sends each token to 2 of 8: one touches 1/4, two 1 - (3/4)^2 = 7/16.
+    work = work_at(spec=model(MIXTRAL), weights="fp8")
+    read = [work.weight_bytes_read(tokens) - work.read_bytes for tokens in (1, 2, 10**6)]
+    assert read == pytest.approx([work.expert_bytes / 4, work.expert_bytes * 7 / 16, work.expert_bytes])
+
+
+def test_attention_ranks_gather_tokens_for_the_experts_alone():
+    # 4 ranks of one tensor each: 2 x 3/4 of 4 ranks' tokens through 32 layers; no other all-reduce.
+    asked = question(model(MIXTRAL), gpus=4, weights="fp8")
+    settings = resolve_settings(asked)
+    replica = plan_replica(asked, settings, Degrees(attention_data_parallel=4, expert_parallel=4))
+    assert work_of(asked, settings, replica).all_reduce_bytes_per_token == 6 * 32 * 4096 * 2
+
+
+def test_a_recurrent_state_is_read_and_written():
+    work = work_at()
+    layers = dataclasses.replace(work.cached[0], bytes_per_token=0, state_bytes=1000)
+    assert layers.read_bytes(10**6) == 2000
 
 
 def test_a_large_batch_is_bound_by_the_matrix_units():
     work = work_at()
-    step = work.decode_step_seconds(10**5, 0)
-    assert step > 10**5 * work.decode_flops(0) / work.peak_flops_per_second
+    assert step_of(work, 10**5) > 10**5 * work.decode_flops(0) / work.peak_flops_per_second
 
 
 def test_tensor_parallelism_halves_the_reading_and_adds_all_reduces():
@@ -70,9 +113,9 @@ def test_tensor_parallelism_halves_the_reading_and_adds_all_reduces():
 
 def test_a_pipeline_passes_its_hidden_states_on():
     one, two = work_at(), work_at(pipeline_parallel=2)
-    assert two.decode_step_seconds(1, 0) > one.decode_step_seconds(1, 0)
+    assert step_of(two, 1) > step_of(one, 1)
     # Half the batch a stage: two stages serve 64 requests' cache as fast as one serves 32.
-    assert two.decode_step_seconds(64, 4096) < one.decode_step_seconds(64, 4096)
+    assert step_of(two, 64, context=4096) < step_of(one, 64, context=4096)
 
 
 def test_ranks_on_several_nodes_talk_over_the_network():
@@ -83,32 +126,51 @@ def test_ranks_on_several_nodes_talk_over_the_network():
     assert (stages.tensor_link_bytes_per_second, stages.stage_link_bytes_per_second) == (450e9, 50e9)
 
 
-def test_the_first_token_waits_behind_others():
+def test_the_first_token_takes_its_terms_weighed():
     work = work_at()
-    alone, among = work.prefill_seconds(1024, running=1), work.prefill_seconds(1024, running=64)
-    compute = work.prefill_compute_seconds(1024) / 0.45
-    assert alone == pytest.approx(0.03765 + compute)
-    assert among - alone == pytest.approx(0.488 * compute * 63 / 64)
+    weights = efficiency("vllm").prefill
+    terms = prefill_terms(work, 64, Traffic(input_tokens=1024, output_tokens=128))
+    assert {*terms, "all_reduce"} == set(weights)
+    assert terms["queued_dense"] == 63 * work.prefill_compute_seconds(1024)
+    expected = sum(weights[name] * term for name, term in terms.items())
+    assert work.first_token_seconds(64, Traffic(input_tokens=1024, output_tokens=128)) == pytest.approx(expected)
 
 
 def test_a_slow_link_is_never_slower_than_its_own_rate():
+    # PCIe at 32 GB/s: 32/450 of the weight fitted on NVLink is below 1.
     gpu = dataclasses.replace(hardware().gpu, link_bytes_per_second=32e9)
     work = work_at(tensor_parallel=2, hardware=hardware(2, gpu=gpu))
-    compute = work.prefill_compute_seconds(1024) / 0.45
-    assert work.prefill_seconds(1024, running=1) == pytest.approx(0.03765 + compute + work.all_reduce_seconds(1024))
+    terms = prefill_terms(work, 1, Traffic(input_tokens=1024, output_tokens=128))
+    expected = work.efficiency.prefill_seconds(terms) + work.all_reduce_seconds(1024)
+    assert work.first_token_seconds(1, Traffic(input_tokens=1024, output_tokens=128)) == pytest.approx(expected)
+
+
+def test_an_engine_whose_speed_is_not_described_has_no_work():
+    asked = question(engine="transformers", engine_version=None)
+    settings = resolve_settings(asked)
+    replica = plan_replica(asked, settings, Degrees())
+    with pytest.raises(NotYetAvailable, match="speed of transformers"):
+        replica_work(asked.model, settings, asked.hardware, replica.stages, Degrees())
 
 
 def test_fp8_weights_read_faster_and_multiply_faster():
     half, whole = work_at(weights="fp8"), work_at()
     assert half.peak_flops_per_second == pytest.approx(2 * whole.peak_flops_per_second, rel=0.001)
-    assert half.decode_step_seconds(1, 1000) < whole.decode_step_seconds(1, 1000)
+    assert step_of(half, 1) < step_of(whole, 1)
 
 
-def test_prefilling_others_costs_less_than_their_time_alone():
+def test_each_other_request_prefills_once_in_a_requests_answer():
     work = work_at()
-    assert work.interference_seconds(1024) == pytest.approx(
-        efficiencies().prefill_compute * work.prefill_compute_seconds(1024)
-    )
+    terms = decode_terms(work, 5, Traffic(input_tokens=1024, output_tokens=100))
+    assert terms["others_prefill_dense"] == pytest.approx(4 / 100 * work.prefill_compute_seconds(1024))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_every_timed_engine_reads_no_faster_than_the_memory(engine):
+    fitted = efficiency(engine)
+    assert fitted.decode["dense_weights"] >= 1
+    assert fitted.token_band.low < 1 < fitted.token_band.high
+    assert fitted.first_token_band.low < 1 < fitted.first_token_band.high
 
 
 def test_a_tied_gpt2_has_work_for_its_head():

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import pytest
 
+from planners.catalogue import catalogue
+from planners.huggingface import describe_config
+from planners.serving.budget import requested_bytes, stage_budgets
+from planners.serving.degrees import Degrees
 from planners.serving.engine import engine_profile
 from planners.serving.memory import (
     activation_bytes,
     captured_sizes,
     cuda_graph_bytes,
+    expert_workspace_bytes,
     non_torch_bytes,
-    requested_bytes,
-    stage_budget,
 )
 from planners.serving.settings import resolve_settings
 from planners.serving.weights import replica_stages
-from tests.planners.serving.factories import GIB, H100, model, question
+from tests.planners.serving.factories import GIB, H100, MIXTRAL, model, question
 
 
 def budget_of(**changes):
     asked = question(**changes)
     settings = resolve_settings(asked)
-    (stage,) = replica_stages(asked.model, settings.weights, tensor_parallel=1, pipeline_parallel=1)
-    return stage_budget(
-        asked.model, settings, stage, total_bytes=H100.memory_bytes, tensor_parallel=1, pipeline_parallel=1
-    )
+    (stage,) = replica_stages(asked.model, settings.weights, Degrees())
+    (budget,) = stage_budgets(asked.model, settings, [stage], Degrees(), total_bytes=H100.memory_bytes)
+    return budget
 
 
 def activations(*, has_head=True, pipeline_parallel=1, spec=None, **changes):
@@ -32,9 +34,8 @@ def activations(*, has_head=True, pipeline_parallel=1, spec=None, **changes):
     return activation_bytes(
         asked.model,
         resolve_settings(asked),
+        Degrees(pipeline_parallel=pipeline_parallel),
         has_head=has_head,
-        tensor_parallel=1,
-        pipeline_parallel=pipeline_parallel,
     )
 
 
@@ -76,7 +77,7 @@ def test_graphs_grow_with_the_layers_and_the_sizes():
 def test_communicators_take_two_gib_with_tensor_parallelism():
     profile = engine_profile("vllm", "0.19")
     sizes = [
-        non_torch_bytes(profile, tensor_parallel=tensor, pipeline_parallel=pipeline) / GIB
+        non_torch_bytes(profile, Degrees(tensor_parallel=tensor, pipeline_parallel=pipeline)) / GIB
         for tensor, pipeline in ((1, 1), (1, 2), (2, 1), (2, 2))
     ]
     assert sizes == pytest.approx([0.25, 0.07, 2.10, 2.10])
@@ -108,3 +109,27 @@ def test_the_band_encloses_the_estimate_and_is_never_negative():
 def test_a_model_in_fp32_gathers_wider_logits():
     # Logged for Llama-3.1-8B in float32: 2.21 GiB.
     assert activations(weights="fp32", spec=model()) / GIB == pytest.approx(2.21, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [("Qwen/Qwen3-30B-A3B", 2.68), ("Qwen/Qwen1.5-MoE-A2.7B", 2.47), ("deepseek-ai/DeepSeek-V2-Lite", 1.93)],
+)
+def test_a_mixtures_logged_peak_holds_its_experts_buffers(name, gib):
+    spec = describe_config(catalogue().model(name).config, name=name)
+    assert activations(spec=spec) / GIB == pytest.approx(gib, abs=0.011)
+
+
+def test_experts_buffers_hold_a_row_for_each_expert_of_each_token():
+    # 8,192 tokens x 2 experts x (14,336 + 28,672) x 2 bytes; on 8 ranks (4,096 + 4,096).
+    asked = question(model(MIXTRAL))
+    settings = resolve_settings(asked)
+    assert expert_workspace_bytes(asked.model, settings, Degrees()) == 8192 * 2 * (14336 + 28672) * 2
+    assert expert_workspace_bytes(asked.model, settings, Degrees(tensor_parallel=8)) == 8192 * 2 * 8192 * 2
+    gathered = expert_workspace_bytes(asked.model, settings, Degrees(attention_data_parallel=4, expert_parallel=4))
+    assert gathered == 4 * 8192 * 2 * (14336 + 28672) * 2
+
+
+def test_the_kernels_for_mxfp4_keep_no_buffers():
+    asked = question(model(MIXTRAL), weights="mxfp4")
+    assert expert_workspace_bytes(asked.model, resolve_settings(asked), Degrees()) == 0

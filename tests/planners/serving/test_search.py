@@ -8,7 +8,7 @@ from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.questions import ServiceLevel
 from planners.serving.search import search_layouts
 from planners.serving.settings import resolve_settings
-from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
+from tests.planners.serving.factories import LLAMA_70B, MIXTRAL, hardware, model, question
 
 
 def found(*args, **changes):
@@ -17,7 +17,7 @@ def found(*args, **changes):
 
 
 def degrees(candidate):
-    return candidate.replica.tensor_parallel, candidate.replica.pipeline_parallel, candidate.replicas
+    return candidate.replica.degrees.tensor_parallel, candidate.replica.degrees.pipeline_parallel, candidate.replicas
 
 
 def test_a_fixed_layout_is_the_only_candidate():
@@ -158,4 +158,32 @@ def test_gpus_are_at_least_one_and_a_range_runs_upwards(gpus):
 
 def test_tensor_parallelism_is_searched_within_a_node_only():
     result = found(hardware=hardware(8, gpus_per_node=4))
-    assert max(candidate.replica.tensor_parallel for candidate in result.candidates) == 4
+    assert max(candidate.replica.degrees.tensor_parallel for candidate in result.candidates) == 4
+
+
+def test_where_nothing_has_a_cache_the_closest_needs_least_of_a_gpu():
+    # 141 GB of weights fit 2 H100 not at all at 1 % of the card: both divide them over all GPUs.
+    best = found(model(LLAMA_70B), gpus=2, gpu_memory_utilization=0.01).candidates[0]
+    assert best.replica.gpus == 2
+    assert not best.replica.fits
+
+
+def test_experts_and_attention_ranks_are_searched_for_mixtures_alone():
+    dense = {candidate.replica.degrees.attention_data_parallel for candidate in found(gpus=4).candidates}
+    mixture = found(model(MIXTRAL), gpus=4).candidates
+    assert dense == {1}
+    assert {candidate.replica.degrees.attention_data_parallel for candidate in mixture} == {1, 2, 4}
+    assert {candidate.replica.degrees.expert_parallel for candidate in mixture} == {1, 2, 4}
+
+
+def test_fixed_degrees_that_a_model_forbids_name_the_reason():
+    with pytest.raises(ImpossibleLayout, match="no experts") as caught:
+        found(gpus=4, layout={"expert_parallel": 2})
+    assert caught.value.pointer == "/layout/expert_parallel"
+
+
+def test_the_layout_counts_attention_ranks_among_its_gpus():
+    layout = {"tensor_parallel": 2, "attention_data_parallel": 2, "pipeline_parallel": 1, "data_parallel": 1}
+    assert found(model(MIXTRAL), gpus=4, layout=layout).candidates[0].gpus == 4
+    with pytest.raises(ImpossibleLayout, match="is 4, and gpus is 8"):
+        found(model(MIXTRAL), gpus=8, layout=layout)

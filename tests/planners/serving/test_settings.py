@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.questions import ServiceLevel, ServingLayoutRequest
+from planners.errors import InvalidQuestion
+from planners.questions import LengthDistribution, ServiceLevel, ServingLayoutRequest, Speculation
 from planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import H100, hardware, model, question
 
@@ -113,10 +113,7 @@ def test_a_request_longer_than_the_context_is_refused():
 
 
 @pytest.mark.parametrize("field", ["attention_data_parallel", "expert_parallel", "decode_context_parallel"])
-def test_degrees_that_are_not_planned_yet_say_so(field):
-    with pytest.raises(NotYetAvailable) as caught:
-        resolve_settings(question(layout={field: 2}))
-    assert caught.value.pointer == f"/layout/{field}"
+def test_a_degree_is_at_least_one(field):
     refused(f"/layout/{field}", layout={field: 0})
     assert resolve_settings(question(layout={field: 1}))
 
@@ -137,3 +134,38 @@ def test_a_card_without_bf16_is_refused_bf16_weights_and_takes_fp16():
     turing = hardware(gpu=dataclasses.replace(H100, name="NVIDIA T4 16 GB", peak_flops_per_second=rates))
     assert "Ask for weights fp16" in refused("/serving/weights", hardware=turing)
     assert resolve_settings(question(hardware=turing, weights="fp16")).weights.name == "fp16"
+
+
+@pytest.mark.parametrize("rate", [0, -1, math.nan])
+def test_a_request_rate_is_above_zero(rate):
+    refused("/serving/requests_per_second", requests_per_second=rate)
+
+
+def test_a_closed_and_an_open_loop_are_not_asked_for_at_once():
+    refused("/serving/requests_per_second", requests_per_second=1, concurrency=8)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1])
+def test_a_hit_rate_is_a_share(rate):
+    refused("/serving/prefix_cache_hit_rate", prefix_cache_hit_rate=rate)
+
+
+@pytest.mark.parametrize(
+    "draft", [Speculation(tokens=0, acceptance_rate=0.5), Speculation(tokens=1, acceptance_rate=2)]
+)
+def test_speculation_drafts_something_and_accepts_a_share(draft):
+    refused("/serving/speculative", speculative=draft)
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_length_is_given_once(side):
+    refused(f"/serving/{side}_length", **{f"{side}_tokens": 5, f"{side}_length": LengthDistribution(mean=5)})
+
+
+def test_distributions_give_the_mean_request_and_every_length():
+    # 8 samples of prompts x 8 of answers, none longer than the context.
+    length = LengthDistribution(p50=100, p99=6000)
+    settings = resolve_settings(question(input_length=length, output_length=LengthDistribution(mean=500)))
+    assert settings.output_tokens == 500
+    assert len(settings.sequence_tokens) == 64
+    assert max(settings.sequence_tokens) <= settings.max_model_len

@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
+from planners.catalogue import catalogue
+from planners.errors import InvalidQuestion
+from planners.huggingface import describe_config
+from planners.serving.degrees import Degrees
 from planners.serving.weight_format import WEIGHT_FORMATS, weight_format
 from planners.serving.weights import (
-    check_tensor_parallel,
+    has_vision,
+    layout_obstacle,
     padded_vocabulary,
     replica_stages,
     rotary_table_bytes,
@@ -19,10 +23,12 @@ from planners.serving.weights import (
     tensor_parallel_obstacle,
 )
 from tests.planners.serving.factories import (
+    GIB,
     GPT2,
     H100,
     LLAMA_8B,
     LLAMA_70B,
+    MIXTRAL,
     QWEN2_0_5B,
     model,
 )
@@ -31,7 +37,7 @@ BF16 = WEIGHT_FORMATS["bf16"]
 
 
 def stages_of(spec, fmt=BF16, tensor_parallel=1, pipeline_parallel=1):
-    return replica_stages(spec, fmt, tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel)
+    return replica_stages(spec, fmt, Degrees(tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel))
 
 
 def test_a_70b_weighs_140_gb():
@@ -149,9 +155,9 @@ def test_all_experts_of_a_layer_are_counted():
     ],
 )
 def test_degrees_that_the_shapes_forbid_name_the_reason(changes, degree, reason):
-    with pytest.raises(ImpossibleLayout, match=reason) as caught:
-        check_tensor_parallel(model({**LLAMA_8B, **changes}), degree)
-    assert caught.value.pointer == "/layout/tensor_parallel"
+    obstacle = layout_obstacle(model({**LLAMA_8B, **changes}), Degrees(tensor_parallel=degree))
+    assert reason in str(obstacle)
+    assert obstacle.pointer == "/layout/tensor_parallel"
 
 
 @pytest.mark.parametrize("degree", [1, 2, 4, 8, 16, 32])
@@ -173,3 +179,81 @@ def test_a_card_without_a_rate_for_the_format_is_refused():
 
 def test_a_quantized_format_is_smaller_than_the_rest_of_the_model():
     assert [name for name, fmt in WEIGHT_FORMATS.items() if not fmt.is_quantized] == ["fp32", "bf16", "fp16"]
+
+
+def expert_bytes(**degrees):
+    (stage,) = replica_stages(model(MIXTRAL), BF16, Degrees(**degrees))
+    return stage.expert_bytes
+
+
+def test_experts_are_divided_by_all_ranks_of_a_stage_whole_or_cut():
+    # 32 layers x 8 experts x 3 matrices x 4,096 x 14,336 x 2 bytes.
+    everything = 32 * 8 * 3 * 4096 * 14336 * 2
+    assert expert_bytes() == everything
+    assert expert_bytes(tensor_parallel=4) == everything // 4
+    assert expert_bytes(attention_data_parallel=4) == everything // 4
+    assert expert_bytes(tensor_parallel=2, attention_data_parallel=2, expert_parallel=4) == everything // 4
+
+
+def test_the_first_of_uneven_expert_ranks_holds_one_more():
+    # 8 experts over 3 ranks: 3, 3 and 2.
+    assert expert_bytes(attention_data_parallel=3, expert_parallel=3) == 3 * expert_bytes() // 8
+
+
+def test_attention_data_parallel_ranks_hold_all_that_is_no_expert():
+    (alone,) = replica_stages(model(MIXTRAL), BF16, Degrees())
+    (rank,) = replica_stages(model(MIXTRAL), BF16, Degrees(attention_data_parallel=4))
+    assert rank.weight_bytes - rank.expert_bytes == alone.weight_bytes - alone.expert_bytes
+
+
+def test_a_latents_up_projection_stands_twice():
+    # DeepSeek-V2-Lite: 27 layers x 512 x 16 heads x (128 + 128) x 2 bytes; its log prints 29.43 GiB.
+    spec = describe_config(catalogue().model("deepseek-ai/DeepSeek-V2-Lite").config, name="model")
+    (stage,) = stages_of(spec)
+    assert stage.weight_bytes - 2 * spec.parameters == 27 * 512 * 16 * 256 * 2
+    assert stage.total_bytes / GIB == pytest.approx(29.43, abs=0.06)
+
+
+def test_a_latents_rotary_table_has_the_features_beside_its_rank():
+    # 163,840 positions x 64 x 2 bytes.
+    spec = describe_config(catalogue().model("deepseek-ai/DeepSeek-V2-Lite").config, name="model")
+    assert rotary_table_bytes(spec, BF16) == 163840 * 64 * 2
+
+
+def test_a_vision_towers_matrices_are_divided():
+    # Llama-4-Scout on 4 ranks logs 53.12 GiB.
+    spec = describe_config(catalogue().model("meta-llama/Llama-4-Scout-17B-16E-Instruct").config, name="model")
+    (stage,) = stages_of(spec, tensor_parallel=4)
+    assert has_vision(spec)
+    assert not has_vision(model())
+    assert stage.total_bytes / GIB == pytest.approx(53.12, abs=0.03)
+
+
+def published_stage(name, fmt=BF16, **degrees):
+    spec = describe_config(catalogue().model(name).config, name="model")
+    (stage,) = stages_of(spec, fmt, **degrees)
+    return stage
+
+
+def test_gemma_3_keeps_a_table_of_eight_times_its_positions_beside_the_plain_one():
+    # 9 x 131,072 positions x 256 x 2 bytes; the 4B's log prints 8.58 GiB, the 12B's 23.31.
+    stage = published_stage("google/gemma-3-4b-it")
+    assert stage.buffer_bytes == 9 * 131072 * 256 * 2
+    assert stage.total_bytes / GIB == pytest.approx(8.58, abs=0.03)
+    assert published_stage("google/gemma-3-12b-it").total_bytes / GIB == pytest.approx(23.31, abs=0.06)
+
+
+def test_a_partial_rotary_table_is_narrower():
+    # Qwen3.5 turns 64 of 256 features of 262,144 positions.
+    assert published_stage("Qwen/Qwen3.5-27B").buffer_bytes == 262144 * 64 * 2
+
+
+def test_experts_in_mxfp4_are_padded_for_their_kernels():
+    # A rank of two: 1,440 inner features to 1,536, 2,880 hidden ones to 3,072; 24 layers, 32 experts,
+    # 3 matrices, 17/32 bytes an element, and biases of 2 x 1,440 + 2,880 in bf16.
+    stage = published_stage("openai/gpt-oss-20b", WEIGHT_FORMATS["mxfp4"], tensor_parallel=2)
+    matrices = 24 * 32 * 3 * 1536 * 3072 * 17 // 32
+    assert stage.expert_bytes == matrices + 24 * 32 * (2 * 1440 + 2880) * 2
+    assert stage.total_bytes / GIB == pytest.approx(7.01, rel=0.012)
+    alone = published_stage("openai/gpt-oss-20b", WEIGHT_FORMATS["mxfp4"])
+    assert alone.total_bytes / GIB == pytest.approx(13.72, rel=0.004)

@@ -1,0 +1,1 @@
+"""Planned against logged serving memory, and against measured latencies."""

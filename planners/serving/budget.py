@@ -1,0 +1,215 @@
+"""What an engine leaves of one GPU for the cache, term by term, by each engine's own rule.
+
+    vLLM          total x utilization - weights - activations - outside torch [- CUDA graphs]
+    SGLang        free before loading x fraction - weights
+    TensorRT-LLM  (total - weights - activations - outside torch) x fraction
+
+Sources: vllm/v1/worker/gpu_worker.py (determine_available_memory), and those of each
+function; the engines' figures and their logs are named in `engines/*.toml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from planners.architecture import ModelSpec
+from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.serving.degrees import Degrees
+from planners.serving.engine import GIB, MemoryRule, read_table
+from planners.serving.memory import activation_bytes, cuda_graph_bytes, non_torch_bytes
+from planners.serving.settings import Settings
+from planners.serving.weights import Stage
+
+MIB = 2**20
+# sglang, server_args.py: tiers of cuda_graph_max_bs differ below tp_size 4.
+WIDE_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBudget:
+    """One stage's terms in bytes, and what is left for the cache with its band.
+
+    `requested_bytes` is what the engine means to take; `claimed_bytes` adds what it
+    takes besides, and must be free when it starts. `utilization_fraction` is the
+    engine's own fraction.
+    """
+
+    stage: Stage
+    utilization_fraction: float
+    requested_bytes: int
+    claimed_bytes: int
+    activations_bytes: int
+    non_torch_bytes: int
+    cuda_graphs_bytes: int
+    available_bytes: int
+    available_low_bytes: int
+    available_high_bytes: int
+
+
+def requested_bytes(total_bytes: int, utilization: float) -> int:
+    """Return what the engine claims of a card: a share of all its memory, not of what is free."""
+    return int(total_bytes * utilization)
+
+
+def stage_budgets(
+    model: ModelSpec, settings: Settings, stages: Sequence[Stage], degrees: Degrees, *, total_bytes: int
+) -> tuple[StageBudget, ...]:
+    """Return the budget of one rank of each stage, by the engine's own rule."""
+    rule = settings.profile.memory_rule
+    if rule is MemoryRule.STATIC_FRACTION:
+        return tuple(_static_budget(settings, stage, degrees, total_bytes) for stage in stages)
+    # The layers' peak is the same on every stage; only the sampler's differs.
+    peaks = {
+        has_head: activation_bytes(model, settings, degrees, has_head=has_head)
+        for has_head in {stage.has_head for stage in stages}
+    }
+    budget = _profiled_budget if rule is MemoryRule.PROFILED else _free_budget
+    return tuple(budget(settings, stage, degrees, total_bytes, peaks[stage.has_head]) for stage in stages)
+
+
+def _profiled_budget(
+    settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int, activations: int
+) -> StageBudget:
+    profile, fraction = settings.profile, _given_fraction(settings)
+    non_torch = non_torch_bytes(profile, degrees)
+    graphs = cuda_graph_bytes(len(stage.layers), settings.max_num_seqs)
+    requested = requested_bytes(total_bytes, fraction)
+    within = graphs if profile.cuda_graphs_in_budget else 0
+    available = requested - stage.total_bytes - activations - non_torch - within
+    band = _band_bytes(settings, stage, activations, degrees)
+    return StageBudget(
+        stage=stage,
+        utilization_fraction=fraction,
+        requested_bytes=requested,
+        claimed_bytes=requested + graphs - within,
+        activations_bytes=activations,
+        non_torch_bytes=non_torch,
+        cuda_graphs_bytes=graphs,
+        available_bytes=max(0, available),
+        available_low_bytes=max(0, available - band),
+        available_high_bytes=max(0, available + band),
+    )
+
+
+def _static_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int) -> StageBudget:
+    """Return SGLang's budget: the fraction of what is free before loading, less the weights.
+
+    Source: sglang, model_executor/model_runner_kv_cache_mixin.py, _profile_available_bytes.
+    """
+    profile = settings.profile
+    fraction = static_fraction(settings, degrees, total_bytes)
+    outside = non_torch_bytes(profile, degrees)
+    before = total_bytes - outside
+    static = int(before * fraction)
+    available = static - stage.total_bytes
+    graphs = graph_reserve_bytes(settings, degrees)
+    # What is neither weights nor cache; the fraction leaves it free and the engine fills it as it runs.
+    rest = max(0, before - static - graphs)
+    band = _unprofiled_band_bytes(settings, stage, fraction)
+    return StageBudget(
+        stage=stage,
+        utilization_fraction=fraction,
+        requested_bytes=outside + static,
+        claimed_bytes=min(total_bytes, outside + static + graphs),
+        activations_bytes=rest,
+        non_torch_bytes=outside,
+        cuda_graphs_bytes=min(graphs, before - static),
+        available_bytes=max(0, available),
+        available_low_bytes=max(0, available - band),
+        available_high_bytes=max(0, available + band),
+    )
+
+
+def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int, activations: int) -> StageBudget:
+    """Return the budget of an engine that gives its cache a share of what a forward pass leaves.
+
+    Source: tensorrt_llm/_torch/pyexecutor/_util.py, _cal_max_memory. The pass itself
+    is estimated as vLLM's, so that its own size is the band.
+    """
+    fraction = _given_fraction(settings)
+    outside = non_torch_bytes(settings.profile, degrees)
+    peak = stage.total_bytes + activations + outside
+    free = total_bytes - peak
+    available = int(free * fraction)
+    band = round((_unprofiled_band_bytes(settings, stage, 1.0) + activations) * fraction)
+    return StageBudget(
+        stage=stage,
+        utilization_fraction=fraction,
+        requested_bytes=peak + max(0, available),
+        claimed_bytes=peak + max(0, available),
+        activations_bytes=activations,
+        non_torch_bytes=outside,
+        cuda_graphs_bytes=0,
+        available_bytes=max(0, available),
+        available_low_bytes=max(0, available - band),
+        available_high_bytes=max(0, available + band),
+    )
+
+
+def _given_fraction(settings: Settings) -> float:
+    fraction = settings.gpu_memory_utilization
+    if fraction is None:
+        raise NotYetAvailable(
+            f"{settings.profile.engine} states no memory fraction of its own; give gpu_memory_utilization.",
+            pointer="/serving/gpu_memory_utilization",
+        )
+    return fraction
+
+
+def static_fraction(settings: Settings, degrees: Degrees, total_bytes: int) -> float:
+    """Return the share for weights and cache: the client's, else what the engine derives from the card.
+
+    Source: sglang, server_args.py, _handle_gpu_memory_settings, rounded to 3 digits.
+    """
+    given, reserve = settings.gpu_memory_utilization, settings.profile.reserve
+    if given is not None or reserve is None:
+        return _given_fraction(settings)
+    requests = graph_requests(settings, degrees)
+    card_mib = total_bytes / MIB
+    kept = reserve.constant + reserve.per_graph_request * requests
+    kept += reserve.per_batched_token * max(settings.max_num_batched_tokens, reserve.fewest_batched_tokens)
+    kept += reserve.per_rank * degrees.gpus
+    if degrees.attention_data_parallel > 1:
+        per_request = reserve.per_attention_rank_and_graph_request
+        if requests > reserve.many_graph_requests:
+            per_request += reserve.more_per_attention_rank_and_graph_request
+        kept += per_request * requests * degrees.attention_data_parallel
+    if total_bytes > reserve.large_card_gib * GIB:
+        kept = max(kept, reserve.large_card_least)
+    fraction = round((card_mib - kept) / card_mib, 3)
+    if fraction <= 0:
+        raise InvalidQuestion(
+            f"{settings.profile.engine} would reserve {kept:,.0f} MiB of a card of {card_mib:,.0f}; "
+            "give gpu_memory_utilization.",
+            pointer="/serving/gpu_memory_utilization",
+        )
+    return fraction
+
+
+def graph_requests(settings: Settings, degrees: Degrees) -> int:
+    """Return the largest batch captured: an engine with tiers takes more from 4 tensor ranks on."""
+    is_wide = degrees.ranks_per_stage >= WIDE_RANKS
+    return settings.graph_requests_wide if is_wide else settings.graph_requests
+
+
+def graph_reserve_bytes(settings: Settings, degrees: Degrees) -> int:
+    """Return what the engine's own rule sets aside for CUDA graphs."""
+    reserve = settings.profile.reserve
+    return 0 if reserve is None else round(reserve.per_graph_request * graph_requests(settings, degrees) * MIB)
+
+
+def _band_bytes(settings: Settings, stage: Stage, activations: int, degrees: Degrees) -> int:
+    table: Mapping[str, float] = read_table("memory")["band"]
+    weights = table["weights_quantized_fraction" if settings.weights.is_quantized else "weights_exact_fraction"]
+    non_torch = table["non_torch_tensor_gib" if degrees.ranks_per_stage > 1 else "non_torch_single_gib"]
+    graphs = table["cuda_graphs_gib"] if settings.profile.cuda_graphs_in_budget else 0.0
+    fixed: float = (table["activations_gib"] + non_torch + graphs) * GIB
+    return round(weights * stage.total_bytes + table["activations_fraction"] * activations + fixed)
+
+
+def _unprofiled_band_bytes(settings: Settings, stage: Stage, fraction: float) -> int:
+    """Return the half-width of a budget without a profiling run: what is gone before it, and the weights."""
+    table: Mapping[str, float] = read_table("memory")["band"]
+    weights = table["weights_quantized_fraction" if settings.weights.is_quantized else "weights_exact_fraction"]
+    return round(weights * stage.total_bytes + table["before_loading_gib"] * GIB * fraction)

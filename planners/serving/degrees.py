@@ -1,0 +1,129 @@
+"""The degrees that divide one replica: how many GPUs, and what each divides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planners.architecture import KvKind, ModelSpec
+from planners.errors import ImpossibleLayout
+from planners.sharding import ShardLayout
+
+# Engines with a scheduler and a pool of blocks.
+POOLED = ("vllm", "sglang", "tensorrt-llm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """One replica's degrees; gpus = attention_data x tensor x pipeline.
+
+    `attention_data_parallel` ranks hold the attention each and share the experts
+    out among them; `expert_parallel` deals whole experts to that many groups of the
+    stage's ranks, and what is left of them divides each expert. Decode context
+    parallelism divides a sequence's cache over ranks that tensor parallelism has.
+    """
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    attention_data_parallel: int = 1
+    expert_parallel: int = 1
+    decode_context_parallel: int = 1
+
+    @property
+    def ranks_per_stage(self) -> int:
+        """Return the GPUs of one pipeline stage, among which experts are divided."""
+        return self.tensor_parallel * self.attention_data_parallel
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of one replica."""
+        return self.ranks_per_stage * self.pipeline_parallel
+
+    @property
+    def expert_tensor_parallel(self) -> int:
+        """Return over how many ranks each expert is divided."""
+        return self.ranks_per_stage // self.expert_parallel
+
+    @property
+    def shard_layout(self) -> ShardLayout:
+        """Return the degrees as the weights' placement takes them."""
+        return ShardLayout(
+            tensor_parallel=self.tensor_parallel,
+            replicas=self.attention_data_parallel,
+            expert_parallel=self.expert_parallel,
+            expert_tensor_parallel=self.expert_tensor_parallel,
+        )
+
+
+def has_experts(model: ModelSpec) -> bool:
+    """Return whether any layer is a mixture of experts."""
+    return any(weight.experts > 1 for block in model.layers for weight in block.weights)
+
+
+def degrees_obstacle(model: ModelSpec, engine: str, degrees: Degrees) -> ImpossibleLayout | None:
+    """Return why the engine refuses these degrees of this model, or None.
+
+    Sources: vllm/config/parallel.py (expert parallelism takes all ranks of a stage);
+    vllm/config/model.py, verify_with_parallel_config (decode context parallelism).
+    """
+    ranks, experts = degrees.ranks_per_stage, degrees.expert_parallel
+    if not has_experts(model) and (degrees.attention_data_parallel > 1 or experts > 1):
+        field = "expert_parallel" if experts > 1 else "attention_data_parallel"
+        return _impossible(field, f"{model.name} has no experts to divide; use data_parallel.", "experts-needed")
+    if ranks % experts or (engine == "vllm" and experts not in (1, ranks)):
+        allowed = f"1 or {ranks}" if engine == "vllm" else f"a divisor of {ranks}"
+        return _impossible(
+            "expert_parallel",
+            f"expert_parallel {experts} must be {allowed}, attention_data x tensor parallel.",
+            "expert-parallel-divides",
+        )
+    return _engine_obstacle(engine, degrees) or _context_obstacle(model, degrees)
+
+
+def _engine_obstacle(engine: str, degrees: Degrees) -> ImpossibleLayout | None:
+    """Return what only some engines can do.
+
+    Sources: tensorrt_llm/mapping.py (attention data parallelism is all ranks or none);
+    decode context parallelism is vLLM's; transformers divides tensors and nothing else.
+    """
+    if engine == "tensorrt-llm" and degrees.attention_data_parallel > 1 and degrees.tensor_parallel > 1:
+        return _impossible(
+            "attention_data_parallel",
+            "tensorrt-llm runs attention data parallel on all ranks of a stage or on none.",
+            "engine-has-degree",
+        )
+    for field, degree, engines in (
+        ("decode_context_parallel", degrees.decode_context_parallel, ("vllm",)),
+        ("pipeline_parallel", degrees.pipeline_parallel, POOLED),
+        ("expert_parallel", degrees.expert_parallel, POOLED),
+        ("attention_data_parallel", degrees.attention_data_parallel, POOLED),
+    ):
+        if degree > 1 and engine not in engines:
+            return _impossible(field, f"{engine} has no {field}.", "engine-has-degree")
+    return None
+
+
+def _context_obstacle(model: ModelSpec, degrees: Degrees) -> ImpossibleLayout | None:
+    context, tensor = degrees.decode_context_parallel, degrees.tensor_parallel
+    if context == 1:
+        return None
+    if tensor % context:
+        reason = f"decode_context_parallel {context} must divide tensor_parallel {tensor}."
+    else:
+        copies = tensor // _cached_heads(model)
+        if context <= copies:
+            return None
+        reason = (
+            f"decode_context_parallel {context} exceeds the {max(1, copies)} ranks that tensor_parallel {tensor} "
+            f"gives each of {_cached_heads(model)} key-value heads."
+        )
+    return _impossible("decode_context_parallel", reason, "context-parallel-divides")
+
+
+def _cached_heads(model: ModelSpec) -> int:
+    """Return the heads a cache is divided by; a latent counts as one."""
+    is_latent = any(block.kv is not None and block.kv.kind is KvKind.LATENT for block in model.layers)
+    return 1 if is_latent else model.key_value_heads
+
+
+def _impossible(field: str, reason: str, rule: str) -> ImpossibleLayout:
+    return ImpossibleLayout(reason, rule=rule, pointer=f"/layout/{field}")

@@ -1,0 +1,116 @@
+"""Prefill and decode on replicas of their own, the cache handed over by the link between them.
+
+Source: Zhong et al. 2024, DistServe, arXiv:2401.09670: prompts wait for one another
+alone (M/D/1), decoding is never interrupted, and the cache crosses once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from planners.serving.batching import HALVINGS, TAIL_PART, Deployment, SteadyState
+from planners.serving.queueing import Waiting, place_wait, prompt_wait
+
+# Prompts are never let closer to what the prefill replicas can do than this: the wait grows without bound.
+MOST_LOAD = 0.98
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisaggregatedDeployment(Deployment):
+    """`prefill_replicas` of the `replicas` prefill, the others decode; `places` are a decoding one's.
+
+    `transfer_seconds` is the time a prompt's cache takes from one to the other.
+    """
+
+    prefill_replicas: int
+    transfer_seconds: float
+
+    @property
+    def decode_replicas(self) -> int:
+        """Return the replicas that decode."""
+        return self.replicas - self.prefill_replicas
+
+    @property
+    def most_running(self) -> int:
+        """Return how many requests run at once, all of them on the decoding replicas."""
+        return self.places * self.decode_replicas
+
+    @property
+    def most_requests_per_second(self) -> float:
+        """Return the rate that both pools can bear."""
+        prefill = MOST_LOAD * self.prefill_replicas / self.work.prompt_seconds(self.traffic)
+        return min(prefill, self.most_running / self._decode_seconds(float(self.places)))
+
+    def at(self, concurrency: int) -> SteadyState:
+        """Return what `concurrency` clients see; the rate is what makes their times add up (Little's law)."""
+        low, high = 0.0, self.most_requests_per_second
+        if high * self._request_seconds(high) > concurrency:
+            for _ in range(HALVINGS):
+                middle = (low + high) / 2
+                low, high = (middle, high) if middle * self._request_seconds(middle) < concurrency else (low, middle)
+        state = self._state(high)
+        # Clients beyond what both pools bear wait.
+        waiting = max(0.0, concurrency / high - self._request_seconds(high))
+        return dataclasses.replace(
+            state, ttft_seconds=state.ttft_seconds + waiting, ttft_p99_seconds=None, tpot_p99_seconds=None
+        )
+
+    def at_rate(self, requests_per_second: float) -> SteadyState | None:
+        """Return what requests see that come at random; None where they outrun a pool."""
+        if requests_per_second >= self.most_requests_per_second:
+            return None
+        return self._state(requests_per_second)
+
+    def _state(self, rate: float) -> SteadyState:
+        running = self._running(rate)
+        token = self._token_seconds(running)
+        prompts, place = self._prompt_wait(rate), self._place_wait(rate, running)
+        first = self._first_seconds
+        waits = prompts.quantile_seconds(TAIL_PART) + place.quantile_seconds(TAIL_PART)
+        return SteadyState(
+            ttft_seconds=first + prompts.mean_seconds + place.mean_seconds,
+            tpot_seconds=token,
+            requests_per_second=rate,
+            running=running * self.decode_replicas,
+            ttft_p99_seconds=first + waits,
+            tpot_p99_seconds=token,
+        )
+
+    @property
+    def _first_seconds(self) -> float:
+        return self.work.first_token_seconds(1, self.traffic) + self.transfer_seconds
+
+    def _token_seconds(self, running: float) -> float:
+        # A prompt wholly cached leaves nothing of other requests' prefill.
+        return self.work.token_seconds(max(1.0, running), dataclasses.replace(self.traffic, cached_fraction=1.0))
+
+    def _decode_seconds(self, running: float) -> float:
+        return max(1, self.traffic.output_tokens - 1) * self._token_seconds(running)
+
+    def _running(self, rate: float) -> float:
+        """Return how many requests one decoding replica runs at a rate of all."""
+        each = rate / self.decode_replicas
+        low, high = 0.0, float(self.places)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if each * self._decode_seconds(middle) > middle else (low, middle)
+        return high
+
+    def _prompt_wait(self, rate: float) -> Waiting:
+        return prompt_wait(
+            requests_per_second=rate / self.prefill_replicas, prompt_seconds=self.work.prompt_seconds(self.traffic)
+        )
+
+    def _place_wait(self, rate: float, running: float) -> Waiting:
+        service = self._decode_seconds(running)
+        offered = rate / self.decode_replicas * service
+        if offered >= self.places * MOST_LOAD:
+            # Just full: the clients' own number bounds the wait.
+            return Waiting(probability=0.0, seconds_if_any=0.0)
+        return place_wait(requests_per_second=rate / self.decode_replicas, service_seconds=service, places=self.places)
+
+    def _request_seconds(self, rate: float) -> float:
+        running = self._running(rate)
+        waits = self._prompt_wait(rate).mean_seconds + self._place_wait(rate, running).mean_seconds
+        return self._first_seconds + waits + self._decode_seconds(running)

@@ -1,0 +1,54 @@
+"""How well an engine uses a card: the fitted weights of a roofline's terms, and how far they miss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from planners.serving.engine import read_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Between which multiples of an estimate nine of ten measured values of models held out lie."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """One engine's weights; `engines/efficiencies.toml` says what each means and on what it was fitted."""
+
+    decode: Mapping[str, float]
+    prefill: Mapping[str, float]
+    token_band: Band
+    first_token_band: Band
+
+    def decode_seconds(self, terms: Mapping[str, float]) -> float:
+        """Return the time of a token from its terms."""
+        return _weighed(self.decode, terms)
+
+    def prefill_seconds(self, terms: Mapping[str, float]) -> float:
+        """Return the time to a first token from its terms."""
+        return _weighed(self.prefill, terms)
+
+
+@cache
+def efficiency(engine: str) -> Efficiency:
+    """Return an engine's fitted figures, read once."""
+    table = read_table("efficiencies")[engine]
+    return Efficiency(
+        decode=table["decode"],
+        prefill=table["prefill"],
+        token_band=Band(**table["token_band"]),
+        first_token_band=Band(**table["first_token_band"]),
+    )
+
+
+def _weighed(weights: Mapping[str, float], terms: Mapping[str, float]) -> float:
+    seconds = 0.0
+    for name, term in terms.items():
+        seconds += weights[name] * term
+    return seconds
