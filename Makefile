@@ -41,7 +41,8 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy
 
-bench: $(VENV)/.test ## Measure the quantizers beside bitsandbytes, and a whole checkpoint killed and resumed
+bench: $(VENV)/.test ## Time the search, the planning request and the quantizers
+	$(BIN)/python -m benchmarks.search
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
 

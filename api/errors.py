@@ -35,6 +35,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "not-yet-available": 501,
     "path-not-allowed": 403,
     "plan-not-found": 404,
+    "planning-stopped": 504,
     "planning-timed-out": 504,
     "plimsoll-error": 500,
     "queue-full": 503,

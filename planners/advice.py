@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planners.catalogue import catalogue
-from planners.errors import PlimsollError
+from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
 from planners.huggingface import describe_config
 from planners.plans import Advice, TrainingAnswer
@@ -53,7 +53,7 @@ def advice_for(
 ) -> tuple[Advice, ...]:
     """Return the single changes after which the job fits better than `answer` does, in practitioners' order.
 
-    `plan` plans without advice. All but the change of the number of GPUs are
+    `plan` plans without advice, and may raise `PlanningStopped`. All but the change of the number of GPUs are
     planned on the answer's. A change that still does not fit, that fits no better,
     or that the framework cannot do, is left out.
     """
@@ -75,6 +75,8 @@ def _offered(
             continue
         try:
             changed = plan(change.question)
+        except PlanningStopped:
+            raise
         except PlimsollError:
             # The change cannot be planned at all, so it is no advice.
             continue

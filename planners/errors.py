@@ -75,6 +75,15 @@ class NotYetAvailable(PlimsollError):
     code = "not-yet-available"
 
 
+class PlanningStopped(PlimsollError):
+    """Whoever asked no longer waits for the answer, so that the search was given up."""
+
+    code = "planning-stopped"
+
+    def __init__(self) -> None:
+        super().__init__("Planning was stopped before an answer was found.")
+
+
 class UnknownName(PlimsollError):
     """A name that is in no catalogue; the nearest known ones are listed."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from planners.errors import InvalidQuestion, PlimsollError
+from planners.errors import InvalidQuestion, PlanningStopped, PlimsollError
+from planners.layout.search import never
 from planners.plans import FleetEntry, TrainingAnswer
 from planners.questions import TrainingQuestion
 from planners.run import SECONDS_AN_HOUR
@@ -23,7 +24,7 @@ class FleetAnswer:
     answer: TrainingAnswer
 
 
-def plan_fleet(questions: Sequence[TrainingQuestion]) -> FleetAnswer:
+def plan_fleet(questions: Sequence[TrainingQuestion], should_stop: Callable[[], bool] = never) -> FleetAnswer:
     """Return the plan of the best entry; the questions differ in their hardware only.
 
     An entry that cannot run the job is listed with its refusal. Raises
@@ -35,7 +36,9 @@ def plan_fleet(questions: Sequence[TrainingQuestion]) -> FleetAnswer:
     refusals: dict[int, PlimsollError] = {}
     for number, question in enumerate(questions):
         try:
-            answers[number] = plan_training(replace(question, compare=()))
+            answers[number] = plan_training(replace(question, compare=()), should_stop)
+        except PlanningStopped:
+            raise
         except PlimsollError as error:
             refusals[number] = error
     if not answers:
@@ -44,7 +47,7 @@ def plan_fleet(questions: Sequence[TrainingQuestion]) -> FleetAnswer:
     entries = [_entry(number, questions[number], answers[number]) for number in order]
     refused = [_refused(number, questions[number], error) for number, error in refusals.items()]
     best = order[0]
-    answer = plan_training(questions[best]) if questions[best].compare else answers[best]
+    answer = plan_training(questions[best], should_stop) if questions[best].compare else answers[best]
     return FleetAnswer(chosen=best, answer=replace(answer, fleet=(*entries, *refused)))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from planners import resilience
-from planners.layout.candidates import Candidates, concatenate
+from planners.layout.candidates import Candidates
 from planners.layout.objectives import run_steps
 from planners.layout.rules import obey
 from planners.memory.job import Job
@@ -120,12 +121,7 @@ def elastic_gpus(question: TrainingQuestion, job: Job, layout: Candidates) -> tu
     ]
     if not sizes:
         return ()
-    resized = concatenate([_with_replicas(layout, degree, is_grouped=is_grouped) for degree in sizes])
+    degrees = np.array(sizes, dtype=np.int64)
+    resized = replace(layout, data_parallel=degrees, shard_group=layout.shard_group if is_grouped else degrees)
     fits = obey(resized, job).allowed & (peak_bytes(resized, job) <= question.hardware.limit_bytes)
     return tuple(ranks * degree for degree, fit in zip(sizes, fits.tolist(), strict=True) if fit)
-
-
-def _with_replicas(layout: Candidates, replicas: int, *, is_grouped: bool) -> Candidates:
-    group = layout.shard_group if is_grouped else np.array([replicas])
-    values = {name: getattr(layout, name) for name in layout.__dataclass_fields__}
-    return Candidates(**{**values, "data_parallel": np.array([replicas]), "shard_group": group})

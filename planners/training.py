@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from planners.advice import advice_for
 from planners.architecture import OperationKind
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
 from planners.layout.exclusion import every_broken_rule
 from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
-from planners.layout.search import Found, Pool, search
+from planners.layout.search import Found, Pool, never, search
 from planners.layout.sharding import sharding_of
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
@@ -37,24 +38,26 @@ NOT_YET_PLANNED = (OperationKind.CONVOLUTION, OperationKind.SCAN)
 GIB = 2**30
 
 
-def plan_training(question: TrainingQuestion) -> TrainingAnswer:
+def plan_training(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> TrainingAnswer:
     """Return the best layout for a training job, or the closest where none fits.
 
-    Raises `InvalidQuestion` for values that make no sense, `ImpossibleLayout` for
+    `should_stop` is asked several times a second. Raises `PlanningStopped` once it
+    says so, `InvalidQuestion` for values that make no sense, `ImpossibleLayout` for
     fixed degrees that cannot exist, and `NotYetAvailable` for what this version
     does not plan.
     """
-    answer = plan_without_advice(question)
+    answer = plan_without_advice(question, should_stop)
     if answer.verdict == "fits":
         return answer
-    return dataclasses.replace(answer, advice=advice_for(question, answer, plan_without_advice))
+    plan = functools.partial(plan_without_advice, should_stop=should_stop)
+    return dataclasses.replace(answer, advice=advice_for(question, answer, plan))
 
 
-def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
+def plan_without_advice(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> TrainingAnswer:
     """Return the answer of `plan_training` without its advice; raises the same."""
     check_question(question)
     check_fixed(question)
-    found = _found(question)
+    found = _found(question, should_stop)
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency)
@@ -70,14 +73,14 @@ def plan_without_advice(question: TrainingQuestion) -> TrainingAnswer:
         ),
         advice=(),
         assumptions=_assumptions(question, pool.job, plan.layout, efficiency),
-        comparisons=comparisons(question, pool, index, _jobs),
+        comparisons=comparisons(question, pool, index, _jobs, should_stop),
     )
 
 
-def _found(question: TrainingQuestion) -> Found:
+def _found(question: TrainingQuestion, should_stop: Callable[[], bool]) -> Found:
     """Return what the search finds; where nothing can exist, raise with every rule that is broken."""
     try:
-        return search(question, _jobs(question))
+        return search(question, _jobs(question), should_stop)
     except ImpossibleLayout:
         broken = every_broken_rule(question)
         if not broken:

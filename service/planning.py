@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion, NotYetAvailable, PlimsollError, UnknownGpu, UnknownModel
+from planners.errors import InvalidQuestion, NotYetAvailable, PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware, SiteEfficiency
 from planners.inference import plan_serving
@@ -51,6 +51,8 @@ MOST_REMEMBERED_PLANS = 512
 CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
 
 Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
+# Asked by a planner's thread now and then: whether nobody waits for its answer any more.
+ShouldStop = Callable[[], bool]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
@@ -110,14 +112,14 @@ class PlanningService:
     async def plan_train(self, request: TrainRequest) -> PlannedAnswer:
         """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored."""
 
-        def answer(resolved: _Resolved) -> Answered:
+        def answer(resolved: _Resolved, should_stop: ShouldStop) -> Answered:
             questions = [request.to_question(resolved.model.spec, hardware) for hardware in resolved.fleet]
             started = time.perf_counter()
             if isinstance(request.hardware, Fleet):
-                ranked = plan_fleet(questions)
+                ranked = plan_fleet(questions, should_stop)
                 found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
             else:
-                found, hardware = plan_training(questions[0]), resolved.fleet[0]
+                found, hardware = plan_training(questions[0], should_stop), resolved.fleet[0]
             seconds = time.perf_counter() - started
             artifacts = training_artifacts(found.plan.layout, hardware)
             assumptions = (*resolved.model.assumptions, *hardware.gpu.assumptions)
@@ -129,7 +131,7 @@ class PlanningService:
     async def plan_infer(self, request: InferRequest) -> PlannedAnswer:
         """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
 
-        def answer(resolved: _Resolved) -> Answered:
+        def answer(resolved: _Resolved, _should_stop: ShouldStop) -> Answered:
             hardware = _only(resolved.fleet, request.hardware)
             question = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
             started = time.perf_counter()
@@ -176,7 +178,7 @@ class PlanningService:
         self,
         kind: PlanKind,
         request: TrainRequest | InferRequest,
-        answer: Callable[[_Resolved], Answered],
+        answer: Callable[[_Resolved, ShouldStop], Answered],
     ) -> PlannedAnswer:
         # What a folder holds, and what a hub calls by a name, may be another model the next time.
         changes = isinstance(request.model, PathModel | HubModel)
@@ -186,7 +188,7 @@ class PlanningService:
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
-        resolved = await self._off_the_loop(lambda: self._resolve(kind, request, sites))
+        resolved = await self._off_the_loop(lambda _should_stop: self._resolve(kind, request, sites))
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
         if key is not None:
             self._by_request.put(key, planned)
@@ -233,11 +235,15 @@ class PlanningService:
         same = all(getattr(hardware.gpu, name) == getattr(listed, name) for name in CALIBRATED_RATES)
         return site if same else None
 
-    async def _find_or_plan(self, resolved: _Resolved, answer: Callable[[_Resolved], Answered]) -> PlannedAnswer:
+    async def _find_or_plan(
+        self, resolved: _Resolved, answer: Callable[[_Resolved, ShouldStop], Answered]
+    ) -> PlannedAnswer:
         try:
             return await self.plan(resolved.identity.plan_id)
         except PlanNotFound:
-            stored = await self._off_the_loop(lambda: _computed(lambda: _stored(resolved, *answer(resolved))))
+            stored = await self._off_the_loop(
+                lambda should_stop: _computed(lambda: _stored(resolved, *answer(resolved, should_stop)))
+            )
         await self._database.plans.put(stored)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(_seen(resolved.model))
@@ -254,17 +260,22 @@ class PlanningService:
             under_way.add_done_callback(_retrieve_error)
         return await asyncio.shield(under_way)
 
-    async def _off_the_loop(self, work: Callable[[], Any]) -> Any:
+    async def _off_the_loop(self, work: Callable[[ShouldStop], Any]) -> Any:
+        deadline = time.monotonic() + self._timeout_seconds
+
+        def is_late() -> bool:
+            return time.monotonic() >= deadline
+
         async def in_turn() -> Any:
             async with self._turns:
-                return await asyncio.to_thread(work)
+                return await asyncio.to_thread(work, is_late)
 
-        # A thread cannot be stopped: it keeps its turn until it is done, whoever still waits for it.
+        # A thread cannot be stopped from outside: it keeps its turn until it asks whether it is late.
         under_way = asyncio.ensure_future(in_turn())
         under_way.add_done_callback(_retrieve_error)
         try:
             return await asyncio.wait_for(asyncio.shield(under_way), self._timeout_seconds)
-        except TimeoutError as error:
+        except (TimeoutError, PlanningStopped) as error:
             raise PlanningTimedOut(
                 f"No plan was found within {self._timeout_seconds:g} s. Fix some of the layout, or name the number "
                 "of GPUs."

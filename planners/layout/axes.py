@@ -1,10 +1,10 @@
-"""The values every axis of the search may take, multiplied out into candidate arrays."""
+"""The values every axis of the search may take, as a grid."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,20 +15,22 @@ from planners.layout.candidates import (
     OFFLOAD_TARGETS,
     RECOMPUTE_MODES,
     SELECTIVE,
+    BoolArray,
     Candidates,
     IntArray,
 )
+from planners.layout.grid import Grid, grid_of
 from planners.layout.objectives import wants_fewest_gpus
 from planners.memory.job import Job
 from planners.questions import LayoutRequest, TrainingQuestion
 
 # Values worth trying where the client fixed none. Tensor parallelism beyond a node crosses the slow links in every
 # layer, and odd factors win nothing; a client who fixes such a degree gets it planned.
-MICRO_BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+MICRO_BATCH_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 SHORTEST_CONTEXT_SHARE = 8192  # tokens a rank should at least keep of a sequence
 VIRTUAL_STAGES = (1, 2, 3, 4, 5, 6, 8)
-PARTIAL_RECOMPUTE_SHARES = (0.25, 0.5, 0.75)
+PARTIAL_RECOMPUTE_SHARES = tuple(eighths / 8 for eighths in range(1, 8))
 # A longer range of node counts is thinned to powers of two; the fewest are looked for in so many steps an octave.
 MOST_NODE_COUNTS = 16
 STEPS_AN_OCTAVE = 8
@@ -36,54 +38,81 @@ STEPS_AN_OCTAVE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """Degrees of one mesh shape each (arrays), and the choices independent of it (tuples)."""
+    """Degrees of one mesh shape each (arrays), and the choices independent of it (tuples).
+
+    `repeats_whole_group` marks a mesh that differs from another one by its shard group only.
+    """
 
     mesh: dict[str, IntArray]
+    sequence_parallel: BoolArray
+    repeats_whole_group: BoolArray
     micro_batch_sizes: tuple[int, ...]
     zero_stages: tuple[int, ...]
-    sequence_parallel: tuple[bool, ...]
-    recompute: tuple[tuple[int, float], ...]
     offload: tuple[int, ...]
+    recompute: tuple[tuple[int, float], ...]
     fused_cross_entropy: tuple[bool, ...]
 
 
-def candidate_layouts(
-    question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload: bool = False
-) -> Candidates:
+def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload: bool = False) -> Grid:
     """Return every layout of the allowed axes for each of the GPU counts, rules not yet applied.
 
     Offload nobody asked for is left for a second search (`with_offload`), because
     it costs host memory and a slow link that other layouts do not need.
     """
     axes = _axes(question, job, gpus, with_offload=with_offload)
-    sizes = (
-        axes.mesh["data_parallel"].size,
-        len(axes.micro_batch_sizes),
-        len(axes.zero_stages),
-        len(axes.sequence_parallel),
-        len(axes.recompute),
-        len(axes.offload),
-        len(axes.fused_cross_entropy),
+    stages = np.array([(stage, offload) for stage in axes.zero_stages for offload in axes.offload], dtype=np.int64)
+    zero_stage, offload = stages.reshape(-1, 2, 1).swapaxes(0, 1)
+    # A base is a mesh with a micro-batch size, every mesh with every size.
+    sizes = np.array(axes.micro_batch_sizes, dtype=np.int64)
+    mesh = {name: np.repeat(values, sizes.size) for name, values in axes.mesh.items()}
+    is_smaller_group = np.repeat(axes.repeats_whole_group, sizes.size)
+    modes = np.array([mode for mode, _ in axes.recompute]).reshape(-1, 1, 1)
+    full_layers = _full_layers(question, job, axes.recompute, mesh["pipeline_parallel"])
+    # Stage 0 shards nothing, so that a group means nothing to it.
+    group = np.where(zero_stage == 0, mesh["data_parallel"], mesh["shard_group"])
+    # A client's own number of layers is planned as it is.
+    is_searched = question.recompute is None
+    is_whole = (full_layers * mesh["pipeline_parallel"] >= job.model.num_layers) & is_searched
+    distinct = ~(is_smaller_group & (zero_stage == 0)) & ~_repeated(modes, full_layers, is_whole)
+    return grid_of(
+        Candidates(
+            **{**mesh, "shard_group": group},
+            expert_parallel=np.full_like(mesh["data_parallel"], question.layout.expert_parallel or 1),
+            sequence_parallel=np.repeat(axes.sequence_parallel, sizes.size),
+            zero_stage=zero_stage,
+            offload=offload,
+            micro_batch_size=np.tile(sizes, axes.mesh["data_parallel"].size),
+            recompute=modes,
+            full_layers=full_layers,
+            fused_cross_entropy=np.array(axes.fused_cross_entropy, dtype=bool).reshape(-1, 1, 1, 1),
+        ),
+        distinct,
     )
-    index = [grid.ravel() for grid in np.indices(sizes, dtype=np.int32)]
-    mesh = {name: values[index[0]] for name, values in axes.mesh.items()}
-    modes = np.array([mode for mode, _ in axes.recompute])[index[4]]
-    shares = np.array([share for _, share in axes.recompute])[index[4]]
-    layers = np.maximum(job.model.num_layers // mesh["pipeline_parallel"], 1)
-    fixed_layers = question.recompute.full_layers if question.recompute else None
-    partial = np.maximum(np.floor(layers * shares), 1).astype(np.int64) if fixed_layers is None else fixed_layers
-    layouts = Candidates(
-        **mesh,
-        expert_parallel=np.full(index[0].size, question.layout.expert_parallel or 1),
-        sequence_parallel=np.array(axes.sequence_parallel)[index[3]] & (mesh["tensor_parallel"] > 1),
-        zero_stage=np.array(axes.zero_stages)[index[2]],
-        offload=np.array(axes.offload)[index[5]],
-        micro_batch_size=np.array(axes.micro_batch_sizes)[index[1]],
-        recompute=modes,
-        full_layers=np.where((shares < 1.0) | (fixed_layers is not None), partial, ALL_LAYERS),
-        fused_cross_entropy=np.array(axes.fused_cross_entropy)[index[6]],
-    )
-    return _without_repeats(layouts)
+
+
+def _full_layers(
+    question: TrainingQuestion, job: Job, choices: tuple[tuple[int, float], ...], pipeline_parallel: IntArray
+) -> IntArray:
+    """Return how many layers of a stage each choice of recompute covers, [choice, 1, base]."""
+    shares = np.array([share for _, share in choices]).reshape(-1, 1, 1)
+    fixed = question.recompute.full_layers if question.recompute else None
+    if fixed is not None:
+        return np.full_like(shares, fixed, dtype=np.int64)
+    layers = np.maximum(job.model.num_layers // pipeline_parallel, 1)
+    partial = np.maximum(np.floor(layers * shares), 1).astype(np.int64)
+    return np.where(shares < 1.0, partial, ALL_LAYERS)
+
+
+def _repeated(modes: IntArray, full_layers: IntArray, is_whole: BoolArray) -> BoolArray:
+    """Return where a choice of recompute is the same as another, in stages with few layers.
+
+    `is_whole` says where a limited number of layers is all of every stage's.
+    """
+    repeated: BoolArray = (full_layers != ALL_LAYERS) & is_whole
+    for later in range(1, len(modes)):
+        same = (modes[:later] == modes[later]) & (full_layers[:later] == full_layers[later])
+        repeated[later] |= same.any(axis=0)
+    return repeated
 
 
 def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
@@ -140,13 +169,13 @@ def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload:
     fused = (question.fused_cross_entropy,) if question.fused_cross_entropy is not None else (False, True)
     searched = tuple(name for name in can.offload if (name != "none") is with_offload)
     offloads = searched if request.offload is None else (request.offload,)
+    mesh, sequence_parallel, repeats_whole_group = _meshes(question, job, gpus)
     return Axes(
-        mesh=_meshes(question, job, gpus),
+        mesh=mesh,
+        sequence_parallel=sequence_parallel,
+        repeats_whole_group=repeats_whole_group,
         micro_batch_sizes=(question.micro_batch_size,) if question.micro_batch_size else _micro_batches(question),
         zero_stages=_zero_stages(request, can.zero_stages),
-        sequence_parallel=(
-            (request.sequence_parallel,) if request.sequence_parallel is not None else tuple(can.sequence_parallel)
-        ),
         recompute=_recompute(question, job),
         offload=tuple(OFFLOAD_TARGETS.index(name) for name in offloads),
         fused_cross_entropy=tuple(
@@ -156,7 +185,7 @@ def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload:
 
 
 def _micro_batches(question: TrainingQuestion) -> tuple[int, ...]:
-    return tuple(size for size in MICRO_BATCH_SIZES if size <= question.global_batch_size)
+    return tuple(size for size in MICRO_BATCH_SIZES if question.global_batch_size % size == 0)
 
 
 def _recompute(question: TrainingQuestion, job: Job) -> tuple[tuple[int, float], ...]:
@@ -183,18 +212,40 @@ def _zero_stages(request: LayoutRequest, able: tuple[int, ...]) -> tuple[int, ..
     return able if request.shard_group is None else tuple(stage for stage in able if stage > 0)
 
 
-def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> dict[str, IntArray]:
-    """Return mesh shapes: tensor, pipeline and context degrees, data parallelism making up the rest."""
+def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[str, IntArray], BoolArray, BoolArray]:
+    """Return mesh shapes, their sequence parallelism, and which repeat another with a smaller shard group."""
+    mesh = _degrees(question, job, gpus)
+    groups = _shard_groups(question, job, mesh)
+    # A group that is all replicas after all stands first already.
+    is_new = groups != mesh["data_parallel"]
+    is_new[0] = True
+    number, index = np.nonzero(is_new)
+    group, is_smaller = groups[is_new], number > 0
+    asked = question.layout.sequence_parallel
+    choices = tuple(job.profile.can.sequence_parallel) if asked is None else (asked,)
+    is_divided = mesh["tensor_parallel"][index] > 1
+    # Without tensor parallelism there is nothing to divide over, whatever is chosen.
+    place = np.flatnonzero(np.stack([is_divided | (number == 0) for number in range(len(choices))], axis=1))
+    of_mesh, choice = np.divmod(place, len(choices))
+    sequence_parallel = np.array(choices)[choice] & is_divided[of_mesh]
+    degrees = {name: values[index][of_mesh] for name, values in mesh.items()}
+    return {**degrees, "shard_group": group[of_mesh]}, sequence_parallel, is_smaller[of_mesh]
+
+
+def _degrees(question: TrainingQuestion, job: Job, gpus: IntArray) -> dict[str, IntArray]:
+    """Return tensor, pipeline, virtual and context degrees, data parallelism making up the rest."""
     request, can, model = question.layout, job.profile.can, job.model
     node = question.hardware.gpus_per_node
-    tensor = _choices(request.tensor_parallel, can.tensor_parallel, range(1, node + 1))
-    pipeline = _choices(request.pipeline_parallel, can.pipeline_parallel, range(1, model.num_layers + 1))
     most_context = max(question.sequence_length // SHORTEST_CONTEXT_SHARE, 1)
     contexts = [degree for degree in CONTEXT_DEGREES if degree <= most_context]
-    context = _choices(request.context_parallel, can.context_parallel, contexts)
+    tensor = _divisors(gpus, _choices(request.tensor_parallel, can.tensor_parallel, range(1, node + 1)))
+    pipeline = _divisors(
+        gpus, _choices(request.pipeline_parallel, can.pipeline_parallel, range(1, model.num_layers + 1))
+    )
+    context = _divisors(gpus, _choices(request.context_parallel, can.context_parallel, contexts))
     virtual = _choices(request.virtual_pipeline, can.virtual_pipeline, VIRTUAL_STAGES)
-    shape = np.array(np.meshgrid(gpus, tensor, pipeline, context, virtual, indexing="ij")).reshape(5, -1)
-    total, tensors, pipelines, contexts_of, virtuals = shape
+    shape = np.array(np.meshgrid(gpus, tensor, pipeline, context, virtual, indexing="ij"), dtype=np.int64)
+    total, tensors, pipelines, contexts_of, virtuals = shape.reshape(5, -1)
     model_ranks = tensors * pipelines * contexts_of
     data = total // model_ranks
     exists = (
@@ -204,53 +255,39 @@ def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> dict[str, I
     )
     if request.data_parallel is not None:
         exists &= data == request.data_parallel
-    kept = [values[exists].astype(np.int64) for values in (data, tensors, pipelines, contexts_of, virtuals)]
-    groups = _shard_groups(question, job, kept[0], kept[1], kept[3])
     names = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel", "virtual_pipeline")
-    columns = {name: np.concatenate([values] * len(groups)) for name, values in zip(names, kept, strict=True)}
-    return {**columns, "shard_group": np.concatenate(groups)}
+    kept = (values[exists] for values in (data, tensors, pipelines, contexts_of, virtuals))
+    return dict(zip(names, kept, strict=True))
 
 
-def _shard_groups(
-    question: TrainingQuestion, job: Job, data: IntArray, tensor: IntArray, context: IntArray
-) -> list[IntArray]:
-    """Return shard groups to try for each mesh: all replicas, and those within a node."""
+def _divisors(gpus: IntArray, degrees: list[int]) -> list[int]:
+    """Return the degrees that divide some number of GPUs."""
+    every = np.array(degrees, dtype=np.int64)
+    divisors: list[int] = every[(gpus[:, None] % every == 0).any(axis=0)].tolist()
+    return divisors
+
+
+def _shard_groups(question: TrainingQuestion, job: Job, mesh: dict[str, IntArray]) -> IntArray:
+    """Return shard groups to try, [choice, mesh]: all replicas, then a node, several nodes, and parts of one.
+
+    A choice that a mesh does not have is all its replicas again.
+    """
+    data = mesh["data_parallel"]
     if question.layout.shard_group is not None:
-        return [np.full_like(data, question.layout.shard_group)]
+        return np.full((1, data.size), question.layout.shard_group)
     if not job.profile.can.shard_group:
-        return [data]
-    in_node = np.maximum(question.hardware.gpus_per_node // (tensor * context), 1)
-    return [data, np.where(data % in_node == 0, np.minimum(in_node, data), data)]
+        return data[None, :]
+    ranks = mesh["tensor_parallel"] * mesh["context_parallel"]
+    node = question.hardware.gpus_per_node
+    in_node = np.maximum(node // ranks, 1)
+    nodes = 2 ** np.arange(int(data.max(initial=1)).bit_length())[:, None]
+    cuts = np.arange(2, node + 1)[:, None]
+    parts = np.where((in_node % cuts == 0) & (in_node > cuts), in_node // cuts, data)
+    sizes = np.concatenate([in_node * nodes, parts])
+    return np.concatenate([data[None, :], np.where((data % sizes == 0) & (sizes < data), sizes, data)])
 
 
 def _choices(fixed: int | None, able: bool, values: object) -> list[int]:
     if fixed is not None:
         return [fixed]
     return list(values) if able else [1]  # type: ignore[call-overload]
-
-
-def _without_repeats(layouts: Candidates) -> Candidates:
-    """Drop choices that change nothing: a group that is all replicas, stages with nothing to shard over."""
-    columns = np.stack([getattr(layouts, entry.name).astype(np.int64) for entry in fields(Candidates)])
-    # A group matters only to what is sharded, and stage 0 shards nothing.
-    position = [entry.name for entry in fields(Candidates)].index("shard_group")
-    columns[position] = np.where(layouts.zero_stage == 0, layouts.data_parallel, columns[position])
-    weights = _mixing_weights(columns)
-    _, first = np.unique(weights @ columns, return_index=True)
-    kept = layouts.take(np.sort(first))
-    return Candidates(
-        **{
-            entry.name: np.where(kept.zero_stage == 0, kept.data_parallel, kept.shard_group)
-            if entry.name == "shard_group"
-            else getattr(kept, entry.name)
-            for entry in fields(Candidates)
-        }
-    )
-
-
-def _mixing_weights(columns: IntArray) -> IntArray:
-    """Return place values, so that different columns give different numbers."""
-    spans = (
-        columns.max(axis=1) - columns.min(axis=1) + 1 if columns.shape[1] else np.ones(columns.shape[0], dtype=np.int64)
-    )
-    return np.concatenate([[1], np.cumprod(spans[:-1])]).astype(np.int64)

@@ -1,13 +1,16 @@
-"""Many layouts at once: a struct of arrays, one entry a layout.
+"""Many layouts at once: a struct of arrays that broadcast against each other.
 
-Legend: dp data, tp tensor, pp pipeline, vp virtual pipeline, cp context parallel
-degree. Memory and time formulas are written once over these arrays, whether
-there is one layout or a million.
+Memory and time formulas are written once over these arrays, whether there is one
+layout or a million: a list of layouts has one entry a layout in every array, and
+in a grid (`planners/layout/grid.py`) every array varies along its own axes only,
+so that a formula is worked out once for each value of what it depends on.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,11 +26,12 @@ RECOMPUTE_MODES = ("none", "selective", "full")
 NONE, SELECTIVE, FULL = range(3)
 OFFLOAD_TARGETS = ("none", "optimizer", "optimizer+parameters")
 ALL_LAYERS = -1
+HIGHEST_ZERO_STAGE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Layouts as parallel arrays.
+    """Layouts as arrays that broadcast to one shape: (layouts,) for a list, (.., meshes) for a grid.
 
     `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOAD_TARGETS`;
     `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
@@ -50,7 +54,12 @@ class Candidates:
     fused_cross_entropy: BoolArray
 
     def __len__(self) -> int:
-        return int(self.data_parallel.size)
+        return math.prod(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape that all arrays broadcast to."""
+        return np.broadcast(*EVERY_COLUMN(self)).shape
 
     @property
     def gpus(self) -> IntArray:
@@ -66,8 +75,8 @@ class Candidates:
         return self.micro_batch_size * sequence_length / self.context_parallel
 
     def take(self, index: Any) -> Candidates:
-        """Return the layouts at `index`, an index array or a mask."""
-        return Candidates(**{entry.name: getattr(self, entry.name)[index] for entry in fields(self)})
+        """Return the layouts of a list at `index`, an index array or a mask."""
+        return Candidates(**{name: getattr(self, name)[index] for name in COLUMNS})
 
     def layout(self, index: int, *, framework: str, global_batch_size: int, offload_target: str) -> Layout:
         """Return one layout as clients receive it."""
@@ -95,11 +104,13 @@ class Candidates:
         )
 
 
+COLUMNS = tuple(entry.name for entry in fields(Candidates))
+EVERY_COLUMN = attrgetter(*COLUMNS)
+
+
 def concatenate(parts: list[Candidates]) -> Candidates:
     """Return the layouts of all parts, in order."""
-    return Candidates(
-        **{entry.name: np.concatenate([getattr(part, entry.name) for part in parts]) for entry in fields(Candidates)}
-    )
+    return Candidates(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS})
 
 
 def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:

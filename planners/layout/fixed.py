@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from planners.hardware import GpuCount
-from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES
+from planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
 from planners.layout.violations import Violation
 from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
 
 DEGREES = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
-HIGHEST_ZERO_STAGE = 3
 
 
 def check_fixed(question: TrainingQuestion) -> None:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import NONE, Candidates, FloatArray
+from planners.layout.candidates import NONE, Candidates, FloatArray, IntArray
 from planners.layout.objectives import latest_step_seconds, wants_fewest_gpus
 from planners.questions import TrainingQuestion
 
 # Differences below this are within the time model's error, so the simpler layout wins.
 NEAR_EQUAL_FRACTION = 0.01
 MOST_ALTERNATIVES = 12
+# More than products of a step's seconds and a number of GPUs are rounded by.
+ROUNDING_FRACTION = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,24 @@ def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
     near = np.flatnonzero(chosen & (objective <= objective[chosen].min() * (1 + NEAR_EQUAL_FRACTION)))
     order = np.lexsort((near, ranked.peaks[near], objective[near], complexity(ranked.layouts.take(near))))
     return int(near[order[0]])
+
+
+def contenders(gpus: IntArray, peaks: FloatArray, verdicts: FloatArray, seconds: FloatArray) -> IntArray:
+    """Return the indices of fitting layouts that can still be the best or stand on the front, whatever joins them.
+
+    Of each GPU count those are the near equals of the fastest of each verdict,
+    and what no faster layout undercuts in memory.
+    """
+    kept = np.zeros(gpus.size, dtype=bool)
+    for count in np.unique(gpus).tolist():
+        here = np.flatnonzero(gpus == count)
+        order = here[np.argsort(seconds[here])]
+        kept[order] = peaks[order] <= np.minimum.accumulate(peaks[order])
+        for verdict in np.unique(verdicts[here]).tolist():
+            judged = here[verdicts[here] == verdict]
+            near = seconds[judged] <= seconds[judged].min() * (1 + NEAR_EQUAL_FRACTION + ROUNDING_FRACTION)
+            kept[judged[near]] = True
+    return np.flatnonzero(kept)
 
 
 def closest_index(ranked: Ranked) -> int:

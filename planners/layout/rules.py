@@ -1,6 +1,7 @@
 """Which layouts can exist: one function a rule, each with its reason and the field at fault.
 
-A rule returns a mask over `Candidates`, true where the layout obeys it.
+A rule returns a mask that broadcasts against the `Candidates`, true where the
+layout obeys it, and varies only along the axes the rule reads.
 """
 
 from __future__ import annotations
@@ -10,8 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.layout.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, Candidates
-from planners.memory.holdings import shard_ranks
+from planners.layout.candidates import (
+    ALL_LAYERS,
+    FULL,
+    OFFLOAD_TARGETS,
+    RECOMPUTE_MODES,
+    BoolArray,
+    Candidates,
+)
+from planners.layout.grid import counted
+from planners.memory.holdings import in_zero_stages, shard_ranks
 from planners.memory.job import Job
 from planners.memory.shards import are_divisible, divisions, has_equal_parts
 
@@ -37,9 +46,9 @@ def matrices_divide(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the stack cuts matrices into equal parts, the vocabulary's rows apart."""
     one = np.ones_like(layouts.tensor_parallel)
     by = divisions(replace(layouts, expert_parallel=one), one, job)
-    obeyed = np.ones(len(layouts), dtype=bool)
+    obeyed = np.ones(1, dtype=bool)
     for part in job.parts:
-        obeyed &= has_equal_parts(part, by)
+        obeyed = obeyed & has_equal_parts(part, by)
     return obeyed
 
 
@@ -107,19 +116,19 @@ def experts_divide(layouts: Candidates, job: Job) -> BoolArray:
     counts = {weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1} or {1}
     obeyed: BoolArray = (layouts.data_parallel * layouts.context_parallel) % degree == 0
     for count in counts:
-        obeyed &= count % degree == 0
+        obeyed = obeyed & (count % degree == 0)
     return obeyed
 
 
 def expert_shards_exist(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the stack can cut experts: over fewer ranks than the rest, and evenly where it must."""
-    obeyed = np.ones(len(layouts), dtype=bool)
+    obeyed = np.ones(1, dtype=bool)
     mixtures = [part for part in job.layers if any(weight.experts > 1 for weight in part.block.weights)]
     if mixtures:
         is_cut = layouts.zero_stage >= job.profile.sharding.optimizer_from
         by = divisions(layouts, np.where(is_cut, shard_ranks(layouts, job), 1), job)
         for part in mixtures:
-            obeyed &= are_divisible(part, by)
+            obeyed = obeyed & are_divisible(part, by)
     return obeyed
 
 
@@ -131,7 +140,7 @@ def parameters_are_sharded_before_offload(layouts: Candidates, job: Job) -> Bool
 def framework_can(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the framework's abilities cover every degree."""
     can = job.profile.can
-    obeyed = np.isin(layouts.zero_stage, can.zero_stages)
+    obeyed = in_zero_stages(layouts.zero_stage, can.zero_stages)
     for able, degree in (
         (can.tensor_parallel, layouts.tensor_parallel),
         (can.pipeline_parallel, layouts.pipeline_parallel),
@@ -139,18 +148,20 @@ def framework_can(layouts: Candidates, job: Job) -> BoolArray:
         (can.context_parallel, layouts.context_parallel),
         (can.expert_parallel, layouts.expert_parallel),
     ):
-        obeyed &= np.bool_(able) | (degree == 1)
-    obeyed &= np.bool_(can.shard_group) | (layouts.shard_group == layouts.data_parallel)
-    obeyed &= (layouts.tensor_parallel == 1) | np.isin(layouts.sequence_parallel, can.sequence_parallel)
-    obeyed &= np.isin(layouts.offload, [index for index, name in enumerate(OFFLOADS) if name in can.offload])
-    obeyed &= ~layouts.fused_cross_entropy | np.bool_(can.fused_cross_entropy)
-    limited = (layouts.recompute == FULL) & (layouts.full_layers != ALL_LAYERS)
-    obeyed &= ~limited | np.bool_("full_layers" in can.recompute)
-    modes = {NONE: "none", SELECTIVE: "selective", FULL: "full"}
-    return obeyed & np.isin(layouts.recompute, [mode for mode, name in modes.items() if name in can.recompute])
+        obeyed = obeyed if able else obeyed & (degree == 1)
+    if not can.shard_group:
+        obeyed = obeyed & (layouts.shard_group == layouts.data_parallel)
+    sequence = np.array([choice in can.sequence_parallel for choice in (False, True)])
+    obeyed = obeyed & ((layouts.tensor_parallel == 1) | sequence[layouts.sequence_parallel.astype(np.int64)])
+    obeyed = obeyed & np.array([name in can.offload for name in OFFLOAD_TARGETS])[layouts.offload]
+    if not can.fused_cross_entropy:
+        obeyed = obeyed & ~layouts.fused_cross_entropy
+    if "full_layers" not in can.recompute:
+        obeyed = obeyed & ((layouts.recompute != FULL) | (layouts.full_layers == ALL_LAYERS))
+    modes = np.array([name in can.recompute for name in RECOMPUTE_MODES])
+    able_to: BoolArray = obeyed & modes[layouts.recompute]
+    return able_to
 
-
-OFFLOADS = ("none", "optimizer", "optimizer+parameters")
 
 RULES: tuple[Rule, ...] = (
     Rule(name="framework", field="", reason="the framework cannot do this", obeyed=framework_can),
@@ -237,21 +248,27 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obeyed:
-    """Which layouts may exist, and how many each rule was the first to exclude."""
+    """Which layouts may exist, and how many each rule was the first to exclude; rules that all obey are left out."""
 
     allowed: BoolArray
     excluded: dict[str, int]
 
 
-def obey(layouts: Candidates, job: Job) -> Obeyed:
-    """Return the layouts that break no rule; each of the others is counted under the first it breaks."""
-    allowed = np.ones(len(layouts), dtype=bool)
+def obey(layouts: Candidates, job: Job, among: BoolArray | None = None) -> Obeyed:
+    """Return the layouts, of those in the mask `among`, that break no rule.
+
+    Each of the others is counted under the first rule it breaks.
+    """
+    allowed, shape = np.ones(1, dtype=bool) if among is None else among, layouts.shape
     excluded: dict[str, int] = {}
     for rule in RULES:
         obeyed = rule.obeyed(layouts, job)
-        excluded[rule.name] = int(np.count_nonzero(allowed & ~obeyed))
-        allowed &= obeyed
-    return Obeyed(allowed=allowed, excluded=excluded)
+        # What all obey need not be spread over the axes it depends on.
+        if obeyed.all():
+            continue
+        excluded[rule.name] = counted(allowed & ~obeyed, shape)
+        allowed = allowed & obeyed
+    return Obeyed(allowed=np.broadcast_to(allowed, shape), excluded=excluded)
 
 
 def rule_by_name(name: str) -> Rule:

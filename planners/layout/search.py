@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.errors import ImpossibleLayout
+from planners.errors import ImpossibleLayout, PlanningStopped
 from planners.hardware import Hardware
-from planners.layout.axes import candidate_layouts, gpu_counts
+from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
+from planners.layout.grid import Grid
 from planners.layout.objectives import has_enough
-from planners.layout.ranking import Ranked, best_index, closest_index, pareto_front
+from planners.layout.ranking import Ranked, best_index, closest_index, contenders, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
 from planners.questions import TrainingQuestion
-from planners.timing.efficiency import efficiency_on
-from planners.timing.step import step_seconds
+from planners.timing.efficiency import Efficiency, efficiency_on
+from planners.timing.step import near_capacity_multiple, step_seconds
 
 # Arrays of this many layouts stay in the processor's cache and bound the search's memory.
 LAYOUTS_A_CHUNK = 16_384
+# Larger than any array of a chunk: three stages of five moments in fp64.
+KEPT_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Evaluated layouts of one framework; `seconds` is infinite where memory does not fit."""
+    """The contenders among one framework's layouts, as a list; `seconds` is infinite where memory does not fit.
+
+    `considered` counts the layouts whose memory was evaluated, `fitting` those of them that fit.
+    """
 
     job: Job
     layouts: Candidates
     peaks: FloatArray
     verdicts: FloatArray
     seconds: FloatArray
+    considered: int
+    fitting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +58,42 @@ class Found:
     fitting: int
 
 
-def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluated:
+    """Contenders of some bases: their places in the order of the grid, and what was found of them."""
+
+    place: IntArray
+    cells: IntArray
+    peaks: FloatArray
+    verdicts: FloatArray
+    seconds: FloatArray
+    fitting: int
+
+
+def never() -> bool:
+    """Return false: the search goes on to its end."""
+    return False
+
+
+def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: Callable[[], bool] = never) -> Found:
     """Return the best layout of all jobs' frameworks, or the closest where none fits.
 
-    Raises `ImpossibleLayout` with the commonest reason when rules leave nothing.
+    `should_stop` is asked before every chunk of layouts. Raises `PlanningStopped`
+    once it says so, and `ImpossibleLayout` with the commonest reason when rules
+    leave nothing.
     """
+    _keep_freed_memory()
     excluded: Counter[str] = Counter()
     pools: list[Pool] = []
     for with_offload in (False, True):
         for counts in gpu_counts(question):
-            batch = [
-                _pool(question, job, counts, excluded, with_offload=with_offload)
+            tried = (
+                _pool(question, job, counts, excluded, with_offload=with_offload, should_stop=should_stop)
                 for job in jobs
                 if not with_offload or (job.profile.can.searches_offload and question.layout.offload is None)
-            ]
-            pools.extend(pool for pool in batch if len(pool.layouts))
+            )
+            batch = [pool for pool in tried if pool is not None]
+            pools.extend(batch)
             if has_enough(question, (pool.seconds for pool in batch)):
                 break
         if _any_fits(pools):
@@ -74,8 +103,19 @@ def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
     return _choose(question, _merged(pools), sum(excluded.values()))
 
 
+def _keep_freed_memory() -> None:
+    """Let the allocator keep what a formula's arrays give back for the next ones.
+
+    glibc asks the kernel for every block above a threshold, and gives it back
+    when freed, so that each array's pages are new and touched for the first time;
+    once a larger block was freed the threshold is that block's size (mallopt(3),
+    M_MMAP_THRESHOLD). Other allocators take no notice.
+    """
+    np.empty(KEPT_BYTES, dtype=np.uint8)
+
+
 def _any_fits(pools: Sequence[Pool]) -> bool:
-    return any(bool((pool.verdicts > 0).any()) for pool in pools)
+    return any(pool.fitting for pool in pools)
 
 
 def _pool(
@@ -85,32 +125,81 @@ def _pool(
     excluded: Counter[str],
     *,
     with_offload: bool,
-) -> Pool:
-    """Return the evaluated layouts of one framework for one batch of GPU counts."""
-    everything = candidate_layouts(question, job, counts, with_offload=with_offload)
-    if not len(everything):
+    should_stop: Callable[[], bool],
+) -> Pool | None:
+    """Return the contenders of one framework for one batch of GPU counts; None where no layout can exist."""
+    everything = candidate_grid(question, job, counts, with_offload=with_offload)
+    if not everything.bases:
         excluded["degrees_multiply_to_gpus"] += 1
-        return _evaluated(everything, job, question.hardware)
-    obeyed = obey(everything, job)
+        return None
+    obeyed = obey(everything.layouts, job, everything.distinct)
     excluded.update(obeyed.excluded)
-    return _evaluated(everything.take(np.flatnonzero(obeyed.allowed)), job, question.hardware)
+    bases = np.flatnonzero(obeyed.allowed.any(axis=(0, 1, 2)))
+    if not bases.size:
+        return None
+    allowed = obeyed.allowed[..., bases]
+    return _evaluated(replace(everything.of_bases(bases), distinct=allowed), job, question.hardware, should_stop)
 
 
-def _evaluated(layouts: Candidates, job: Job, hardware: Hardware) -> Pool:
+def _evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: Callable[[], bool]) -> Pool:
+    """Return the contenders among a grid's layouts, in the grid's order."""
     efficiency = efficiency_on(job.profile.name, hardware)
-    peaks = np.empty(len(layouts))
-    seconds = np.full(len(layouts), math.inf)
-    judged = np.zeros(len(layouts))
-    for start in range(0, len(layouts), LAYOUTS_A_CHUNK):
-        chunk = slice(start, start + LAYOUTS_A_CHUNK)
-        some = layouts.take(chunk)
-        peaks[chunk] = peak_bytes(some, job)
-        judged[chunk] = verdicts(peaks[chunk], job, hardware)
-        fitting = np.flatnonzero(judged[chunk] > 0)
-        if fitting.size:
-            close = peaks[start + fitting]
-            seconds[start + fitting] = step_seconds(some.take(fitting), job, hardware, efficiency, close).total
-    return Pool(job=job, layouts=layouts, peaks=peaks, verdicts=judged, seconds=seconds)
+    a_base = math.prod(grid.shape[:-1])
+    # Bases of as many deciding stages stand together, so that fewer stages are worked out in vain.
+    order = np.argsort(np.minimum(grid.layouts.pipeline_parallel, 2), kind="stable")
+    step = max(LAYOUTS_A_CHUNK // a_base, 1)
+    parts = []
+    for start in range(0, grid.bases, step):
+        if should_stop():
+            raise PlanningStopped
+        parts.append(_contenders_of(grid, order[start : start + step], job, hardware, efficiency))
+    place = np.concatenate([part.place for part in parts])
+    turn = np.argsort(place, kind="stable")
+    return Pool(
+        job=job,
+        layouts=concatenate([grid.take(part.cells) for part in parts]).take(turn),
+        peaks=np.concatenate([part.peaks for part in parts])[turn],
+        verdicts=np.concatenate([part.verdicts for part in parts])[turn],
+        seconds=np.concatenate([part.seconds for part in parts])[turn],
+        considered=len(grid),
+        fitting=sum(part.fitting for part in parts),
+    )
+
+
+def _contenders_of(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, efficiency: Efficiency) -> _Evaluated:
+    """Return the layouts of some bases that can still win; where none fits, those nearest to it."""
+    part = grid.of_bases(bases)
+    peaks = peak_bytes(part.layouts, job)
+    fits = (peaks <= hardware.limit_bytes) & part.distinct
+    cells = np.flatnonzero(fits)
+    fitting = cells.size
+    if fitting:
+        found = peaks.ravel()[cells]
+        seconds = _seconds_at(cells, found, part, job, hardware, efficiency)
+        judged = verdicts(found, job, hardware)
+        kept = contenders(part.layouts.gpus[cells % part.bases], found, judged, seconds)
+        cells, found, judged, seconds = cells[kept], found[kept], judged[kept], seconds[kept]
+    else:
+        least = peaks[part.distinct].min()
+        cells = np.flatnonzero((peaks == least) & part.distinct)
+        found, judged, seconds = np.full(cells.size, least), np.zeros(cells.size), np.full(cells.size, math.inf)
+    whole = cells // part.bases * grid.bases + bases[cells % part.bases]
+    return _Evaluated(
+        place=grid.order(whole), cells=whole, peaks=found, verdicts=judged, seconds=seconds, fitting=fitting
+    )
+
+
+def _seconds_at(
+    cells: IntArray, peaks: FloatArray, grid: Grid, job: Job, hardware: Hardware, efficiency: Efficiency
+) -> FloatArray:
+    """Return the step's seconds at cells of a grid, whose peaks slow those down that are near the card's capacity."""
+    parts = step_seconds(grid.layouts, job, hardware, efficiency)
+    seconds: FloatArray = np.broadcast_to(parts.total, grid.shape).ravel()[cells]
+    multiple = near_capacity_multiple(peaks, hardware, efficiency)
+    slow = np.flatnonzero(multiple > 1.0)
+    place = np.unravel_index(cells[slow], grid.shape)
+    seconds[slow] = parts.at_cells(place).slowed(multiple[slow]).total
+    return seconds
 
 
 def _merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
@@ -125,6 +214,8 @@ def _merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
             peaks=np.concatenate([pool.peaks for pool in some]),
             verdicts=np.concatenate([pool.verdicts for pool in some]),
             seconds=np.concatenate([pool.seconds for pool in some]),
+            considered=sum(pool.considered for pool in some),
+            fitting=sum(pool.fitting for pool in some),
         )
         for some in by_name.values()
     )
@@ -147,9 +238,9 @@ def _choose(question: TrainingQuestion, pools: tuple[Pool, ...], excluded: int) 
         chosen=(int(owner[best]), int(index[best])),
         alternatives=tuple((int(owner[other]), int(index[other])) for other in front),
         fits=fits,
-        considered=len(ranked.layouts),
+        considered=sum(pool.considered for pool in pools),
         excluded=excluded,
-        fitting=int(np.count_nonzero(ranked.verdicts > 0)),
+        fitting=sum(pool.fitting for pool in pools),
     )
 
 

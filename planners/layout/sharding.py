@@ -29,12 +29,12 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
         ),
         stages=tuple(
             ShardedStage(
-                stage=int(rows.stage[row]),
-                layers=(int(rows.first_layer[row]), int(rows.first_layer[row] + rows.layers[row]) - 1),
-                embedding=bool(rows.has_embedding[row]),
-                head=bool(rows.has_head[row]),
+                stage=int(rows.stage[row, 0]),
+                layers=(int(rows.first_layer[row, 0]), int(rows.first_layer[row, 0] + rows.layers[row, 0]) - 1),
+                embedding=bool(rows.has_embedding[row, 0]),
+                head=bool(rows.has_head[row, 0]),
             )
-            for row in range(rows.owner.size)
+            for row in range(rows.stage.size)
         ),
         weights=_weights(job, _shard_layout(one), framework_policy(job.profile.name, int(one.zero_stage[0]))),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.layout.axes import candidate_layouts, gpu_counts
+from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
 from planners.layout.rules import RULES, Rule
 from planners.memory.job import Job
@@ -90,7 +90,7 @@ def _formed(question: TrainingQuestion, job: Job) -> Candidates:
     degrees = (request.data_parallel, request.tensor_parallel, request.pipeline_parallel, request.context_parallel)
     named = int(np.prod([degree for degree in degrees if degree is not None], dtype=np.int64))
     for gpus in (*tried, named * np.array(MULTIPLES_OF_NAMED)):
-        layouts = candidate_layouts(question, job, gpus, with_offload=with_offload)
+        layouts = candidate_grid(question, job, gpus, with_offload=with_offload).every()
         if len(layouts):
             break
     return layouts

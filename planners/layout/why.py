@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
-from planners.errors import ImpossibleLayout, PlimsollError
+from planners.errors import ImpossibleLayout, PlanningStopped, PlimsollError
 from planners.hardware import Hardware
 from planners.layout.exclusion import contradictions, every_broken_rule
 from planners.layout.fixed import check_values
 from planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
 from planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity
-from planners.layout.search import Pool, search
+from planners.layout.search import Pool, never, search
 from planners.layout.violations import Violation, named_fields
 from planners.memory.job import Job
 from planners.memory.peak import VERDICT_NAMES, memory_of
@@ -53,18 +53,23 @@ class Planned:
     moving_parts: float
 
 
-def comparisons(question: TrainingQuestion, pool: Pool, index: int, jobs_of: JobsOf) -> tuple[Comparison, ...]:
+def comparisons(
+    question: TrainingQuestion, pool: Pool, index: int, jobs_of: JobsOf, should_stop: Callable[[], bool] = never
+) -> tuple[Comparison, ...]:
     """Return why each layout that the question names lost to the plan, layout `index` of `pool`.
 
     `jobs_of` returns a question's job through every framework that may run it.
+    Raises `PlanningStopped` once `should_stop` says so.
     """
     if not question.compare:
         return ()
     chosen = _planned(question, pool, index)
-    return tuple(_compared(question, number, chosen, jobs_of) for number in range(len(question.compare)))
+    return tuple(_compared(question, number, chosen, jobs_of, should_stop) for number in range(len(question.compare)))
 
 
-def _compared(question: TrainingQuestion, number: int, chosen: Planned, jobs_of: JobsOf) -> Comparison:
+def _compared(
+    question: TrainingQuestion, number: int, chosen: Planned, jobs_of: JobsOf, should_stop: Callable[[], bool]
+) -> Comparison:
     asked = _asked(question, question.compare[number])
 
     def excluded(violations: tuple[Violation, ...]) -> Comparison:
@@ -75,9 +80,11 @@ def _compared(question: TrainingQuestion, number: int, chosen: Planned, jobs_of:
         broken = contradictions(asked)
         if broken:
             return excluded(broken)
-        found = search(asked, jobs_of(asked))
+        found = search(asked, jobs_of(asked), should_stop)
     except ImpossibleLayout:
         return excluded(every_broken_rule(asked))
+    except PlanningStopped:
+        raise
     except PlimsollError as error:
         return _excluded((_reason(number, error.code, error.pointer.rsplit("/", 1)[-1], error.detail),))
     planned = _planned(asked, found.pools[found.chosen[0]], found.chosen[1])

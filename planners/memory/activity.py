@@ -1,7 +1,8 @@
-"""Activations of every row: kept, thrown away and computed again, per micro-batch."""
+"""Activations of every stage: kept, thrown away and computed again, per micro-batch."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,18 +16,20 @@ from planners.memory.activations import (
     meeting_gradients,
     selectively_kept_bytes,
 )
-from planners.memory.holdings import adapter_activation_bytes
-from planners.memory.job import Job
+from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
+from planners.memory.job import BlockWeights, Job
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
 # hidden states; a chunk lives in 16 bits and in fp32, beside the gradients of hidden states and head.
 FUSED_CHUNK_BYTES = 2 + 4
+# The kinds of layers of the jobs of a few searches at once.
+MOST_KEPT_LAYERS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Bytes a row's activations need.
+    """Bytes a stage's activations need.
 
     `stage` is what all its layers keep of one micro-batch, `layer` and
     `checkpoint` what a layer keeps and what a fully recomputed one keeps,
@@ -47,11 +50,11 @@ class Activity:
 
 
 def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
-    """Return the activations of every row."""
+    """Return the activations of every stage of `rows`."""
     profile, size = job.profile, job.precision.compute_bytes
-    tokens = layouts.local_tokens(job.sequence_length)[rows.owner]
-    tensor = layouts.tensor_parallel[rows.owner].astype(np.float64)
-    sequence_division = np.where(layouts.sequence_parallel[rows.owner], tensor, 1.0)
+    tokens = layouts.local_tokens(job.sequence_length)
+    tensor = layouts.tensor_parallel.astype(np.float64)
+    sequence_division = np.where(layouts.sequence_parallel, tensor, 1.0)
 
     def on_rank(kept: KeptBytes) -> FloatArray:
         scores = kept.score_bytes * job.sequence_length
@@ -59,84 +62,111 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         result: FloatArray = tokens * (kept.gathered_bytes + divided)
         return result
 
-    mode = layouts.recompute[rows.owner]
+    mode = layouts.recompute
     is_selective = mode == SELECTIVE
-    wanted = layouts.full_layers[rows.owner]
+    has_selective = bool(is_selective.any())
+    wanted = layouts.full_layers
     limited = np.where(wanted == ALL_LAYERS, rows.layers, np.minimum(wanted, rows.layers))
     recomputed = np.where(mode == FULL, limited, 0).astype(np.float64)
-    casts = casts_weights(layouts, rows, job) & np.bool_(job.method == "full")
-    stream_bytes = np.where(casts, FP32_BYTES, size)
-    everything = np.zeros(rows.owner.size)
-    working_set, checkpoint, transient = np.zeros_like(everything), np.zeros_like(everything), np.zeros_like(everything)
+    casts = casts_weights(layouts, job) & np.bool_(job.method == "full")
+    has_casts = bool(casts.any())
+    # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
+    stream_bytes = np.where(casts, FP32_BYTES, size) if has_casts else size
+    everything = kept_selectively = working_set = checkpoint = transient = np.zeros(1)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
-        block = part.block
-        whole = kept_bytes(
-            block,
-            profile.kernels,
-            attention=job.attention,
-            element_bytes=size,
-            learning=part.learning,
-            frozen_input_bytes=profile.kernels.four_bit_input_bytes if job.method == "qlora" else 0,
-        )
-        full = on_rank(replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, job)))
-        if casts.any():
-            cast = kept_bytes(block, profile.kernels, attention=job.attention, element_bytes=size, autocast=True)
-            full = np.where(casts, on_rank(cast), full)
-        kept = full
-        if is_selective.any():
-            selective = on_rank(
-                selectively_kept_bytes(
-                    block,
-                    profile.kernels,
-                    policy=profile.can.selective_policy,
-                    attention=job.attention,
-                    element_bytes=size,
-                )
-            )
-            kept = np.where(is_selective, selective, full)
-        everything = everything + count * kept
+        layer = _layer_bytes(part, job)
+        full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
+        everything = everything + count * full
+        if has_selective:
+            kept_selectively = kept_selectively + count * on_rank(layer.selective)
         working_set = np.maximum(working_set, full)
-        checkpoint = np.maximum(checkpoint, tokens * checkpoint_width(block) * stream_bytes / sequence_division)
-        widest, count_meeting = meeting_gradients(block, part.learning, experts_in_turn=profile.kernels.experts_in_turn)
-        meeting = count_meeting * widest / tensor + checkpoint_width(block) / sequence_division
+        checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
+        meeting = layer.meeting_gradients * layer.widest / tensor + layer.input_width / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
-    layer = everything / np.maximum(rows.layers, 1)
-    head = on_rank(
-        kept_bytes(
-            job.head.block, profile.kernels, attention=job.attention, element_bytes=size, learning=job.head.learning
-        )
-    )
-    if casts.any():
-        cast = kept_bytes(job.head.block, profile.kernels, attention=job.attention, element_bytes=size, autocast=True)
-        head = np.where(casts, on_rank(cast), head)
+    kept = np.where(is_selective, kept_selectively, everything) if has_selective else everything
+    mean_layer = kept / np.maximum(rows.layers, 1)
+    head_bytes, cast_head_bytes = _head_bytes(job)
+    head = np.where(casts, on_rank(cast_head_bytes), on_rank(head_bytes)) if has_casts else on_rank(head_bytes)
     return Activity(
-        stage=layer * (rows.layers - recomputed) + checkpoint * recomputed,
-        layer=layer,
+        stage=mean_layer * (rows.layers - recomputed) + checkpoint * recomputed,
+        layer=mean_layer,
         checkpoint=checkpoint,
         recomputed_layers=recomputed,
         working_set=working_set,
         transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
         head=np.where(rows.has_head, head, 0.0),
-        logits=np.where(rows.has_head, _logits(layouts, rows, job, tokens, tensor), 0.0),
+        logits=np.where(rows.has_head, _logits(layouts, job, tokens, tensor), 0.0),
         gathered=np.where(
             sequence_division > 1, tokens * job.model.hidden_size * profile.kernels.gathered_workspace_bytes, 0.0
         ),
     )
 
 
-def casts_weights(layouts: Candidates, rows: StageRows, job: Job) -> BoolArray:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LayerBytes:
+    """What one kind of layer keeps for each token, and the widths of what lives in its backward pass.
+
+    `whole` is everything, `cast` everything where autocast casts fp32 weights.
+    """
+
+    whole: KeptBytes
+    cast: KeptBytes
+    selective: KeptBytes
+    input_width: int
+    widest: float
+    meeting_gradients: int
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
+def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
+    kernels, size = job.profile.kernels, job.precision.compute_bytes
+    whole = kept_bytes(
+        part.block,
+        kernels,
+        attention=job.attention,
+        element_bytes=size,
+        learning=part.learning,
+        frozen_input_bytes=kernels.four_bit_input_bytes if job.method == "qlora" else 0,
+    )
+    widest, meeting = meeting_gradients(part.block, part.learning, experts_in_turn=kernels.experts_in_turn)
+    return _LayerBytes(
+        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, job)),
+        cast=kept_bytes(part.block, kernels, attention=job.attention, element_bytes=size, autocast=True),
+        selective=selectively_kept_bytes(
+            part.block,
+            kernels,
+            policy=job.profile.can.selective_policy,
+            attention=job.attention,
+            element_bytes=size,
+        ),
+        input_width=checkpoint_width(part.block),
+        widest=widest,
+        meeting_gradients=meeting,
+    )
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
+def _head_bytes(job: Job) -> tuple[KeptBytes, KeptBytes]:
+    """Return what the head keeps for each token, and what where autocast casts fp32 weights."""
+    block, kernels, size = job.head.block, job.profile.kernels, job.precision.compute_bytes
+    return (
+        kept_bytes(block, kernels, attention=job.attention, element_bytes=size, learning=job.head.learning),
+        kept_bytes(block, kernels, attention=job.attention, element_bytes=size, autocast=True),
+    )
+
+
+def casts_weights(layouts: Candidates, job: Job) -> BoolArray:
     """Return where autocast makes 16-bit copies of fp32 weights as they are used."""
-    stages = [stage for stage, policy in job.profile.weights.policy.items() if policy == "autocast_copies"]
+    stages = [int(stage) for stage, policy in job.profile.weights.policy.items() if policy == "autocast_copies"]
     is_wider = job.states.parameter != job.precision.compute_bytes
-    result: BoolArray = np.isin(layouts.zero_stage, [int(stage) for stage in stages])[rows.owner] & np.bool_(is_wider)
-    return result
+    return in_zero_stages(layouts.zero_stage, stages) & np.bool_(is_wider)
 
 
-def _logits(layouts: Candidates, rows: StageRows, job: Job, tokens: FloatArray, tensor: FloatArray) -> FloatArray:
+def _logits(layouts: Candidates, job: Job, tokens: FloatArray, tensor: FloatArray) -> FloatArray:
     """Return logits, their upcast and their gradient at the worst moment, or one chunk of a fused loss."""
     model, loss = job.model, job.profile.loss
     division = tensor if loss.vocabulary_parallel else 1.0
-    accumulates = layouts.micro_batches(job.global_batch_size)[rows.owner] > 1
+    accumulates = layouts.micro_batches(job.global_batch_size) > 1
     whole = np.where(
         (division > 1) if loss.vocabulary_parallel else False, loss.divided_logits_bytes, loss.logits_bytes
     )
@@ -146,5 +176,5 @@ def _logits(layouts: Candidates, rows: StageRows, job: Job, tokens: FloatArray, 
     chunk_tokens = 2.0 ** np.ceil(np.log2(np.maximum(np.ceil(tokens / chunks), 1.0)))
     fused = np.minimum(chunk_tokens, tokens) * model.vocabulary_size * FUSED_CHUNK_BYTES
     gradients = job.precision.compute_bytes * model.hidden_size * (tokens + model.vocabulary_size)
-    result: FloatArray = np.where(layouts.fused_cross_entropy[rows.owner], fused + gradients, plain)
+    result: FloatArray = np.where(layouts.fused_cross_entropy, fused + gradients, plain)
     return result

@@ -1,7 +1,7 @@
 """What one rank holds, row by row: the quantities that the phases add up.
 
-All arrays have one entry for each row of `StageRows`; bytes unless the name
-says otherwise. Source of the FSDP2 buffers: closed forms checked against traces
+All arrays broadcast against those of `StageRows`; bytes unless the name says
+otherwise. Source of the FSDP2 buffers: closed forms checked against traces
 of FSDP2 with transformers (`profiles/fsdp2.toml`).
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.architecture import OperationKind, Part, Split, Weight
-from planners.layout.candidates import Candidates, FloatArray, IntArray
+from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray
 from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.shards import (
@@ -73,101 +73,157 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     rules, states = job.profile.sharding, job.states
     ranks = shard_ranks(layouts, job)
 
+    by_stage: dict[int, Divisions] = {}
+
     def division(from_stage: int) -> Divisions:
-        return divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, 1), job)
+        if from_stage not in by_stage:
+            by_stage[from_stage] = divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, 1), job)
+        return by_stage[from_stage]
 
     by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)
-    by_gradients = by_parameters if rules.gradients_from == rules.parameters_from else division(rules.gradients_from)
-    total = _StageSum(job, rows)
+    model = _Stages(job, rows)
 
-    def stored(by: Divisions) -> FloatArray:
-        return total.of(lambda part: shard_elements(part, by))
+    stored_from: dict[int, _Amounts] = {}
 
-    parameter_elements = stored(by_parameters)
-    gradient_elements = parameter_elements if by_gradients is by_parameters else stored(by_gradients)
-    accumulator_elements = (
-        stored(division(rules.accumulators_from)) if states.accumulator else np.zeros(rows.owner.size)
-    )
-    master_elements = stored(by_optimizer) if states.master else np.zeros(rows.owner.size)
-    has_gradients = np.isin(layouts.zero_stage, rules.gradient_zero_stages)[rows.owner]
-    frozen = total.of(lambda part: by_parameters.spread(lambda way: frozen_bytes(part, way, job)))
+    def stored(from_stage: int) -> _Amounts:
+        if from_stage not in stored_from:
+            by = division(from_stage)
+            stored_from[from_stage] = model.amounts(lambda part: shard_elements(part, by))
+        return stored_from[from_stage]
+
+    def on_stages(quantity: Callable[[Job, Way], float]) -> FloatArray:
+        return by_parameters.spread(lambda way: quantity(job, way))
+
+    nothing = np.zeros(1)
+    parameter_elements = stored(rules.parameters_from).total()
+    gradients = stored(rules.gradients_from)
+    accumulator_elements = stored(rules.accumulators_from).total() if states.accumulator else nothing
+    master_elements = stored(rules.optimizer_from).total() if states.master else nothing
+    has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
+    frozen = _frozen(model, by_parameters, job)
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    moments = total.of(lambda part: moment_bytes(part, by_optimizer, job.optimizer, element_bytes))
-    parameters = parameter_elements * states.parameter + frozen
+    moments = model.amounts(lambda part: moment_bytes(part, by_optimizer, job.optimizer, element_bytes)).total()
+    parameters = parameter_elements * states.parameter + frozen.stored
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
-    to_host = layouts.offload[rows.owner]
+    to_host = layouts.offload
     host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + np.where(to_host == 2, parameters, 0.0)
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
-    layer_gradient_elements = total.largest_layer(lambda part: shard_elements(part, by_gradients))
-
-    def whole_frozen(part: BlockWeights) -> FloatArray:
-        return by_parameters.spread(lambda way: whole_frozen_bytes(part, way, job))
-
-    def on_stages(quantity: Callable[[Job, Way], float]) -> FloatArray:
-        return by_parameters.spread(lambda way: quantity(job, way))[rows.owner]
-
+    split = model.amounts(lambda part: split_elements(part, by_parameters))
+    padded = model.amounts(lambda part: padded_elements(part, by_parameters))
     return Holdings(
         parameters=np.where(to_host == 2, 0.0, parameters),
-        gradients=np.where(has_gradients, gradient_elements * states.gradient, 0.0)
+        gradients=np.where(has_gradients, gradients.total() * states.gradient, 0.0)
         + np.where(to_host >= 1, 0.0, accumulators),
-        layer_gradients=layer_gradient_elements * states.gradient,
+        layer_gradients=gradients.largest_layer() * states.gradient,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         local_parameters=parameter_elements,
-        layer_elements=total.largest_layer(lambda part: split_elements(part, by_parameters)),
-        layer_frozen=total.largest_layer(whole_frozen),
-        layer_padded=total.largest_layer(lambda part: padded_elements(part, by_parameters)),
-        root_elements=total.root(lambda part: split_elements(part, by_parameters)),
-        root_frozen=total.root(whole_frozen),
-        root_padded=total.root(lambda part: padded_elements(part, by_parameters)),
-        head_elements=total.head(lambda part: split_elements(part, by_parameters)),
-        head_padded=total.head(lambda part: padded_elements(part, by_parameters)),
-        head_gradients=total.head(lambda part: shard_elements(part, by_gradients)) * states.gradient,
-        stage_elements=total.of(lambda part: split_elements(part, by_parameters)),
+        layer_elements=split.largest_layer(),
+        layer_frozen=frozen.largest_layer,
+        layer_padded=padded.largest_layer(),
+        root_elements=split.root(),
+        root_frozen=frozen.root,
+        root_padded=padded.root(),
+        head_elements=split.head_alone(),
+        head_padded=padded.head_alone(),
+        head_gradients=gradients.head_alone() * states.gradient,
+        stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, on_stages(_head_matrix), 0.0),
         largest_matrix_elements=on_stages(_largest_matrix),
-        dequantized=on_stages(lambda _, way: max(dequantized_matrix_bytes(part, way, job) for part in job.layers)),
-        dummy_gradients=on_stages(_dummy_gradient_bytes),
+        dequantized=frozen.dequantized,
+        dummy_gradients=on_stages(_dummy_gradient_bytes) if job.profile.kernels.dummy_weight_gradients else nothing,
     )
 
 
-class _StageSum:
-    """Adds a quantity of single layers up over what each stage holds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frozen:
+    """Bytes of the weights that do not learn: what a stage stores, and what of it a gather makes whole."""
+
+    stored: FloatArray
+    largest_layer: FloatArray
+    root: FloatArray
+    dequantized: FloatArray
+
+
+def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
+    """Return the frozen weights' bytes; zeros that broadcast where everything learns."""
+    if not any(part.frozen for part in job.parts):
+        nothing = np.zeros(1)
+        return _Frozen(stored=nothing, largest_layer=nothing, root=nothing, dequantized=nothing)
+    stored = model.amounts(lambda part: by.spread(lambda way: frozen_bytes(part, way, job)))
+    whole = model.amounts(lambda part: by.spread(lambda way: whole_frozen_bytes(part, way, job)))
+    return _Frozen(
+        stored=stored.total(),
+        largest_layer=whole.largest_layer(),
+        root=whole.root(),
+        dequantized=by.spread(lambda way: max(dequantized_matrix_bytes(part, way, job) for part in job.layers)),
+    )
+
+
+def in_zero_stages(zero_stage: IntArray, wanted: Sequence[int]) -> BoolArray:
+    """Return where a layout's ZeRO stage is one of `wanted`."""
+    table: BoolArray = np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])[zero_stage]
+    return table
+
+
+class _Stages:
+    """Knows which parts of the model each stage holds."""
 
     def __init__(self, job: Job, rows: StageRows) -> None:
         self._job = job
         self._rows = rows
-        self._owner = rows.owner
         # With a tied head on another stage than the embedding, the matrix stands on both.
         self._has_copy = rows.has_head & ~rows.has_embedding & job.model.tied_head
 
-    def of(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
-        """Return layers, embedding and head together."""
-        total = self.root(quantity)
-        for count, part in zip(self._rows.layers_of_kind, self._job.layers, strict=True):
-            total = total + count * quantity(part)[self._owner]
+    def amounts(self, quantity: Callable[[BlockWeights], FloatArray]) -> _Amounts:
+        """Return a quantity of single layers, of embedding and head, to be added up over each stage."""
+        job = self._job
+        tied = quantity(_vocabulary_only(job.embedding)) if self._has_copy.any() else None
+        return _Amounts(
+            rows=self._rows,
+            has_copy=self._has_copy,
+            embedding=quantity(job.embedding),
+            layers=tuple(quantity(part) for part in job.layers),
+            head=quantity(job.head),
+            tied=tied,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Amounts:
+    """A quantity of each part of the model; `tied` is the embedding's matrix where `has_copy` says it stands again."""
+
+    rows: StageRows
+    has_copy: BoolArray
+    embedding: FloatArray
+    layers: tuple[FloatArray, ...]
+    head: FloatArray
+    tied: FloatArray | None
+
+    def total(self) -> FloatArray:
+        """Return what each stage has of layers, embedding and head together."""
+        total = self.root()
+        for count, amount in zip(self.rows.layers_of_kind, self.layers, strict=True):
+            total = total + count * amount
         return total
 
-    def root(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
+    def root(self) -> FloatArray:
         """Return what of the quantity belongs to embedding, last norm and head."""
-        embedding = quantity(self._job.embedding)[self._owner]
-        total: FloatArray = np.where(self._rows.has_embedding, embedding, 0.0) + self.head(quantity)
-        if self._has_copy.any():
-            tied = quantity(_vocabulary_only(self._job.embedding))[self._owner]
-            total = total + np.where(self._has_copy, tied, 0.0)
+        total: FloatArray = np.where(self.rows.has_embedding, self.embedding, 0.0) + self.head_alone()
+        if self.tied is not None:
+            total = total + np.where(self.has_copy, self.tied, 0.0)
         return total
 
-    def head(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
+    def head_alone(self) -> FloatArray:
         """Return what of the quantity belongs to the last norm and to a head of its own."""
-        return np.where(self._rows.has_head, quantity(self._job.head)[self._owner], 0.0)
+        return np.where(self.rows.has_head, self.head, 0.0)
 
-    def largest_layer(self, quantity: Callable[[BlockWeights], FloatArray]) -> FloatArray:
+    def largest_layer(self) -> FloatArray:
         """Return the quantity of the largest kind of layer."""
-        largest: FloatArray = np.max([quantity(part) for part in self._job.layers], axis=0)[self._owner]
-        return largest
+        return functools.reduce(np.maximum, self.layers)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
@@ -197,8 +253,6 @@ def _largest_matrix(job: Job, way: Way) -> int:
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
 def _dummy_gradient_bytes(job: Job, way: Way) -> int:
     """Return one compute-precision gradient of every distinct matrix of the layers, one for all experts."""
-    if not job.profile.kernels.dummy_weight_gradients:
-        return 0
     distinct = {
         (weight.name.rsplit(".", 2)[-2], weight.shape): matrix_elements(weight, way)
         for part in job.layers

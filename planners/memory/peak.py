@@ -23,8 +23,8 @@ NEAR_CAPACITY_FRACTION = 0.88
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeakRows:
-    """Whole bytes for each row: `items` is [item, row] without runtime and fragmentation."""
+class Account:
+    """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation."""
 
     rows: StageRows
     items: FloatArray
@@ -33,25 +33,28 @@ class PeakRows:
     runtime: FloatArray
     host: FloatArray
 
-    @property
-    def peak_bytes(self) -> FloatArray:
-        """Return the sum of all items of each row."""
-        total: FloatArray = self.items.sum(axis=0) + self.fragmentation + self.runtime
-        return total
-
 
 def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
-    """Return each layout's peak on its worst stage."""
-    account = _account(layouts, _stages(deciding_stages, layouts, job), job)
-    peaks = np.zeros(len(layouts))
-    np.maximum.at(peaks, account.rows.owner, account.peak_bytes)
-    return peaks
+    """Return each layout's peak on its worst stage, in the layouts' shape."""
+    rows = _stages(deciding_stages, layouts, job)
+    held = holdings(layouts, rows, job)
+    # Two arrays of the whole size, filled again and again: new ones each time would cost more than the sums.
+    worst = np.zeros((rows.stage.shape[0], *layouts.shape))
+    total = np.empty_like(worst)
+    for items in phase_items(layouts, rows, job, held, activity(layouts, rows, job)):
+        for states, work in items.sums(axes=worst.ndim):
+            np.add(states, work, out=total)
+            np.maximum(worst, total, out=worst)
+    allocated: FloatArray = worst.max(axis=0)
+    # The runtime is the same on every stage, and fragmentation never less for more that is allocated.
+    peaks: FloatArray = allocated + _fragmentation(allocated, job) + _runtime(layouts, job)
+    return np.broadcast_to(peaks, layouts.shape)
 
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:
     """Return the full account of one layout, stage by stage."""
-    account = _account(layouts.take([index]), _stages(all_stages, layouts.take([index]), job), job)
-    stages = tuple(_stage_memory(account, row) for row in range(account.rows.owner.size))
+    account = _account(layouts.take([index]), job)
+    stages = tuple(_stage_memory(account, row) for row in range(account.phase.size))
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     items = worst.items
     limit = hardware.limit_bytes
@@ -87,29 +90,44 @@ def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> 
     return stages(layouts, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
 
 
-def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:
-    held = holdings(layouts, rows, job)
-    by_phase = phase_items(layouts, rows, job, held, activity(layouts, rows, job))
-    worst = by_phase.sum(axis=1).argmax(axis=0)
-    items: FloatArray = np.take_along_axis(by_phase, worst[None, None, :], axis=0)[0]
-    surplus = job.profile.runtime.reserved_over_allocated - 1.0
-    return PeakRows(
+def _fragmentation(allocated_bytes: FloatArray, job: Job) -> FloatArray:
+    fragmented: FloatArray = np.ceil(allocated_bytes * (job.profile.runtime.reserved_over_allocated - 1.0))
+    return fragmented
+
+
+def _runtime(layouts: Candidates, job: Job) -> FloatArray:
+    runtime: FloatArray = np.ceil(runtime_bytes(layouts, job.profile.runtime))
+    return runtime
+
+
+def _account(layout: Candidates, job: Job) -> Account:
+    """Return every stage's worst moment of the one layout; of equals the earlier."""
+    rows = _stages(all_stages, layout, job)
+    shape = rows.stage.shape
+    held = holdings(layout, rows, job)
+    moments = list(phase_items(layout, rows, job, held, activity(layout, rows, job)))
+    stacked = [items.stacked(shape) for items in moments]
+    phases = np.repeat([items.phase for items in moments], [len(some) for some in stacked])
+    by_moment = np.concatenate(stacked)[..., 0]
+    worst = by_moment.sum(axis=1).argmax(axis=0)
+    items: FloatArray = np.take_along_axis(by_moment, worst[None, None, :], axis=0)[0]
+    return Account(
         rows=rows,
         items=items,
-        phase=worst,
-        fragmentation=np.ceil(items.sum(axis=0) * surplus),
-        runtime=np.ceil(runtime_bytes(layouts, job.profile.runtime))[rows.owner],
-        host=np.ceil(held.host),
+        phase=phases[worst],
+        fragmentation=_fragmentation(items.sum(axis=0), job),
+        runtime=np.broadcast_to(_runtime(layout, job), worst.shape),
+        host=np.broadcast_to(np.ceil(held.host), shape)[:, 0],
     )
 
 
-def _stage_memory(account: PeakRows, row: int) -> StageMemory:
+def _stage_memory(account: Account, row: int) -> StageMemory:
     values = {name: int(account.items[position, row]) for position, name in enumerate(ALLOCATED_ITEMS)}
     items = MemoryItems(**values, fragmentation=int(account.fragmentation[row]), runtime=int(account.runtime[row]))
-    first = int(account.rows.first_layer[row])
+    first = int(account.rows.first_layer[row, 0])
     return StageMemory(
-        stage=int(account.rows.stage[row]),
-        layers=(first, first + int(account.rows.layers[row]) - 1),
+        stage=int(account.rows.stage[row, 0]),
+        layers=(first, first + int(account.rows.layers[row, 0]) - 1),
         peak_bytes=items.total_bytes,
         phase=PHASES[int(account.phase[row])],
         items=items,

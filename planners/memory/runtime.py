@@ -14,7 +14,7 @@ def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:
     A communicator of two ranks needs fewer channels than a larger one
     (NVIDIA/nccl issue 964).
     """
-    total = np.full(len(layouts), float(runtime.context_bytes + runtime.workspace_bytes))
+    total = np.array(float(runtime.context_bytes + runtime.workspace_bytes))
     for degree in (
         layouts.data_parallel,
         layouts.tensor_parallel,

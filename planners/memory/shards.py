@@ -46,13 +46,16 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divisions:
-    """The distinct ways in which many layouts divide weights; `inverse` leads from a layout to its way."""
+    """The distinct ways in which many layouts divide weights.
+
+    `inverse` leads from a layout to its way, in the shape to which what decides it broadcasts.
+    """
 
     ways: tuple[Way, ...]
     inverse: IntArray
 
     def spread(self, quantity: Callable[[Way], float]) -> FloatArray:
-        """Return a quantity for each layout, asked once for each way."""
+        """Return a quantity for each layout, asked once for each way, in the layouts' shape."""
         return np.array([quantity(way) for way in self.ways], dtype=np.float64)[self.inverse]
 
 
@@ -64,9 +67,12 @@ def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions
     # Degrees stay below 2^20, so that a way is one integer of 62 bits at most.
     columns = (policy, layouts.tensor_parallel, shard_ranks, layouts.expert_parallel)
     spans = [int(column.max(initial=0)) + 1 for column in columns]
-    keys, inverse = np.unique(np.ravel_multi_index(columns, spans), return_inverse=True)
+    every = np.ravel_multi_index(columns, spans)
+    keys, inverse = np.unique(every, return_inverse=True)
     ways = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
-    return Divisions(ways=tuple(_way(policies[number], *degrees) for number, *degrees in ways), inverse=inverse)
+    return Divisions(
+        ways=tuple(_way(policies[number], *degrees) for number, *degrees in ways), inverse=inverse.reshape(every.shape)
+    )
 
 
 @functools.cache
@@ -92,6 +98,7 @@ def has_equal_parts(part: BlockWeights, by: Divisions) -> BoolArray:
     return by.spread(lambda way: _is_divisible(part, way) and not uneven_matrices(part, way)).astype(bool)
 
 
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
 def uneven_matrices(part: BlockWeights, way: Way) -> tuple[Weight, ...]:
     """Return the matrices that tensor parallelism cuts into unequal parts, or not at all."""
     split = (weight for weight in part.block.weights if weight.split in (Split.COLUMN, Split.ROW))
@@ -113,7 +120,7 @@ def split_elements(part: BlockWeights, by: Divisions) -> FloatArray:
 
 def frozen_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     """Return the elements on a rank that only stand by, before ZeRO or FSDP."""
-    return by.spread(lambda way: first_rank(part.frozen, way.layout, way.policy).whole)
+    return by.spread(lambda way: _standing_by(part, way).whole)
 
 
 def shard_elements(part: BlockWeights, by: Divisions) -> FloatArray:
@@ -150,7 +157,8 @@ def matrix_elements(weight: Weight, way: Way) -> int:
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
 def _is_divisible(part: BlockWeights, way: Way) -> bool:
     try:
-        first_rank(part.block.weights, way.layout, way.policy)
+        # The block's own weights all learn or all stand by; either answer is asked for again.
+        _standing_by(part, way) if part.frozen else _held(part, way)
     except ImpossibleLayout:
         return False
     return True
@@ -159,6 +167,11 @@ def _is_divisible(part: BlockWeights, way: Way) -> bool:
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
 def _held(part: BlockWeights, way: Way) -> FirstRank:
     return first_rank(part.trainable, way.layout, way.policy)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _standing_by(part: BlockWeights, way: Way) -> FirstRank:
+    return first_rank(part.frozen, way.layout, way.policy)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)

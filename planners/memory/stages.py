@@ -15,14 +15,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.architecture import ModelSpec, OperationKind
+from planners.identity import Same
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRows:
-    """One row for each (layout, stage) whose memory is asked for; `owner` is the layout's index."""
+    """The stages whose memory is asked for, along a first axis before those of the layouts.
 
-    owner: IntArray
+    A layout with fewer stages than others has some of its own more than once.
+    """
+
     stage: IntArray
     first_layer: IntArray
     layers: IntArray
@@ -44,7 +47,6 @@ def stage_layers(pipeline_parallel: IntArray, stage: IntArray, num_layers: int) 
     return first, count
 
 
-@functools.lru_cache(maxsize=1024)
 def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> tuple[tuple[int, ...], int]:
     """Return the layers of each stage, and the head's stage, where blocks are dealt out by their matrices.
 
@@ -53,6 +55,12 @@ def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> tuple[t
     Source: nanotron, `build_model` of helpers or trainer.py, which weighs a layer
     by its matrices and the head by vocabulary x hidden size.
     """
+    return _compute_weighted_stages(Same(model), pipeline_parallel)
+
+
+@functools.lru_cache(maxsize=1024)
+def _compute_weighted_stages(same: Same[ModelSpec], pipeline_parallel: int) -> tuple[tuple[int, ...], int]:
+    model = same.value
     layer_costs = [0.0] * model.num_layers
     for block in model.layers:
         for layer in block.layers:
@@ -86,42 +94,35 @@ def deciding_stages(
     pipeline = layouts.pipeline_parallel
     if rule == "by_compute":
         # The first stage takes as many layers as any and the embedding, so only the head's can be worse.
-        heads = _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])
-        others = np.flatnonzero(heads > 0)
-        owner = np.concatenate([np.arange(len(layouts)), others])
-        stage = np.concatenate([np.zeros(len(layouts), dtype=np.int64), heads[others]])
-        return _rows(layouts, owner, stage, model, global_batch_size, rule)
-    everyone = np.arange(len(layouts))
-    second = np.flatnonzero((pipeline > 2) & (model.num_layers % pipeline > 0))
-    last = np.flatnonzero(pipeline > 1)
-    owner = np.concatenate([everyone, second, last])
-    stage = np.concatenate([np.zeros_like(everyone), np.ones_like(second), pipeline[last] - 1])
-    return _rows(layouts, owner, stage, model, global_batch_size, rule)
+        stages = [np.zeros_like(pipeline), _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])]
+    else:
+        second = (pipeline > 2) & (model.num_layers % pipeline > 0)
+        stages = [np.zeros_like(pipeline), second.astype(np.int64), pipeline - 1]
+    different = [stage for stage in stages[1:] if stage.any()]
+    return _rows(layouts, np.stack([stages[0], *different]), model, global_batch_size, rule)
 
 
 def all_stages(layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers") -> StageRows:
-    """Return every stage of every layout, in order."""
+    """Return every stage of every layout, in order; a shorter pipeline's last stage is repeated."""
     pipeline = layouts.pipeline_parallel
-    owner = np.repeat(np.arange(len(layouts)), pipeline)
-    starts = np.cumsum(pipeline) - pipeline
-    stage = np.arange(owner.size) - starts[owner]
-    return _rows(layouts, owner, stage, model, global_batch_size, rule)
+    stage = np.arange(pipeline.max()).reshape(-1, *(1,) * pipeline.ndim)
+    return _rows(layouts, np.minimum(stage, pipeline - 1), model, global_batch_size, rule)
 
 
-def _rows(
-    layouts: Candidates, owner: IntArray, stage: IntArray, model: ModelSpec, global_batch_size: int, rule: str
-) -> StageRows:
-    pipeline = layouts.pipeline_parallel[owner]
+def _rows(layouts: Candidates, stage: IntArray, model: ModelSpec, global_batch_size: int, rule: str) -> StageRows:
+    """Return the rows of `stage`, [row, *pipeline degrees]."""
+    pipeline = layouts.pipeline_parallel
+    before_rows = len(layouts.shape) - pipeline.ndim
+    stage = stage.reshape(stage.shape[0], *(1,) * before_rows, *pipeline.shape)
     head = pipeline - 1
     first, count = stage_layers(pipeline, stage, model.num_layers)
     if rule == "by_compute":
         first, count = _weighted_layers(pipeline, stage, model)
-        head = _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])[owner]
+        head = _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])
     in_flight = micro_batches_in_flight(
-        pipeline, layouts.virtual_pipeline[owner], stage, layouts.micro_batches(global_batch_size)[owner]
+        pipeline, layouts.virtual_pipeline, stage, layouts.micro_batches(global_batch_size)
     )
     return StageRows(
-        owner=owner,
         stage=stage,
         first_layer=first,
         layers=count,
@@ -137,7 +138,7 @@ def _weighted_layers(pipeline: IntArray, stage: IntArray, model: ModelSpec) -> t
     first, count = np.zeros_like(stage), np.zeros_like(stage)
     for degree in np.unique(pipeline).tolist():
         counts = np.array(compute_weighted_stages(model, degree)[0])
-        chosen = pipeline == degree
+        chosen = np.broadcast_to(pipeline == degree, stage.shape)
         count[chosen] = counts[stage[chosen]]
         first[chosen] = (np.cumsum(counts) - counts)[stage[chosen]]
     return first, count

@@ -33,10 +33,20 @@ def rank_group(
     A ring that leaves the node is as fast as the network cards of all its
     members in the node together, and never faster than the link inside.
     """
-    # Division of floats is several times faster than of integers, and exact at these sizes.
-    in_node = np.clip(np.floor(hardware.gpus_per_node / np.maximum(stride, 1)), 1.0, np.maximum(ranks, 1))
-    leaves_node = ranks > in_node
     link = hardware.gpu.link_bytes_per_second * efficiency.gpu.link_fraction
+    if (ranks <= 1).all():
+        alone = np.zeros(1)
+        return RankGroup(
+            ranks=ranks,
+            bytes_per_second=np.array([link]),
+            ring_seconds=alone,
+            launch_seconds=efficiency.common.launch_seconds,
+        )
+    # Division of floats is several times faster than of integers, and exact at these sizes.
+    in_node = np.minimum(
+        np.maximum(np.floor(hardware.gpus_per_node / np.maximum(stride, 1)), 1.0), np.maximum(ranks, 1)
+    )
+    leaves_node = ranks > in_node
     cards = in_node * hardware.gpu.nic_bytes_per_second
     network = np.minimum(link, cards * (efficiency.gpu.network_fraction * efficiency.stack.network_fraction))
     nodes = np.ceil(ranks / in_node)
@@ -53,6 +63,8 @@ def rank_group(
 
 def all_gather_seconds(gathered_bytes: FloatArray, group: RankGroup) -> FloatArray:
     """Return one ring all-gather, or reduce-scatter: each rank sends all chunks but one."""
+    if (group.ranks <= 1).all():
+        return np.zeros(1)
     ranks = np.maximum(group.ranks, 1)
     sent = gathered_bytes * (ranks - 1) / ranks
     seconds = group.launch_seconds + group.ring_seconds + sent / group.bytes_per_second

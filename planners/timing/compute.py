@@ -48,7 +48,8 @@ def layer_seconds(
     clock = _Clock(layouts, job, hardware, efficiency)
     matrices = [operation for operation in part.block.operations if operation.kind is OperationKind.MATMUL]
     scores = [operation for operation in part.block.operations if operation.kind is OperationKind.ATTENTION]
-    others = [operation for operation in part.block.operations if operation not in matrices + scores]
+    worked = (OperationKind.MATMUL, OperationKind.ATTENTION)
+    others = [operation for operation in part.block.operations if operation.kind not in worked]
     products = clock.products(matrices, most_experts(part.block))
     attention = clock.attention(scores)
     moved = clock.moved(others, part.block)
@@ -118,6 +119,16 @@ class _Clock:
         `experts` is how many experts a layer has in all: each of a rank's own works
         on its few tokens only, so that a rank pays for every one's short product.
         """
+        per_token, shared, by_expert = self._products_by_degree(operations)
+        # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
+        half = self._gpu.matmul_half_tokens
+        result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
+        if experts > 1:
+            result = result + self._expert_half * by_expert[self._degree] * (experts / self._expert_ranks)
+        return result
+
+    def _products_by_degree(self, operations: Sequence[Operation]) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return a token's seconds of all products, of those every token takes, and of those of one expert."""
         shared, by_expert, per_token = (np.zeros(self._degrees.size) for _ in range(3))
         for operation in operations:
             inputs, outputs = operation.matmul_shape or (1, 1)
@@ -132,12 +143,7 @@ class _Clock:
                 by_expert += seconds / operation.copies
             else:
                 shared += seconds
-        # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
-        half = self._gpu.matmul_half_tokens
-        result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
-        if experts > 1:
-            result = result + self._expert_half * by_expert[self._degree] * (experts / self._expert_ranks)
-        return result
+        return per_token, shared, by_expert
 
     def attention(self, operations: Sequence[Operation]) -> FloatArray:
         """Return the forward seconds of scores, softmax and weighted sums."""

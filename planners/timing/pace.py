@@ -106,7 +106,7 @@ class _Layer:
 
 def _mean_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> _Layer:
     """Return one layer of one micro-batch, the mean where a model has several kinds."""
-    forward = backward = attention = selective = np.zeros(len(layouts))
+    forward = backward = attention = selective = np.zeros(1)
     for part in job.layers:
         share = part.block.repeats / job.model.num_layers
         seconds = layer_seconds(part, layouts, job, hardware, efficiency)
@@ -116,9 +116,8 @@ def _mean_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
         selective = selective + share * seconds.selective_recompute
     stage_layers = np.ceil(job.model.num_layers / layouts.pipeline_parallel)
     covered = np.where(layouts.full_layers == ALL_LAYERS, 1.0, np.minimum(layouts.full_layers / stage_layers, 1.0))
-    recompute = np.select(
-        [layouts.recompute == FULL, layouts.recompute == SELECTIVE], [covered * forward, selective], 0.0
-    )
+    again = np.where(layouts.recompute == SELECTIVE, selective, 0.0)
+    recompute = np.where(layouts.recompute == FULL, covered * forward, again)
     return _Layer(forward=forward, backward=backward, recompute=recompute, attention=attention)
 
 
@@ -130,7 +129,7 @@ def _accumulation_seconds(layouts: Candidates, job: Job, hardware: Hardware, eff
     what it was sent.
     """
     if efficiency.stack.adds_gradients_in_products:
-        return np.zeros(len(layouts))
+        return np.zeros(1)
     states = job.states
     moved = states.gradient + 2 * (states.accumulator or states.gradient)
     rate = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.candidates import Candidates, FloatArray, IntArray
+from planners.layout.grid import at_cells
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.memory.peak import NEAR_CAPACITY_FRACTION
@@ -55,6 +56,10 @@ class StepSeconds:
             + self.offload
         )
         return result
+
+    def at_cells(self, place: tuple[IntArray, ...]) -> StepSeconds:
+        """Return the parts at cells of the layouts' grid, as a list; `place` is an index for each axis."""
+        return StepSeconds(**{entry.name: at_cells(getattr(self, entry.name), place) for entry in fields(self)})
 
     def slowed(self, multiple: FloatArray) -> StepSeconds:
         """Return every part times `multiple`."""
@@ -179,7 +184,7 @@ def _stall_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency
     """Return the waits of every micro-batch on machines so large that the stack's runs stalled there."""
     stack = efficiency.stack
     if not stack.stall_nodes:
-        return np.zeros(len(layouts))
+        return np.zeros(1)
     large = layouts.gpus >= stack.stall_nodes * hardware.gpus_per_node
     wide = layouts.tensor_parallel >= stack.stall_tensor_ranks
     waits = np.where(layouts.pipeline_parallel > 1, large | wide, large & ~wide)
@@ -221,6 +226,8 @@ def _optimizer_seconds(layouts: Candidates, job: Job, hardware: Hardware, effici
 
 def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return gradients down, the optimizer on the host, and weights up, one after another."""
+    if not (job.optimizer.paged_to_host or layouts.offload.any()):
+        return np.zeros(1)
     divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
     elements = stage_parameters(layouts, job) / divided
     pcie = hardware.gpu.pcie_bytes_per_second * efficiency.common.pcie_fraction

@@ -9,6 +9,7 @@ much again (Rajbhandari et al. 2020, section 7, arXiv:1910.02054).
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,9 @@ ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
 COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
 
 EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
+
+# A search asks for the same job's sums again and again; a dozen frameworks, for a few searches at once.
+MOST_KEPT_JOBS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +76,34 @@ def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
 
     Expert parallelism divides the experts and nothing else.
     """
-    experts = sum(
-        weight.elements * part.block.repeats for part in job.layers for weight in part.trainable if weight.experts > 1
+    counts = _parameters(job)
+    return _rank_share(counts.learning, counts.learning_of_experts, layouts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parameters:
+    """A job's parameters: those that learn, and all; of these the experts'."""
+
+    learning: int
+    learning_of_experts: int
+    all: int
+    all_of_experts: int
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_JOBS)
+def _parameters(job: Job) -> _Parameters:
+    learning = ((part.block, weight) for part in job.layers for weight in part.trainable)
+    everything = ((block, weight) for block in job.model.layers for weight in block.weights)
+    of_experts, all_of_experts = (
+        sum(weight.elements * block.repeats for block, weight in weights if weight.experts > 1)
+        for weights in (learning, everything)
     )
-    return _rank_share(job.trainable_parameters, experts, layouts)
+    return _Parameters(
+        learning=job.trainable_parameters,
+        learning_of_experts=of_experts,
+        all=job.model.parameters,
+        all_of_experts=all_of_experts,
+    )
 
 
 def _rank_share(everything: int, experts: int, layouts: Candidates) -> FloatArray:
@@ -134,15 +162,12 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     reduce = _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency)
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
     stage = layouts.zero_stage
-    sharded = np.select(
-        [stage == 1, stage == 2, stage == 3],
-        [
-            _by_layer(gradient_bytes, groups.data, layouts, job, efficiency),
-            gathers(layouts, job) * gather + micro_batches * reduce,
-            gathers(layouts, job) * gather + micro_batches * reduce,
-        ],
-        default=all_reduce_seconds(gradient_bytes, groups.data),
+    once = np.where(
+        stage == 1,
+        _by_layer(gradient_bytes, groups.data, layouts, job, efficiency),
+        all_reduce_seconds(gradient_bytes, groups.data),
     )
+    sharded = np.where(stage >= 2, gathers(layouts, job) * gather + micro_batches * reduce, once)
     replicas = all_reduce_seconds(gradient_bytes / np.maximum(shard_ranks(layouts, job), 1), groups.replica)
     result: FloatArray = np.where(stage >= 2, sharded + replicas, sharded)
     return result
@@ -192,10 +217,9 @@ def _by_layer(
 
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
-    experts = sum(
-        weight.elements * block.repeats for block in job.model.layers for weight in block.weights if weight.experts > 1
-    )
-    result: FloatArray = _rank_share(job.model.parameters, experts, layouts) * float(job.precision.compute_bytes)
+    counts = _parameters(job)
+    share = _rank_share(counts.all, counts.all_of_experts, layouts)
+    result: FloatArray = share * float(job.precision.compute_bytes)
     return result
 
 

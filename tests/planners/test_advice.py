@@ -4,7 +4,7 @@ import pytest
 
 from planners.advice import _changes, advice_for
 from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
+from planners.errors import InvalidQuestion, PlanningStopped
 from planners.huggingface import describe_config
 from planners.questions import Recompute
 from planners.training import plan_training
@@ -162,3 +162,12 @@ def test_a_tight_plan_is_advised_more_gpus_than_it_has():
     assert answer.verdict == "tight"
     advised = next(offer.change["hardware.gpus"] for offer in answer.advice if "hardware.gpus" in offer.change)
     assert advised > 2
+
+
+def test_no_change_is_tried_once_nobody_waits():
+    def stopped(_question):
+        raise PlanningStopped
+
+    asked = question(framework="fsdp2", gpus=1)
+    with pytest.raises(PlanningStopped):
+        advice_for(asked, plan_training(asked), stopped)

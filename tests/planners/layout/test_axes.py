@@ -2,7 +2,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from planners.layout.axes import candidate_layouts, gpu_counts
+from planners.layout.axes import candidate_grid, gpu_counts
 from planners.questions import Recompute
 from tests.planners.factories import question
 from tests.planners.training_cases import job
@@ -10,7 +10,7 @@ from tests.planners.training_cases import job
 
 def layouts(framework: str = "fsdp2", **changes):
     asked = question(framework=framework, **changes)
-    return candidate_layouts(asked, job(framework, **changes), np.array([8]))
+    return candidate_grid(asked, job(framework, **changes), np.array([8])).every()
 
 
 def test_degrees_always_multiply_to_the_gpus():
@@ -36,8 +36,8 @@ def test_no_layout_stands_twice():
 def test_offload_is_not_tried_unasked():
     assert set(layouts("deepspeed").offload.tolist()) == {0}
     asked = question(framework="deepspeed")
-    later = candidate_layouts(asked, job("deepspeed"), np.array([8]), with_offload=True)
-    assert set(later.offload.tolist()) == {1, 2}
+    later = candidate_grid(asked, job("deepspeed"), np.array([8]), with_offload=True)
+    assert set(later.every().offload.tolist()) == {1, 2}
 
 
 def test_selective_recompute_is_left_out_where_it_gains_nothing():
@@ -64,3 +64,16 @@ def test_the_fewest_gpus_are_looked_for_in_growing_batches():
     assert [batch.tolist() for batch in batches[1:3]] == [[16, 24], [32, 40, 48, 56]]
     # From 16 nodes on eight counts an octave: 16, 18, 20 ... nodes.
     assert batches[4].tolist()[:3] == [128, 144, 160]
+
+
+def test_shard_groups_are_parts_of_a_node_a_node_and_several():
+    asked = question(framework="fsdp2", gpus=64, layout={"tensor_parallel": 1, "pipeline_parallel": 1})
+    listed = candidate_grid(asked, job("fsdp2"), np.array([64])).every()
+    without_context = listed.take(listed.context_parallel == 1)
+    # Parts of a node of 8, the node, 2 and 4 nodes, and all 64 replicas.
+    assert set(without_context.shard_group.tolist()) == {2, 4, 8, 16, 32, 64}
+
+
+def test_micro_batches_divide_the_global_batch():
+    assert set(layouts(global_batch_size=48).micro_batch_size.tolist()) == {1, 2, 3, 4, 6, 8, 12, 16, 24, 48}
+    assert set(layouts(global_batch_size=7).micro_batch_size.tolist()) == {1}

@@ -1,10 +1,18 @@
+import numpy as np
 import pytest
 
-from planners.errors import ImpossibleLayout
+from planners.errors import ImpossibleLayout, PlanningStopped
+from planners.layout.axes import candidate_grid
+from planners.layout.candidates import COLUMNS
+from planners.layout.rules import obey
 from planners.layout.search import search
 from planners.memory.job import training_job
+from planners.memory.peak import peak_bytes
 from planners.memory.profile import profiles_to_search
+from planners.timing.efficiency import load_efficiency
+from planners.timing.step import step_seconds
 from tests.planners.factories import LLAMA_3_70B, llama, question, small_llama
+from tests.planners.training_cases import job
 
 
 def found(framework: str = "fsdp2", **changes):
@@ -18,11 +26,32 @@ def chosen_layouts(result):
     return result.pools[number].layouts.take([index])
 
 
-def test_counts_are_of_layouts_whose_memory_was_evaluated():
-    result = found()
-    assert result.considered == sum(len(pool.layouts) for pool in result.pools)
-    assert 0 < result.fitting <= result.considered
-    assert result.excluded > 0
+def one_by_one(framework: str, **changes):
+    """Return the layouts that obey all rules, their peaks and seconds, each worked out in a plain list."""
+    asked, through = question(framework=framework, **changes), job(framework, **changes)
+    listed = candidate_grid(asked, through, np.array([asked.hardware.gpus.minimum])).every()
+    allowed = listed.take(obey(listed, through).allowed)
+    peaks = peak_bytes(allowed, through)
+    seconds = step_seconds(allowed, through, asked.hardware, load_efficiency(framework), peaks).total
+    return allowed, peaks, np.where(peaks <= asked.hardware.limit_bytes, seconds, np.inf), len(listed)
+
+
+@pytest.mark.parametrize("framework", ["fsdp2", "megatron", "nanotron", "accelerate", "reference"])
+def test_the_grid_finds_what_a_list_of_the_same_layouts_holds(framework: str):
+    allowed, peaks, seconds, everything = one_by_one(framework)
+    result = found(framework)
+    assert result.considered == len(allowed)
+    assert result.excluded == everything - len(allowed)
+    assert result.fitting == np.count_nonzero(np.isfinite(seconds))
+    (pool,) = result.pools
+    rows = np.stack([getattr(allowed, name).astype(np.int64) for name in COLUMNS], axis=1).tolist()
+    known = {tuple(row): place for place, row in enumerate(rows)}
+    kept = np.stack([getattr(pool.layouts, name).astype(np.int64) for name in COLUMNS], axis=1).tolist()
+    places = [known[tuple(row)] for row in kept]
+    assert pool.peaks.tolist() == peaks[places].tolist()
+    assert pool.seconds.tolist() == seconds[places].tolist()
+    assert np.isfinite(seconds).any() == result.fits
+    assert pool.seconds.min() == seconds.min()
 
 
 def test_the_same_question_has_the_same_answer():
@@ -77,3 +106,12 @@ def test_a_thousand_gpus_are_searched_over_every_axis():
     result = found("any", model=llama(LLAMA_3_70B), gpus=1024, global_batch_size=2048)
     assert result.fits
     assert result.considered > 5_000
+
+
+def test_a_search_that_nobody_waits_for_stops_before_its_next_chunk():
+    asked = question(framework="any")
+    jobs = [training_job(asked, profile) for profile in profiles_to_search("any")]
+    answers = iter([False, False, True])
+    with pytest.raises(PlanningStopped):
+        search(asked, jobs, lambda: next(answers))
+    assert next(answers, None) is None

@@ -32,16 +32,16 @@ def test_interleaving_keeps_p_minus_one_over_pv_more_on_the_first_stage():
 
 def test_every_stage_has_its_row():
     rows = all_stages(one_layout(pipeline_parallel=4), llama(), 8)
-    assert rows.layers.tolist() == [8, 8, 8, 8]
-    assert rows.has_embedding.tolist() == [True, False, False, False]
-    assert rows.has_head.tolist() == [False, False, False, True]
+    assert rows.layers.ravel().tolist() == [8, 8, 8, 8]
+    assert rows.has_embedding.ravel().tolist() == [True, False, False, False]
+    assert rows.has_head.ravel().tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize(("stages", "deciding"), [(1, [0]), (2, [0, 1]), (4, [0, 3]), (5, [0, 1, 4])])
 def test_the_worst_stage_is_among_the_deciding_ones(stages: int, deciding: list[int]):
     # 32 layers on 5 stages leave two over, so the second stage has one more than the first.
     rows = deciding_stages(one_layout(pipeline_parallel=stages), llama(), 8)
-    assert rows.stage.tolist() == deciding
+    assert rows.stage.ravel().tolist() == deciding
 
 
 # The Ultra-Scale runs' 1.34B model: a layer is 4 x 2048^2 + 3 x 2048 x 8192 = 67.1M products a token, the head as
@@ -66,11 +66,11 @@ def test_blocks_are_dealt_out_until_a_stage_s_share_is_exceeded():
 
 def test_only_first_and_head_s_stage_decide_where_blocks_are_dealt_out():
     rows = deciding_stages(one_layout(pipeline_parallel=4), llama(**NANOTRON_MODEL), 8, rule="by_compute")
-    assert rows.stage.tolist() == [0, 3]
-    assert rows.has_head.tolist() == [False, True]
-    assert rows.layers.tolist() == [6, 0]
+    assert rows.stage.ravel().tolist() == [0, 3]
+    assert rows.has_head.ravel().tolist() == [False, True]
+    assert rows.layers.ravel().tolist() == [6, 0]
 
 
 def test_one_stage_has_everything_where_blocks_are_dealt_out():
     rows = all_stages(one_layout(), llama(**NANOTRON_MODEL), 8, rule="by_compute")
-    assert (rows.layers.tolist(), rows.has_head.tolist()) == ([16], [True])
+    assert (rows.layers.ravel().tolist(), rows.has_head.ravel().tolist()) == ([16], [True])

@@ -1,0 +1,1 @@
+"""How fast layouts are searched, and how long `POST /plan/train` takes."""

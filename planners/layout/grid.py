@@ -1,0 +1,90 @@
+"""All combinations of the axes at once, without writing every one of them down.
+
+Nearly everything that memory and time depend on varies along a few axes only:
+the states with mesh and ZeRO stage, the activations with mesh, micro-batch and
+recompute. In a grid each array of `Candidates` has the length of its own axes
+and 1 elsewhere, so that numpy works a formula out for the combinations of what
+it depends on; only the last sums and maxima are of the grid's whole size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planners.layout.candidates import COLUMNS, BoolArray, Candidates, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Layouts along the axes of `shape` (fused loss, recompute, ZeRO stage and offload, base).
+
+    A base is a mesh with a micro-batch size. Bases are innermost because they are
+    many: numpy's inner loops run along them.
+    `distinct` broadcasts to the grid's shape; it is false where a choice changes
+    nothing, so that the same layout stands elsewhere in the grid.
+    """
+
+    layouts: Candidates
+    distinct: BoolArray
+    shape: tuple[int, ...]
+
+    @property
+    def bases(self) -> int:
+        """Return how many bases there are."""
+        return self.shape[-1]
+
+    def __len__(self) -> int:
+        """Return how many layouts there are, each counted once."""
+        return counted(self.distinct, self.shape)
+
+    def of_bases(self, index: IntArray) -> Grid:
+        """Return the grid of some of the bases only."""
+        chosen = {name: along_bases(getattr(self.layouts, name), index) for name in COLUMNS}
+        shape = (*self.shape[:-1], index.size)
+        return Grid(layouts=Candidates(**chosen), distinct=along_bases(self.distinct, index), shape=shape)
+
+    def take(self, cells: IntArray) -> Candidates:
+        """Return the layouts at flat indices of the grid, as a list."""
+        place = np.unravel_index(cells, self.shape)
+        return Candidates(**{name: at_cells(getattr(self.layouts, name), place) for name in COLUMNS})
+
+    def every(self) -> Candidates:
+        """Return all layouts as a list, base after base."""
+        cells = np.flatnonzero(np.broadcast_to(self.distinct, self.shape))
+        return self.take(cells[np.argsort(self.order(cells), kind="stable")])
+
+    def order(self, cells: IntArray) -> IntArray:
+        """Return the places of cells in the order of bases, stages, recompute and loss."""
+        order: IntArray = np.ravel_multi_index(np.unravel_index(cells, self.shape)[::-1], self.shape[::-1])
+        return order
+
+
+def grid_of(layouts: Candidates, distinct: BoolArray) -> Grid:
+    """Return the grid whose axes are as long as its layouts' arrays."""
+    return Grid(layouts=layouts, distinct=distinct, shape=layouts.shape)
+
+
+def at_cells(values: npt.NDArray[Any], place: tuple[IntArray, ...]) -> npt.NDArray[Any]:
+    """Return what `values`, which varies along some axes only, has at each cell; `place` is an index for each axis."""
+    if values.size == 1:
+        return np.full(place[0].size, values.item())
+    own = place[len(place) - values.ndim :]
+    found: npt.NDArray[Any] = values[
+        tuple(at if length != 1 else 0 for at, length in zip(own, values.shape, strict=True))
+    ]
+    return found
+
+
+def along_bases(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:
+    """Return what `values` has for some of the bases; what is the same for all stays."""
+    return values[..., index] if values.ndim and values.shape[-1] > 1 else values
+
+
+def counted(mask: BoolArray, shape: tuple[int, ...]) -> int:
+    """Return how many cells of the whole shape a mask that broadcasts to it holds for."""
+    return int(np.count_nonzero(mask)) * (math.prod(shape) // max(mask.size, 1))
