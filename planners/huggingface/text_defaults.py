@@ -38,6 +38,11 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, int]] = {
         "num_key_value_heads": 4,
         "max_position_embeddings": 131_072,
     },
+    "gemma3n_text": {
+        "hidden_size": 2048,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 32_768,
+    },
     "gemma4_text": {
         "vocab_size": 262_144,
         "hidden_size": 2304,
