@@ -5,7 +5,8 @@
 The difference columns must read 0; a dash stands where there is no such count,
 as for a family that transformers has no code of its own for, or none without
 another package (Gemma 3n). A published count that is higher by exactly the
-embedding belongs to a checkpoint that stores its tied head a second time; it is marked so. Nothing is downloaded: modules are built on the meta device.
+embedding belongs to a checkpoint that stores its tied head a second time; it is
+marked so. Nothing is downloaded: modules are built on the meta device.
 At the end stands how long the 671B model takes to describe, and its weights to list.
 """
 

@@ -71,7 +71,9 @@ def siglip_tower(config: ConfigReader) -> tuple[Weight, ...]:
                     (f"{head}.probe", (1, 1, width)),
                     (f"{head}.attention.in_proj_weight", (3 * width, width)),
                     (f"{head}.attention.in_proj_bias", (3 * width,)),
-                    *linear(f"{head}.attention.out_proj", width, width),
+                    # torch.nn.MultiheadAttention's own matrix, which quantizers leave alone.
+                    (f"{head}.attention.out_proj.weight", (width, width)),
+                    (f"{head}.attention.out_proj.bias", (width,)),
                     *norm(f"{head}.layernorm", width),
                     *linear(f"{head}.mlp.fc1", inner, width),
                     *linear(f"{head}.mlp.fc2", width, inner),

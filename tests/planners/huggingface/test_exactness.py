@@ -21,6 +21,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
+    PreTrainedModel,
     SiglipVisionConfig,
 )
 
@@ -307,6 +308,14 @@ def built_shapes(config_json: str) -> tuple[Shapes, int]:
     In memory transformers 5 stacks experts and renames some families' weights;
     saving undoes that, so the names here are those of the files.
     """
+    model_type, module = json.loads(config_json)["model_type"], built_module(config_json)
+    shapes = published_shapes(model_type, module)
+    parameters = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    return without_eyes(model_type, shapes), sum(without_eyes(model_type, parameters).values())
+
+
+def built_module(config_json: str) -> PreTrainedModel:
+    """Return the module that transformers builds of a config, without storage."""
     fields = json.loads(config_json)
     model_type = fields.pop("model_type")
     named = (*(fields.get("architectures") or ()), model_type)
@@ -316,10 +325,8 @@ def built_shapes(config_json: str) -> tuple[Shapes, int]:
         # The config's own setter takes no tower of another kind.
         vars(config)["vision_config"] = stand_in_eyes(config.vision_config)
     with torch.device("meta"):
-        module = factory.from_config(config)
-    shapes = published_shapes(model_type, module)
-    parameters = {name: parameter.numel() for name, parameter in module.named_parameters()}
-    return without_eyes(model_type, shapes), sum(without_eyes(model_type, parameters).values())
+        module: PreTrainedModel = factory.from_config(config)
+    return module
 
 
 def stand_in_eyes(vision: Any) -> SiglipVisionConfig:
