@@ -61,6 +61,14 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, int]] = {
         "num_attention_heads": 32,
         "max_position_embeddings": 131_072,
     },
+    "ministral3": {
+        "vocab_size": 131_072,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 262_144,
+    },
     "mistral": {
         "vocab_size": 32_000,
         "hidden_size": 4096,

@@ -157,6 +157,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
         {**SMALL, "attention_bias": True, "mlp_bias": True},
     ),
     "mistral": (SMALL, {**SMALL, "head_dim": 12, "sliding_window": 32}),
+    "ministral3": (SMALL, {**SMALL, "head_dim": 12, "sliding_window": 32, "tie_word_embeddings": True}),
     "qwen2": (SMALL, {**SMALL, "tie_word_embeddings": True, "use_sliding_window": True, "max_window_layers": 1}),
     "qwen3": (SMALL, {**SMALL, "head_dim": 12, "tie_word_embeddings": True}, {**SMALL, "attention_bias": True}),
     "gpt2": (GPT2, {**GPT2, "n_inner": 88}, {**GPT2, "tie_word_embeddings": False}),
@@ -233,6 +234,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
             "multimodal_projector_bias": True,
             "spatial_merge_size": 3,
         },
+        {"text_config": {"model_type": "ministral3", **SMALL}, "vision_config": PIXTRAL, "tie_word_embeddings": True},
     ),
     "qwen2_vl": (
         {**SMALL, "vision_config": {**QWEN2_TOWER, "embed_dim": 40, "hidden_size": 64, "mlp_ratio": 2}},
@@ -270,7 +272,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 # Types whose checkpoints need code of their own: transformers has no module for them.
 WITHOUT_A_MODULE = frozenset(
     {
-        "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "kimi_k2", "mimo", "minicpm",
+        "Yi", "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "kimi_k2", "mimo", "minicpm",
         "nemotron-nas", "qwen",
     }
 )  # fmt: skip
