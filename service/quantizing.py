@@ -52,6 +52,7 @@ class QuantizationService:
         estimate: QuantizationEstimate,
         *,
         estimate_json: Mapping[str, Any],
+        key_id: str | None = None,
         route: str,
         idempotency_key: str | None = None,
     ) -> Quantization:
@@ -66,7 +67,12 @@ class QuantizationService:
             "output": None,
         }
         job = await self._jobs.submit(
-            "quantize", job_request, estimate=estimate_json, idempotency_key=idempotency_key, route=route
+            "quantize",
+            job_request,
+            estimate=estimate_json,
+            key_id=key_id,
+            idempotency_key=idempotency_key,
+            route=route,
         )
         return Quantization(estimate=estimate, job=job)
 
