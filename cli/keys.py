@@ -12,18 +12,22 @@ from planners.errors import PlimsollError
 from service.embedded_postgres import running_server_url
 from service.keys import make_key
 from service.persistence.database import Database
-from service.persistence.records import ApiKey, KeyScope
+from service.persistence.records import KEY_SCOPES, ApiKey, KeyScope
 from service.settings import Settings
 from service.text_tables import table
 
 Answer = TypeVar("Answer")
 
 
-def create_key(name: str, scopes: Sequence[KeyScope], days: int | None) -> int:
+def create_key(name: str, scopes: Sequence[str], days: int | None) -> int:
     """Make a key and print it, which is the only time that it is shown; return the exit status."""
+    known: list[KeyScope] = [scope for scope in KEY_SCOPES if scope in scopes]
+    if unknown := sorted(set(scopes) - set(KEY_SCOPES)):
+        sys.stderr.write(f"No scope is called {', '.join(unknown)}; there are {', '.join(KEY_SCOPES)}.\n")
+        return 2
 
     async def create(database: Database) -> int:
-        new = make_key(name, scopes, lifetime=None if days is None else timedelta(days=days))
+        new = make_key(name, known, lifetime=None if days is None else timedelta(days=days))
         record = await database.keys.add(new.record)
         sys.stderr.write(f"Key {record.key_id} ({name}) for {', '.join(record.scopes)}, {_expiry(record)}.\n")
         sys.stderr.write("It is shown this once, and kept nowhere but with you:\n")

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from service.persistence.records import KeyScope
-
 app = typer.Typer(
     name="plimsoll",
     help="Plans LLM training jobs and sizes inference KV caches, and proves its plans.",
@@ -70,7 +68,9 @@ def database_upgrade() -> None:
 @keys.command("create")
 def keys_create(
     name: Annotated[str, typer.Argument(help="Whose it is, for the list.")],
-    scope: Annotated[list[KeyScope], typer.Option(help="What it may do; name several, one option each.")],
+    scope: Annotated[
+        list[str], typer.Option(help="What it may do: plan, quantize, validate, admin. One option for each.")
+    ],
     days: Annotated[int | None, typer.Option(min=1, help="How long it is in force; default: until revoked.")] = None,
 ) -> None:
     """Make a key and print it, this once."""

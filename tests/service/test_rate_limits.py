@@ -32,7 +32,7 @@ def test_each_caller_has_a_bucket():
     limits = RateLimits(0.5, clock=Clock())
     limits.take("a")
     limits.take("b")
-    with pytest.raises(RateLimited, match="0.5 requests a second"):
+    with pytest.raises(RateLimited, match=r"0\.5 requests a second"):
         limits.take("a")
 
 

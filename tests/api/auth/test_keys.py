@@ -26,7 +26,7 @@ async def served(
     database_url: str, address: tuple[str, int] = STRANGE_ADDRESS, **changes: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client, at an address that is not this machine's, of a service that listens everywhere."""
-    app = create_app(Settings(database_url=database_url, **{"host": "0.0.0.0", **changes}))
+    app = create_app(Settings(database_url=database_url, **{"host": "0.0.0.0", **changes}))  # noqa: S104
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False, client=address)
     async with (
         app.router.lifespan_context(app),
