@@ -120,7 +120,8 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
     )
 
 
-def _running(request: Request) -> Services:
+async def _running(request: Request) -> Services:
+    # A coroutine, though it waits for nothing: FastAPI sends plain functions to a thread.
     services: Services = request.app.state.services
     return services
 

@@ -93,7 +93,8 @@ def _shown_key(scope: Scope) -> str | None:
     return None
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
+    # A coroutine, though it waits for nothing: FastAPI sends plain functions to a thread.
     caller: Caller = request.scope[_CALLER]
     return caller
 
