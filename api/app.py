@@ -11,9 +11,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.sse import EventSourceResponse
 
+from api.auth.contract import describe_keys
+from api.auth.middleware import Authentication
 from api.errors import add_error_handlers
 from api.metrics import Metrics
-from api.middleware import BodyLimit, PlainAddress, RequestId, Timing
+from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, Timing
 from api.problems import Problem
 from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
 from api.routes.pages import RouteLine
@@ -63,10 +65,11 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.route_lines = _route_lines()
     add_error_handlers(app)
     # The last one added stands outermost.
-    app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes, most_seconds=settings.body_timeout_seconds)
+    app.add_middleware(Authentication, settings=settings)
     app.add_middleware(PlainAddress)
     app.add_middleware(Timing, metrics=metrics)
-    app.add_middleware(RequestId)
+    app.add_middleware(AnswerHeaders, is_https=settings.tls_certificate_file is not None)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
@@ -97,5 +100,6 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schema["paths"][EVENTS_PATH]["get"]["responses"]["200"]["content"] = {
             EventSourceResponse.media_type: {"schema": {"type": "string"}}
         }
+        describe_keys(schema)
         app.openapi_schema = schema
     return app.openapi_schema

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from api.problems import ProblemResponse
 from api.strict_json import MalformedBody
 from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName
-from service.errors import QueueFull
+from service.errors import TryLater, Unauthenticated
 from service.requests.pointers import FieldError, field_errors
 
 STATUS_OF_CODE: Mapping[str, int] = {
@@ -32,13 +32,19 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "invalid-question": 422,
     "invalid-review": 400,
     "job-not-found": 404,
+    "job-quota-reached": 429,
+    "key-not-found": 404,
     "not-yet-available": 501,
     "path-not-allowed": 403,
     "plan-not-found": 404,
     "planning-stopped": 504,
     "planning-timed-out": 504,
     "plimsoll-error": 500,
-    "queue-full": 503,
+    "queue-full": 429,
+    "rate-limited": 429,
+    "scope-missing": 403,
+    "try-later": 503,
+    "unauthenticated": 401,
     "unknown-cluster": 422,
     "unknown-gpu": 422,
     "unknown-model": 422,
@@ -52,6 +58,7 @@ CODE_OF_STATUS: Mapping[int, str] = {
     400: "malformed-request",
     404: "not-found",
     405: "method-not-allowed",
+    408: "body-too-slow",
     413: "body-too-large",
     415: "unsupported-media-type",
 }
@@ -70,7 +77,11 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def problem_of(error: PlimsollError, *, status: int | None = None) -> ProblemResponse:
     """Return the problem document of an error of ours; `status` where the table's does not fit the route."""
-    headers = {"retry-after": str(error.retry_after_seconds)} if isinstance(error, QueueFull) else None
+    headers = {}
+    if isinstance(error, TryLater):
+        headers["retry-after"] = str(error.retry_after_seconds)
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
     more = {"nearest": list(error.nearest)} if isinstance(error, UnknownName) else {}
     if isinstance(error, UnknownModelType):
         more["known"] = list(error.known)

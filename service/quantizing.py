@@ -72,6 +72,7 @@ class QuantizationService:
         estimate: QuantizationEstimate,
         *,
         estimate_json: Mapping[str, Any],
+        key_id: str | None = None,
         route: str,
         idempotency_key: str | None = None,
     ) -> Quantization:
@@ -86,7 +87,12 @@ class QuantizationService:
             "output": None if request.output is None else str(self._output(request.output)),
         }
         job = await self._jobs.submit(
-            "quantize", job_request, estimate=estimate_json, idempotency_key=idempotency_key, route=route
+            "quantize",
+            job_request,
+            estimate=estimate_json,
+            key_id=key_id,
+            idempotency_key=idempotency_key,
+            route=route,
         )
         return Quantization(estimate=estimate, job=job)
 

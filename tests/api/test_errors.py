@@ -49,7 +49,7 @@ def test_an_unknown_name_carries_the_nearest():
 
 def test_a_full_queue_says_when_to_come_back():
     response = problem_of(QueueFull(waiting=10, limit=10, retry_after_seconds=7))
-    assert response.status_code == 503
+    assert response.status_code == 429
     assert response.headers["retry-after"] == "7"
 
 
