@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.questions import Lora
 
-TRACED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+# transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
+# know by name, and the others' are fused or stand in another order.
+LLAMA_LIKE_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+TRACED_MODEL_TYPES = (*LLAMA_LIKE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2")
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
 TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
 RECOMPUTE_MODES = ("none", "selective", "full")
+TRACED_METHODS = ("full", "lora", "qlora")
+# What of a training request is read here or, as a choice of the planner's, from the plan's layout. A part
+# that is not among them changes the job in a way that no trace knows of.
+READ_TRAINING_PARTS = frozenset(
+    {
+        "method", "lora", "precision", "optimizer", "sequence_length", "global_batch_size", "tokens", "gradient_dtype",
+        "optimizer_state_dtype", "micro_batch_size", "recompute", "activation_offload", "fused_cross_entropy",
+        "attention",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +55,13 @@ class TraceJob:
     sequence_parallel: bool
     zero_stage: int
     shard_group: int
+    method: str = "full"
+    lora: Lora = field(default_factory=Lora)
+
+    @property
+    def trains_adapters(self) -> bool:
+        """Return whether the model is frozen and only adapters learn."""
+        return self.method != "full"
 
     @property
     def world_size(self) -> int:
@@ -86,6 +107,8 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             sequence_parallel=layout["sequence_parallel"],
             zero_stage=layout["zero_stage"],
             shard_group=layout["shard_group"],
+            method=training.get("method", "full"),
+            lora=_lora(training.get("lora")),
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing
@@ -94,10 +117,21 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
     return job
 
 
+def _lora(part: Mapping[str, Any] | None) -> Lora:
+    if part is None:
+        return Lora()
+    return Lora(
+        rank=part["rank"],
+        target_modules=tuple(part["target_modules"]),
+        double_quantization=part["double_quantization"],
+    )
+
+
 def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
-    if training.get("method", "full") != "full":
-        raise NotYetAvailable(f"Method {training['method']!r} is not traced yet.", pointer="/training/method")
-    for field, natural in (
+    for name, value in training.items():
+        if name not in READ_TRAINING_PARTS and value is not None:
+            raise NotYetAvailable(f"A job with {name!r} is not traced yet.", pointer=f"/training/{name}")
+    for name, natural in (
         ("pipeline_parallel", 1),
         ("virtual_pipeline", 1),
         ("context_parallel", 1),
@@ -105,17 +139,18 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
         ("offload", "none"),
         ("activation_offload", False),
     ):
-        value = layout.get(field, natural)
+        value = layout.get(name, natural)
         if value != natural:
-            raise NotYetAvailable(f"A layout with {field} {value!r} is not traced yet.", pointer=f"/layout/{field}")
-    for field in ("gradient_dtype", "optimizer_state_dtype"):
-        if training.get(field) is not None:
-            raise NotYetAvailable(f"{field} is not traced yet.", pointer=f"/training/{field}")
+            raise NotYetAvailable(f"A layout with {name} {value!r} is not traced yet.", pointer=f"/layout/{name}")
+    for name in ("gradient_dtype", "optimizer_state_dtype"):
+        if training.get(name) is not None:
+            raise NotYetAvailable(f"{name} is not traced yet.", pointer=f"/training/{name}")
 
 
 def _refuse_job(job: TraceJob) -> None:
-    for field, value, known in (
+    for pointer, value, known in (
         ("/model/config/model_type", job.config.get("model_type"), TRACED_MODEL_TYPES),
+        ("/training/method", job.method, TRACED_METHODS),
         ("/training/precision", job.precision, TRACED_PRECISIONS),
         ("/training/optimizer", job.optimizer, TRACED_OPTIMIZERS),
         ("/training/attention", job.attention, ("flash", "eager")),
@@ -123,7 +158,7 @@ def _refuse_job(job: TraceJob) -> None:
         ("/layout/zero_stage", job.zero_stage, (0, 1, 2, 3)),
     ):
         if value not in known:
-            raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=field)
+            raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=pointer)
     tensor_parallel = job.tensor_parallel
     for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         length = job.config.get(key) or job.config["num_attention_heads"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -56,7 +57,7 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh) -> Rank:
     """
     refuse_untraced_sharding(job, stack)
     model = traced_model(job, stack)
-    gathers_logits = job.tensor_parallel == 1 or stack.runs_own_code
+    gathers_logits = job.tensor_parallel == 1 or stack.gathers_logits
     if job.tensor_parallel > 1:
         is_tied = model.lm_head.weight is model.model.embed_tokens.weight
         split_over_tensor_ranks(
@@ -97,9 +98,14 @@ def _data_mesh(mesh: DeviceMesh, job: TraceJob) -> DeviceMesh:
     return mesh["replicate", "shard"] if job.shard_group < job.data_parallel else mesh["shard"]
 
 
+def learning_parameters(model: Any) -> list[nn.Parameter]:
+    """Return what the optimizer changes: all but what is frozen."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
     if not keeps_master_weights(job, stack):
-        return TorchOptimizer(job.optimizer, model.parameters())
+        return TorchOptimizer(job.optimizer, learning_parameters(model))
     return MasterWeightOptimizer(
         job.optimizer,
         model.parameters(),
@@ -114,7 +120,7 @@ def _gradient_buckets(job: TraceJob, stack: Stack, model: Any) -> list[torch.Ten
         return []
     buckets: list[torch.Tensor] = []
     elements, limit_bytes = 0, FIRST_BUCKET_BYTES
-    parameters = list(model.parameters())
+    parameters = learning_parameters(model)
     for parameter in reversed(parameters):
         elements += parameter.to_local().numel() if hasattr(parameter, "to_local") else parameter.numel()
         if elements * parameter.element_size() >= limit_bytes:

@@ -19,7 +19,7 @@ from service.worker.dry_run.ledger import Kind, Ledger
 from service.worker.dry_run.optimizers import MasterWeightOptimizer
 from service.worker.dry_run.patches import StreamClock, traceable_torch
 from service.worker.dry_run.precision import computing
-from service.worker.dry_run.rank import Rank, build_rank, device_mesh, process_group_of
+from service.worker.dry_run.rank import Rank, build_rank, device_mesh, learning_parameters, process_group_of
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
 
@@ -97,10 +97,9 @@ def _labelling_gradients(rank: Rank, tracker: StorageTracker) -> Any:
         if parameter.grad is not None:
             tracker.label(parameter.grad, Kind.GRADIENT, "gradient")
 
-    parameters: list[nn.Parameter] = list(rank.model.parameters())
     handles = [
         parameter.register_post_accumulate_grad_hook(label)  # type: ignore[no-untyped-call]
-        for parameter in parameters
+        for parameter in learning_parameters(rank.model)
     ]
     try:
         yield

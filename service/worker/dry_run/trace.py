@@ -12,7 +12,7 @@ from service.worker.dry_run.job import TraceJob, read_job
 from service.worker.dry_run.ledger import ITEMS, Ledger, Peak
 from service.worker.dry_run.stacks import Stack, find_stack
 from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report, trace_steps
-from service.worker.dry_run.traceable import is_fully_sharded
+from service.worker.dry_run.traceable import is_fully_sharded, runs_own_code
 from service.worker.dry_run.verdict import TOLERANCE_FRACTION, relative_error, verdict
 
 TRACED_RANK = 0  # FSDP2's first rank holds the largest shard
@@ -65,7 +65,7 @@ def traced_result(job: TraceJob, stack: Stack, ledger: Ledger, memory: Mapping[s
         "verdict": verdict(
             predicted_bytes=predicted_bytes,
             measured_bytes=peak.allocated_bytes,
-            ran_own_code=stack.runs_own_code,
+            ran_own_code=runs_own_code(job, stack),
             runtime_bytes=int(memory["items"].get("runtime", 0)),
             planned_peak_bytes=int(memory["peak_bytes"]),
             limit_bytes=int(memory["limit_bytes"]),
@@ -101,8 +101,14 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         "Gradient clipping and checkpoint writing are not run.",
         "Steps are traced until one leaves the memory as it found it: the second, and a third at most.",
     ]
-    if not stack.runs_own_code:
-        notes.append(f"transformers' model stands in for {job.framework}'s own.")
+    if not runs_own_code(job, stack):
+        notes.append(
+            f"transformers' model and torch's sharding stand in for {job.framework}'s own code, which did not run."
+        )
+    if job.trains_adapters:
+        notes.append("Adapters are our own layers with peft's tensors: an fp32 pair beside each targeted matrix.")
+    if job.method == "qlora":
+        notes.append("NF4 weights are held by shape; their scales stand on every rank, as bitsandbytes' do.")
     if stack.has_fused_kernels:
         notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
     if job.accumulation_steps > MOST_TRACED_MICRO_BATCHES:
