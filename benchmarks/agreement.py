@@ -40,6 +40,17 @@ MODELS = (
 )  # fmt: skip
 
 TENSOR_PARALLEL = {"framework": "fsdp2", "tensor_parallel": 2, "recompute": "full"}
+MEGATRON = {"framework": "megatron", "zero_stage": 1, "sequence_parallel": False, "recompute": "none"}
+FEW_MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-72B", "Qwen/Qwen3-8B")
+PIPELINE_MICRO_BATCHES = 4
+# Run for `FEW_MODELS` alone: each of them traces two stages or three.
+PIPELINES: tuple[dict[str, Any], ...] = (
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "pipeline_parallel": 2},
+    {"framework": "fsdp2", "recompute": "full", "sequence_length": 8192, "pipeline_parallel": 4},
+    MEGATRON | {"sequence_length": 4096, "pipeline_parallel": 2},
+    MEGATRON | {"sequence_length": 4096, "pipeline_parallel": 4},
+    MEGATRON | {"sequence_length": 4096},
+)
 WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
     {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
@@ -60,10 +71,10 @@ class Case:
     @property
     def name(self) -> str:
         """Return the model and the way, in words."""
-        return " ".join(
-            [self.model, *(str(value) for key, value in self.way.items() if key != "tensor_parallel")]
-            + ([f"tensor {self.way['tensor_parallel']}"] if "tensor_parallel" in self.way else [])
-        )
+        said = {"framework": "", "method": "", "recompute": "", "sequence_length": "", "tensor_parallel": "tensor "}
+        said["pipeline_parallel"] = "pipeline "
+        ways = (f"{said[key]}{value}" for key, value in self.way.items() if key in said)
+        return " ".join((self.model, *ways))
 
 
 def grid() -> Iterator[Case]:
@@ -73,6 +84,8 @@ def grid() -> Iterator[Case]:
         for way in WAYS:
             if "tensor_parallel" not in way or model_type in LLAMA_LIKE_MODEL_TYPES:
                 yield Case(model=model, way=way)
+    for model in FEW_MODELS:
+        yield from (Case(model=model, way=way) for way in PIPELINES)
 
 
 def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -83,19 +96,27 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     way = dict(case.way)
     mode, length = way.pop("recompute"), way.pop("sequence_length")
     training = {"method": way.pop("method", "full"), "precision": "bf16-mixed", "optimizer": "adamw"}
-    framework, tensor = way.pop("framework"), way.pop("tensor_parallel", 1)
+    framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
+    micro_batches = PIPELINE_MICRO_BATCHES if pipeline > 1 else 1
     hardware = Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
     question = TrainingQuestion(
         model=describe_config(config, name=case.model),
         hardware=hardware,
         sequence_length=length,
-        global_batch_size=8 // tensor,
+        global_batch_size=8 // tensor // pipeline * micro_batches,
         micro_batch_size=1,
         recompute=Recompute(mode=mode),
         fused_cross_entropy=False,
         activation_offload=False,
         framework=framework,
-        layout=LayoutRequest(tensor_parallel=tensor, pipeline_parallel=1, context_parallel=1, zero_stage=3, **way),
+        layout=LayoutRequest(
+            tensor_parallel=tensor,
+            pipeline_parallel=pipeline,
+            virtual_pipeline=1,
+            context_parallel=1,
+            zero_stage=way.pop("zero_stage", 3),
+            **way,
+        ),
         **training,
     )
     plan = plan_without_advice(question).plan
@@ -116,7 +137,10 @@ def compare(case: Case) -> dict[str, Any]:
     request, memory = planned(case)
     job: TraceJob = read_job(request)
     started = time.monotonic()
-    ledger = trace_steps(job, find_stack(job.framework), lambda *_progress: None)
+    ledgers = [
+        trace_steps(job, find_stack(job.framework), lambda *_progress: None, stage) for stage in job.deciding_stages
+    ]
+    ledger = max(ledgers, key=lambda ledger: ledger.peak().allocated_bytes)
     peak = ledger.peak()
     return {
         "case": case.name,

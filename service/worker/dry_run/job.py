@@ -29,6 +29,26 @@ READ_TRAINING_PARTS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStage:
+    """A stage of a pipeline of `stages`: its number and its layers, the last one included."""
+
+    number: int
+    stages: int
+    first_layer: int
+    last_layer: int
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether the embedding is here."""
+        return self.number == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether the head is here."""
+        return self.number == self.stages - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceJob:
     """One rank's training step: model, batch, precision and layout.
 
@@ -55,6 +75,7 @@ class TraceJob:
     sequence_parallel: bool
     zero_stage: int
     shard_group: int
+    stages: tuple[PipelineStage, ...] = ()
     method: str = "full"
     lora: Lora = field(default_factory=Lora)
 
@@ -62,6 +83,18 @@ class TraceJob:
     def trains_adapters(self) -> bool:
         """Return whether the model is frozen and only adapters learn."""
         return self.method != "full"
+
+    @property
+    def deciding_stages(self) -> tuple[PipelineStage, ...]:
+        """Return the stages that can need the most: first, second and last.
+
+        Of those between, the second keeps the most micro-batches and has as many
+        layers as any. Without a pipeline there is one stage, which has all layers.
+        """
+        if self.pipeline_parallel == 1:
+            last_layer = int(self.config["num_hidden_layers"]) - 1
+            return (PipelineStage(number=0, stages=1, first_layer=0, last_layer=last_layer),)
+        return tuple(self.stages[number] for number in sorted({0, 1, self.pipeline_parallel - 1}))
 
     @property
     def world_size(self) -> int:
@@ -107,6 +140,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             sequence_parallel=layout["sequence_parallel"],
             zero_stage=layout["zero_stage"],
             shard_group=layout["shard_group"],
+            stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),
             method=training.get("method", "full"),
             lora=_lora(training.get("lora")),
         )
@@ -115,6 +149,18 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
     _refuse_what_is_not_traced(training, layout)
     _refuse_job(job)
     return job
+
+
+def _stages(memory: Mapping[str, Any], pipeline_parallel: int) -> tuple[PipelineStage, ...]:
+    """Return the stages as the plan cut them; a plan without a pipeline needs none."""
+    if pipeline_parallel == 1:
+        return ()
+    return tuple(
+        PipelineStage(
+            number=part["stage"], stages=pipeline_parallel, first_layer=part["layers"][0], last_layer=part["layers"][1]
+        )
+        for part in memory["stages"]
+    )
 
 
 def _lora(part: Mapping[str, Any] | None) -> Lora:
@@ -132,7 +178,6 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
         if name not in READ_TRAINING_PARTS and value is not None:
             raise NotYetAvailable(f"A job with {name!r} is not traced yet.", pointer=f"/training/{name}")
     for name, natural in (
-        ("pipeline_parallel", 1),
         ("virtual_pipeline", 1),
         ("context_parallel", 1),
         ("expert_parallel", 1),
@@ -159,6 +204,11 @@ def _refuse_job(job: TraceJob) -> None:
     ):
         if value not in known:
             raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=pointer)
+    if job.pipeline_parallel > 1 and (job.trains_adapters or job.config.get("tie_word_embeddings")):
+        raise NotYetAvailable(
+            "A pipeline with adapters or with a head tied to the embedding is not traced yet.",
+            pointer="/layout/pipeline_parallel",
+        )
     tensor_parallel = job.tensor_parallel
     for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         length = job.config.get(key) or job.config["num_attention_heads"]

@@ -16,8 +16,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from service.worker.dry_run.building import traced_model
 from service.worker.dry_run.fused_kernels import fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
-from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
+from service.worker.dry_run.pipeline import cut_to_stage
 from service.worker.dry_run.recompute import recompute_activations
 from service.worker.dry_run.sharding import shard_fully
 from service.worker.dry_run.stacks import Stack
@@ -50,16 +51,17 @@ def process_group_of(world_size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh) -> Rank:
-    """Return rank 0, which holds the largest shard; call it in fake mode within the process group.
+def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Rank:
+    """Return the stage's first rank, which holds the largest shard; call it in fake mode within the process group.
 
     Raises `NotYetAvailable` for a sharding that the stack does not trace.
     """
     refuse_untraced_sharding(job, stack)
     model = traced_model(job, stack)
+    is_tied = model.lm_head.weight is model.model.embed_tokens.weight
+    cut_to_stage(model, stage)
     gathers_logits = job.tensor_parallel == 1 or stack.gathers_logits
     if job.tensor_parallel > 1:
-        is_tied = model.lm_head.weight is model.model.embed_tokens.weight
         split_over_tensor_ranks(
             model, mesh["tensor"], sequence_parallel=job.sequence_parallel, gather_logits=gathers_logits
         )
@@ -71,7 +73,6 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh) -> Rank:
         fuse_layers(model)
     recompute_activations(model, job.recompute, layers=job.recompute_layers, selective=stack.selective)
     if is_fully_sharded(job):
-        is_tied = model.lm_head.weight is model.model.embed_tokens.weight
         own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
         shard_fully(model, _data_mesh(mesh, job), job, wraps_vocabulary=own_units)
     return Rank(
@@ -88,10 +89,11 @@ def device_mesh(job: TraceJob) -> DeviceMesh:
         copies = job.data_parallel // job.shard_group
         return init_device_mesh(
             "cpu",
-            (copies, job.shard_group, job.tensor_parallel),
-            mesh_dim_names=("replicate", "shard", "tensor"),
+            (job.pipeline_parallel, copies, job.shard_group, job.tensor_parallel),
+            mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
         )
-    return init_device_mesh("cpu", (job.data_parallel, job.tensor_parallel), mesh_dim_names=("shard", "tensor"))
+    shape = (job.pipeline_parallel, job.data_parallel, job.tensor_parallel)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "shard", "tensor"))
 
 
 def _data_mesh(mesh: DeviceMesh, job: TraceJob) -> DeviceMesh:

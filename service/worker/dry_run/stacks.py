@@ -43,6 +43,7 @@ class Stack:
     embedding, and the last norm with the head, FSDP units of their own.
     `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
     `has_fused_kernels`: norms, SwiGLU and the loss are single kernels.
+    `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
     """
 
@@ -56,6 +57,7 @@ class Stack:
     has_gradient_buckets: bool = False
     main_gradients_in_fp32: bool = False
     has_fused_kernels: bool = False
+    frees_sent_outputs: bool = False
 
 
 # Sources: accelerate (fsdp_utils.py: one unit a decoder layer and one for the rest; loss by the model),
@@ -81,6 +83,7 @@ STACKS = {
         replication=Replication.MASTER_WEIGHTS,
         main_gradients_in_fp32=True,
         has_fused_kernels=True,
+        frees_sent_outputs=True,
     ),
 }
 

@@ -17,7 +17,6 @@ def test_a_job_takes_its_batch_from_the_plan_and_its_precision_from_the_request(
 @pytest.mark.parametrize(
     "layout",
     [
-        {"pipeline_parallel": 2},
         {"virtual_pipeline": 2},
         {"context_parallel": 2},
         {"expert_parallel": 2},
@@ -112,6 +111,23 @@ def test_families_with_other_matrices_are_refused_where_llama_s_names_matter(lay
     job = read_job(request(layout=layout, model=config(model_type="phi3")))
     with pytest.raises(NotYetAvailable, match="phi3"):
         refuse_untraced_sharding(job, find_stack(job.framework))
+
+
+def test_a_pipeline_with_a_tied_head_is_refused():
+    with pytest.raises(NotYetAvailable, match="tied"):
+        read_job(request(layout={"pipeline_parallel": 2}, model=config(tie_word_embeddings=True), stages=[]))
+
+
+def test_a_pipeline_s_first_second_and_last_stage_decide():
+    parts = [{"stage": number, "layers": [2 * number, 2 * number + 1]} for number in range(5)]
+    job = read_job(request(layout={"pipeline_parallel": 5}, model=config(num_hidden_layers=10), stages=parts))
+    assert [stage.number for stage in job.deciding_stages] == [0, 1, 4]
+    assert [(stage.first_layer, stage.last_layer) for stage in job.deciding_stages] == [(0, 1), (2, 3), (8, 9)]
+
+
+def test_without_a_pipeline_the_one_stage_has_every_layer():
+    (stage,) = read_job(request()).deciding_stages
+    assert (stage.is_first, stage.is_last, stage.first_layer, stage.last_layer) == (True, True, 0, 1)
 
 
 def test_an_unset_part_of_the_training_request_is_not_refused():
