@@ -3,7 +3,7 @@
 Each model keeps its own widths and vocabulary and is cut to a few layers, for the
 planner and for the trace alike: what a layer adds is the same from the first to
 the last, and a grid then takes minutes. What the cut hides is how errors of a
-single layer add up in a deep model; `WHOLE` plans are traced at full depth.
+single layer add up in a deep model.
 """
 
 from __future__ import annotations
