@@ -54,7 +54,8 @@ def create_app(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
-        docs_url=None,  # FastAPI's own pages load their scripts from elsewhere; `api.routes.pages` serves them from here.
+        # FastAPI's own pages load their scripts from elsewhere; `api.routes.pages` has one that does not.
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,

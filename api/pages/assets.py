@@ -21,11 +21,10 @@ _SWAGGER_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asset:
-    """A file as it is sent: as it is, and compressed."""
+    """A file as it is sent."""
 
     media_type: str
     content: bytes
-    gzipped: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class Assets:
 
 @cache
 def assets() -> Assets:
-    """Return the files, read and compressed once."""
+    """Return the files, read once."""
     sources = sorted(_sources(), key=lambda source: source.name)
     digest = hashlib.sha256()
     by_name = {}
@@ -54,9 +53,14 @@ def assets() -> Assets:
         by_name[source.name] = Asset(
             media_type=_MEDIA_TYPES[source.name[source.name.rindex(".") :]],
             content=content,
-            gzipped=gzip.compress(content, mtime=0),
         )
     return Assets(digest=digest.hexdigest()[:DIGEST_DIGITS], by_name=by_name)
+
+
+@cache
+def gzipped(name: str) -> bytes:
+    """Return a file compressed, which is done when someone first asks for it; raises KeyError for none such."""
+    return gzip.compress(assets().by_name[name].content, mtime=0)
 
 
 def _sources() -> list[Traversable]:

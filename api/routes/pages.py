@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Literal
 
 from fastapi import APIRouter, Header
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
-from api.pages.assets import PREFIX, assets
+from api.pages.assets import PREFIX, assets, gzipped
 from api.pages.rendering import page
 
 router = APIRouter(include_in_schema=False)
@@ -34,7 +33,7 @@ FOR_GOOD = "public, max-age=31536000, immutable"
 # During an upgrade a page of one version may ask a replica of another: it gets that one's file, and keeps it not.
 FOR_NOW = "no-store"
 
-Section = Literal["train", "serve", "plans", "jobs", "compare", "accuracy"]
+SECTIONS = frozenset({"train", "serve", "plans", "jobs", "compare", "accuracy"})
 
 
 @router.get("/", response_class=HTMLResponse)
@@ -45,8 +44,10 @@ async def train_page() -> HTMLResponse:
 
 
 @router.get("/ui/{section}", response_class=HTMLResponse)
-async def section_page(section: Section) -> HTMLResponse:
+async def section_page(section: str) -> HTMLResponse:
     """Return one of the other pages."""
+    if section not in SECTIONS:
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"There is no page {section!r}.")
     return await _page(section)
 
 
@@ -70,9 +71,10 @@ async def asset(digest: str, name: str, accept_encoding: str = Header(default=""
     }
     if "gzip" not in accept_encoding:
         return Response(found.content, media_type=found.media_type, headers=headers)
-    return Response(found.gzipped, media_type=found.media_type, headers={**headers, "content-encoding": "gzip"})
+    compressed = await asyncio.to_thread(gzipped, name)
+    return Response(compressed, media_type=found.media_type, headers={**headers, "content-encoding": "gzip"})
 
 
 async def _page(name: str) -> HTMLResponse:
-    # Off the loop: the first one reads and compresses the files.
+    # Off the loop: the first one reads the templates and the files.
     return HTMLResponse(await asyncio.to_thread(page, name), headers=PAGE_HEADERS)

@@ -4,7 +4,7 @@ import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
 import { chart } from "./charts.js";
 import { table } from "./elements.js";
-import { gib, percent, whole } from "./quantities.js";
+import { GIB, gib, percent, whole } from "./quantities.js";
 
 const note = document.querySelector("#note");
 
@@ -26,7 +26,7 @@ try {
     const most = Math.max(...drawn.map((point) => Math.max(point.x, point.y)));
     document.querySelector("#scatter").replaceChildren(chart({
       title: "The latest validations; on the line the prediction is exact",
-      x: { label: "Measured", format: gib }, y: { label: "Predicted", format: gib },
+      x: { label: "Measured", format: gib, unit: GIB }, y: { label: "Predicted", format: gib, unit: GIB },
       points: drawn, lines: [{ points: [[0, 0], [most, most]], kind: "front" }],
     }));
   }

@@ -4,7 +4,7 @@ import { ask } from "./asking.js";
 import { chart } from "./charts.js";
 import { el, section, table } from "./elements.js";
 import { setField } from "./forms.js";
-import { duration, gib, words } from "./quantities.js";
+import { GIB, duration, gib, words } from "./quantities.js";
 
 // Where each field of a layout stands in the form.
 const FIELDS = {
@@ -50,7 +50,7 @@ export function alternativesPart(answer, context) {
   const front = paretoFront(points);
   const drawing = chart({
     title: "Step time against memory; the line joins what nothing beats in both",
-    x: { label: "Peak memory of a GPU", format: gib },
+    x: { label: "Peak memory of a GPU", format: gib, unit: GIB },
     y: { label: "Step time", format: (seconds) => (seconds ? duration(seconds) : "0") },
     points,
     lines: [{ points: front.map((point) => [point.x, point.y]), kind: "front" }],

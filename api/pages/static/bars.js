@@ -4,13 +4,15 @@ import { el } from "./elements.js";
 import { words } from "./quantities.js";
 
 const PERCENT = 100;
+// The scale ends a little beyond its longest part, so that a limit at its end is seen.
+const HEADROOM = 1.02;
 
 /**
- * Return a bar of parts, longest scale first given by `scale`.
+ * Return a bar of named parts; `scale` is the value at its full width.
  * `limit` draws a line, `reserved` hatches what lies beyond it, `low` and `high` draw the error bar.
  */
 export function stackedBar({ title, parts, format, scale, limit, low, high, reserved }) {
-  const at = (value) => `${Math.min(PERCENT, (PERCENT * value) / scale)}%`;
+  const at = (value) => `${Math.min(PERCENT, (PERCENT * value) / (scale * HEADROOM))}%`;
   const track = el("div", { class: "track", role: "img", "aria-label": `${title}: ${spoken(parts, format)}` });
   Object.entries(parts).forEach(([name, value], index) => {
     if (value <= 0) return;

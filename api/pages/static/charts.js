@@ -12,14 +12,14 @@ const POINT_RADIUS = 6;
 
 /**
  * Return a chart.
- * `x` and `y`: {label, format, log}. `points`: [{x, y, label, kind, act}]. `lines`: [{points: [[x, y]], kind}].
+ * `x` and `y`: {label, format, log, unit}; ticks are round in that unit (1 where absent). `points`: [{x, y, label, kind, act}]. `lines`: [{points: [[x, y]], kind}].
  * `marks`: [{y | x, label}] are drawn as dashed lines across.
  */
 export function chart({ title, x, y, points = [], lines = [], marks = [] }) {
   const xs = [...points.map((point) => point.x), ...lines.flatMap((line) => line.points.map(([at]) => at)), ...known(marks, "x")];
   const ys = [...points.map((point) => point.y), ...lines.flatMap((line) => line.points.map(([, at]) => at)), ...known(marks, "y")];
-  const across = scaleOf(xs, x.log, MARGIN.left, WIDTH - MARGIN.right);
-  const up = scaleOf(ys, y.log, HEIGHT - MARGIN.bottom, MARGIN.top);
+  const across = scaleOf(xs, x, MARGIN.left, WIDTH - MARGIN.right);
+  const up = scaleOf(ys, y, HEIGHT - MARGIN.bottom, MARGIN.top);
   const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "group", "aria-label": title },
     across.ticks.map((tick) => xTick(tick, across.at(tick), x.format)),
     up.ticks.map((tick) => yTick(tick, up.at(tick), y.format)),
@@ -33,11 +33,11 @@ export function chart({ title, x, y, points = [], lines = [], marks = [] }) {
 
 const known = (marks, axis) => marks.map((mark) => mark[axis]).filter((value) => value !== undefined);
 
-function scaleOf(values, log, from, to) {
+function scaleOf(values, { log = false, unit = 1 }, from, to) {
   const most = Math.max(...values) * HEADROOM || 1;
   const least = log ? Math.min(...values) / HEADROOM : 0;
   const place = log ? (value) => Math.log(value / least) / Math.log(most / least) : (value) => value / most;
-  return { at: (value) => from + (to - from) * place(value), ticks: log ? powerTicks(least, most) : evenTicks(most) };
+  return { at: (value) => from + (to - from) * place(value), ticks: log ? powerTicks(least, most) : evenTicks(most / unit).map((tick) => tick * unit) };
 }
 
 function evenTicks(most) {

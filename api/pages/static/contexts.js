@@ -10,8 +10,8 @@ const CONCURRENCIES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 // Up to these parts of the cache; beyond the last one the requests wait for each other.
 const LEVELS = [0.5, 0.75, 0.9, 1];
 
-/** Ask for each length under the chosen layout, and draw the map; a length that is refused leaves its column empty. */
-export async function heatMap(answer, { request, signal }) {
+/** Ask for each length under the chosen layout, and draw the map in a place of the page; a length that is refused leaves its column empty. */
+export async function heatMap(answer, { request, signal }, place) {
   const lengths = contextLengths(answer.plan.settings.max_model_len);
   const { gpus, ...degrees } = answer.plan.layout;
   const held = await Promise.all(lengths.map((length) => requestsHeld(length, { ...request, layout: degrees,
@@ -19,7 +19,7 @@ export async function heatMap(answer, { request, signal }) {
   if (signal.aborted) return;
   const rows = CONCURRENCIES.map((concurrency) => el("tr", {}, el("th", { scope: "row" }, whole(concurrency)),
     held.map((most) => cell(concurrency, most))));
-  document.querySelector("#contexts").replaceChildren(section("Concurrency against context",
+  place.replaceChildren(section("Concurrency against context",
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Heat map" }, el("table", { class: "heat" },
       el("caption", {}, "Part of the whole deployment's cache that so many requests take, each of so many tokens; above 100 % some wait"),
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Requests"), lengths.map((length) => el("th", { scope: "col" }, whole(length))))),

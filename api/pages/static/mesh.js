@@ -20,7 +20,7 @@ export function meshPart(plan, gpusPerNode) {
     nodes.push(el("div", { class: "node" }, el("div", { class: "node-name" }, `Node ${first / gpusPerNode}`), el("div", { class: "gpus" }, cells)));
   }
   const axes = order.map((axis, index) => `${words(axis)} ${shape[index]}`).join(" × ");
-  return section("Device mesh", el("p", { class: "quiet" }, `${axes}. Colours tell pipeline stages apart.`
+  return section("Device mesh", el("p", { class: "quiet" }, `${axes}. Colours tell pipeline stages apart; d0 is the first place along data, t1 the second along tensor, and so on.`
     + (total > drawn ? ` The first ${whole(drawn)} of ${whole(total)} GPUs.` : "")), el("div", { class: "mesh" }, nodes), told, shards(plan));
 }
 

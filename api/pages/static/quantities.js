@@ -1,6 +1,6 @@
 // Numbers as people read them. The wire carries base units; GiB is 2^30 bytes.
 
-const GIB = 2 ** 30;
+export const GIB = 2 ** 30;
 const SIGNIFICANT_DIGITS = 3;
 
 export const gib = (bytes) => `${(bytes / GIB).toFixed(Math.abs(bytes) < GIB ? 2 : 1)} GiB`;

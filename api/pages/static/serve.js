@@ -7,15 +7,18 @@ import { el, section, table } from "./elements.js";
 import { duration, gib, short, whole, words } from "./quantities.js";
 import { runQuestion } from "./questions.js";
 
+// Kept from answer to answer: the old map stands until the new one is there.
+const contexts = el("div");
+
 function show(answer, context) {
   const { plan } = answer;
   document.querySelector("#verdict").replaceChildren(...verdictOf(answer), el("p", {}, promises(answer).join(" ")));
-  document.querySelector("#contexts").replaceChildren();
   document.querySelector("#parts").replaceChildren(...[
     layoutPart(plan),
     memoryPart(plan.memory, context.gpus.get(context.request?.hardware?.gpu)),
     cachePart(plan.kv),
     ...performanceParts(answer, context.request?.serving?.slo),
+    context.form ? contexts : null,
     advicePart(answer.advice, context.form ? (change) => tryChange(change, context) : null),
     alternativesPart(answer.alternatives),
     artifactsPart(answer),
@@ -80,4 +83,4 @@ function alternativesPart(alternatives) {
       entry.tpot_seconds == null ? "" : duration(entry.tpot_seconds), entry.output_tokens_per_second == null ? "" : whole(entry.output_tokens_per_second), words(entry.verdict)])));
 }
 
-runQuestion({ path: "/plan/infer", show, after: heatMap });
+runQuestion({ path: "/plan/infer", show, after: (answer, context) => heatMap(answer, context, contexts) });
