@@ -46,8 +46,14 @@ export function memoryPart(memory, gpu) {
     low: stage.peak_bytes === worst ? memory.peak_low_bytes : undefined,
     high: stage.peak_bytes === worst ? memory.peak_high_bytes : undefined,
   }));
-  return section("Memory of one GPU", ...bars, legend(memory.items, gib),
+  return section("Memory of one GPU", ...bars, stagesLegend(memory),
     el("p", { class: "quiet" }, `The line is the limit, ${gib(memory.limit_bytes)}; the thin bar is the error of the worst stage.`));
+}
+
+/** Return the legend of all stages: with values where there is but one, and every part that any of them has. */
+function stagesLegend({ items, stages }) {
+  if (stages.length === 1) return legend(items, gib);
+  return legend(Object.fromEntries(Object.keys(items).map((name) => [name, Math.max(...stages.map((stage) => stage.items[name]))])));
 }
 
 /** Return the advice with what each change gains; `take` is called with a change that is to be tried. */

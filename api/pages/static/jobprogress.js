@@ -44,7 +44,7 @@ function draw(job, place) {
   place.replaceChildren(...[
     el("h2", {}, `${words(job.kind)}: ${job.state}`),
     el("p", { class: "quiet" }, el("code", {}, job.job_id), job.worker ? ` on ${job.worker}` : ""),
-    isFinished ? null : el("div", { class: "progress" }, el("progress", { "aria-label": "Progress" }), el("p", { class: "told" }, "Waiting for a worker …")),
+    isFinished ? null : el("div", { class: "progress" }, el("progress", { "aria-label": "Progress" }), el("p", { class: "told" }, job.state === "queued" ? "Waiting for a worker …" : "Running …")),
     isFinished ? null : cancel,
     job.error ? el("div", { class: "problem" }, job.error.detail ?? job.error.message ?? JSON.stringify(job.error)) : null,
     ...(job.result ? resultParts(job) : []),
@@ -80,9 +80,9 @@ function validationParts(result) {
 }
 
 function quantizationParts(result) {
-  const whole_ = result.total ?? result;
-  const sizes = ["original_bytes", "quantized_bytes"].filter((name) => whole_[name] != null);
-  const parts = sizes.map((name) => stackedBar({ title: `${words(name)}: ${gib(whole_[name])}`, parts: { [name]: whole_[name] }, format: gib, scale: whole_.original_bytes }));
+  const sums = result.total ?? result;
+  const sizes = ["original_bytes", "quantized_bytes"].filter((name) => sums[name] != null);
+  const parts = sizes.map((name) => stackedBar({ title: `${words(name)}: ${gib(sums[name])}`, parts: { [name]: sums[name] }, format: gib, scale: sums.original_bytes }));
   if (Array.isArray(result.tensors)) {
     const listed = result.tensors.slice(0, MOST_TENSORS_LISTED);
     parts.push(table(`Tensors (${listed.length} of ${result.tensors.length})`, ["Tensor", "Before", "After", "Relative error", "SQNR, dB"],
