@@ -73,7 +73,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _operation_id(route: APIRoute) -> str:
-    return route.name
+    return route.name if route.path != "/ui" else f"{route.name}_ui"
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

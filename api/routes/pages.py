@@ -1,7 +1,7 @@
 """The web pages, and the files that they load.
 
-The pages hold no data: their scripts ask the public API for it. They stand outside the contract (`openapi.yaml`),
-which is for programs. A page ignores its query: the scripts read it there, and fill the form from it.
+The pages hold no data: their scripts ask the public API for it. Of them the contract (`openapi.yaml`), which is for
+programs, names only the first. A page ignores its query: the scripts read it there, and fill the form from it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from starlette.responses import HTMLResponse, Response
 
 from api.pages.assets import PREFIX, assets, gzipped
 from api.pages.rendering import page
+from api.problems import problem_responses
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(tags=["pages"])
 
 # Nothing inline and nothing from elsewhere: what a model is called can never become a script here.
 CONTENT_SECURITY_POLICY = (
@@ -36,14 +37,14 @@ FOR_NOW = "no-store"
 SECTIONS = frozenset({"train", "serve", "plans", "jobs", "compare", "accuracy"})
 
 
-@router.get("/", response_class=HTMLResponse)
-@router.get("/ui", response_class=HTMLResponse)
+@router.get("/", summary="The web page", response_class=HTMLResponse, responses=problem_responses(400, 500))
+@router.get("/ui", summary="The web page", response_class=HTMLResponse, responses=problem_responses(400, 500))
 async def train_page() -> HTMLResponse:
     """Return the page that plans a training job."""
     return await _page("train")
 
 
-@router.get("/ui/{section}", response_class=HTMLResponse)
+@router.get("/ui/{section}", include_in_schema=False, response_class=HTMLResponse)
 async def section_page(section: str) -> HTMLResponse:
     """Return one of the other pages."""
     if section not in SECTIONS:
@@ -51,13 +52,13 @@ async def section_page(section: str) -> HTMLResponse:
     return await _page(section)
 
 
-@router.get("/docs", response_class=HTMLResponse)
+@router.get("/docs", include_in_schema=False, response_class=HTMLResponse)
 async def docs_page() -> HTMLResponse:
     """Return the API's reference, to try out."""
     return await _page("docs")
 
 
-@router.get(PREFIX + "/{digest}/{name}")
+@router.get(PREFIX + "/{digest}/{name}", include_in_schema=False)
 async def asset(digest: str, name: str, accept_encoding: str = Header(default="")) -> Response:
     """Return a file that a page loads."""
     known = await asyncio.to_thread(assets)
