@@ -18,7 +18,6 @@ from api.metrics import Metrics
 from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, Timing
 from api.problems import Problem
 from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
-from api.routes.pages import RouteLine
 from api.services import running_services
 from planners import PLANNER_VERSION
 from service.settings import Settings
@@ -57,12 +56,14 @@ def create_app(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
+        # FastAPI's own pages load their scripts from elsewhere; `api.routes.pages` has one that does not.
+        docs_url=None,
+        redoc_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
     for router in ROUTERS:
         app.include_router(router)
-    app.state.route_lines = _route_lines()
     add_error_handlers(app)
     # The last one added stands outermost.
     app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes, most_seconds=settings.body_timeout_seconds)
@@ -76,16 +77,6 @@ def create_app(settings: Settings) -> FastAPI:
 
 def _operation_id(route: APIRoute) -> str:
     return route.name if route.path != "/ui" else f"{route.name}_ui"
-
-
-def _route_lines() -> tuple[RouteLine, ...]:
-    return tuple(
-        RouteLine(method=method, path=route.path, summary=route.summary or "")
-        for router in ROUTERS
-        for route in router.routes
-        if isinstance(route, APIRoute)
-        for method in sorted(route.methods or ())
-    )
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

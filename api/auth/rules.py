@@ -30,7 +30,8 @@ def _rule(methods: str, path: str, need: Need) -> Rule:
 RULES = (
     _rule("GET", r"/(healthz|readyz)", "nothing"),
     _rule("GET", r"/(ui(/.*)?)?", "nothing"),
-    _rule("GET", r"/(docs|docs/oauth2-redirect|redoc|openapi\.json)", "nothing"),
+    _rule("GET", r"/assets/.+", "nothing"),
+    _rule("GET", r"/(docs|openapi\.json)", "nothing"),
     _rule("GET", r"/metrics", "metrics"),
     _rule("POST", r"/admission/validate", "admission"),
     _rule("POST", r"/quantize", "quantize"),

@@ -1,4 +1,4 @@
-"""Liveness, readiness, metrics, the page, and what surrounds every answer."""
+"""Liveness, readiness, metrics, and what surrounds every answer."""
 
 from __future__ import annotations
 
@@ -54,14 +54,6 @@ async def test_metrics_count_requests_by_route_and_not_by_address(client: httpx.
     assert 'method="GET",route="/plans/{plan_id}",status="404"' in text
     assert "one-of-many" not in text
     assert 'plimsoll_jobs{state="queued"}' in text
-
-
-@pytest.mark.parametrize("path", ["/", "/ui"])
-async def test_the_page_lists_the_routes(client: httpx.AsyncClient, path: str):
-    response = await client.get(path)
-    assert response.headers["content-type"].startswith("text/html")
-    assert "/plan/train" in response.text
-    assert 'href="/docs"' in response.text
 
 
 async def test_each_answer_says_which_request_it_was(client: httpx.AsyncClient):
