@@ -64,6 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     for router in ROUTERS:
         app.include_router(router)
+    app.state.routes = tuple(route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
     add_error_handlers(app)
     # The last one added stands outermost.
     app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes, most_seconds=settings.body_timeout_seconds)

@@ -7,9 +7,11 @@ from http import HTTPStatus
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from api.problems import ProblemResponse
 from api.strict_json import MalformedBody
@@ -116,12 +118,22 @@ async def _on_invalid_request(_request: Request, error: Exception) -> Response:
     return ProblemResponse(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail, errors=fields)
 
 
-async def _on_http_error(_request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = CODE_OF_STATUS.get(error.status_code, "http-error")
     fields = error.errors if isinstance(error, MalformedBody) else ()
-    return ProblemResponse(error.status_code, code, error.detail, errors=fields, headers=error.headers)
+    headers = error.headers
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers = {**(headers or {}), "Allow": _allowed_methods(request)}
+    return ProblemResponse(error.status_code, code, error.detail, errors=fields, headers=headers)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Return the methods of all routes at the request's path; the framework names those of the first alone."""
+    routes: tuple[APIRoute, ...] = request.app.state.routes
+    path = next((route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE), None)
+    return ", ".join(sorted({method for route in routes if route.path == path for method in route.methods or ()}))
 
 
 async def _on_unforeseen_error(_request: Request, _error: Exception) -> Response:

@@ -57,9 +57,9 @@ class AnswerHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message["headers"], id_header, *self._added]
+                headers = [*message["headers"], id_header]
                 given = dict(headers)
-                headers += [header for header in _DEFAULT_HEADERS if header[0] not in given]
+                headers += [header for header in (*self._added, *_DEFAULT_HEADERS) if header[0] not in given]
                 if _NO_CONTENT_POLICY[0] not in given and not given.get(b"content-type", b"").startswith(b"text/html"):
                     headers.append(_NO_CONTENT_POLICY)
                 message["headers"] = headers

@@ -26,8 +26,6 @@ CONTENT_SECURITY_POLICY = (
 )
 PAGE_HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
 FOR_GOOD = "public, max-age=31536000, immutable"
@@ -68,7 +66,6 @@ async def asset(digest: str, name: str, accept_encoding: str = Header(default=""
     headers = {
         "cache-control": FOR_GOOD if digest == known.digest else FOR_NOW,
         "vary": "accept-encoding",
-        "x-content-type-options": "nosniff",
     }
     if "gzip" not in accept_encoding:
         return Response(found.content, media_type=found.media_type, headers=headers)

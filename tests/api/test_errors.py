@@ -77,3 +77,8 @@ async def test_what_nobody_foresaw_is_a_problem_without_a_trace(app: FastAPI, cl
     assert response.headers["content-type"] == "application/problem+json"
     assert "Traceback" not in response.text
     assert "NoneType" not in response.text
+
+
+async def test_a_method_that_is_not_there_names_all_that_are(client: httpx.AsyncClient):
+    response = await client.post("/hardware/h100-sxm-80gb/calibration")
+    assert (response.status_code, response.headers["allow"]) == (405, "DELETE, GET, PUT")

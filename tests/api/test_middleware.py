@@ -17,7 +17,8 @@ async def test_every_answer_is_hardened(client: httpx.AsyncClient, path: str):
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
     assert headers["referrer-policy"] == "no-referrer"
-    assert headers["cache-control"] == "no-store"
+    # A page is a form without anybody's data: it may be kept, and is asked for anew.
+    assert headers["cache-control"] == ("no-cache" if path == "/" else "no-store")
     assert "default-src 'none'" in headers["content-security-policy"]
     assert "strict-transport-security" not in headers
 
