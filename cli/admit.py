@@ -49,8 +49,8 @@ def admit(file: Path, policy: Path | None) -> int:
         judged += 1
         if not answer.is_allowed:
             worst = REFUSED
-        elif answer.warnings and worst == ADMITTED:
-            worst = NOT_JUDGED if any("did not judge" in warning for warning in answer.warnings) else ADMITTED
+        elif not answer.is_judged and worst == ADMITTED:
+            worst = NOT_JUDGED
     if not judged:
         typer.echo(f"{file}: nothing in it starts pods that Plimsoll reads.", err=True)
         return NOT_JUDGED

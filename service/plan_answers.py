@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, NoReturn
 
 from pydantic_core import to_json
@@ -100,21 +100,12 @@ def train_body(
 ) -> TrainPlanBody:
     """Return the body of a training plan; the assumptions are those of the model and the GPU, named first."""
     return TrainPlanBody(
-        plan_id=identity.plan_id,
-        planner_version=identity.planner_version,
-        catalogue_revision=identity.catalogue_revision,
-        calibration_revision=identity.calibration_revision,
-        fits=answer.fits,
-        verdict=answer.verdict,
-        summary=answer.summary,
+        **_shared(identity, answer, seconds=seconds, artifacts=artifacts, assumptions=assumptions),
         plan=answer.plan,
         alternatives=answer.alternatives,
-        search=_timed(answer.search, seconds),
         advice=answer.advice,
         comparisons=answer.comparisons,
         fleet=answer.fleet,
-        artifacts=artifacts,
-        assumptions=_once((*assumptions, *answer.assumptions)),
     )
 
 
@@ -128,22 +119,33 @@ def infer_body(
 ) -> InferPlanBody:
     """Return the body of a serving plan; the assumptions are those of the model and the GPU, named first."""
     return InferPlanBody(
-        plan_id=identity.plan_id,
-        planner_version=identity.planner_version,
-        catalogue_revision=identity.catalogue_revision,
-        calibration_revision=identity.calibration_revision,
-        fits=answer.fits,
-        verdict=answer.verdict,
+        **_shared(identity, answer, seconds=seconds, artifacts=artifacts, assumptions=assumptions),
         meets_concurrency=answer.meets_concurrency,
         meets_slo=answer.meets_slo,
-        summary=answer.summary,
         plan=answer.plan,
         alternatives=answer.alternatives,
-        search=_timed(answer.search, seconds),
         advice=answer.advice,
-        artifacts=artifacts,
-        assumptions=_once((*assumptions, *answer.assumptions)),
     )
+
+
+def _shared(
+    identity: PlanIdentity,
+    answer: TrainingAnswer | ServingAnswer,
+    *,
+    seconds: float,
+    artifacts: Mapping[str, Any],
+    assumptions: tuple[str, ...],
+) -> dict[str, Any]:
+    """Return what the bodies of both kinds of plan have."""
+    return {
+        **{entry.name: getattr(identity, entry.name) for entry in fields(identity)},
+        "fits": answer.fits,
+        "verdict": answer.verdict,
+        "summary": answer.summary,
+        "search": _timed(answer.search, seconds),
+        "artifacts": artifacts,
+        "assumptions": _once((*assumptions, *answer.assumptions)),
+    }
 
 
 def _timed(counts: SearchCounts, seconds: float) -> TimedSearch:

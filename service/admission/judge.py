@@ -89,9 +89,9 @@ class AdmissionService:
             async with asyncio.timeout(min(seconds, LONGEST_SECONDS)):
                 findings = [finding async for finding in self._findings(review, policy)]
         except PlimsollError as error:
-            return Answer(is_allowed=True, warnings=(f"Plimsoll did not judge this: {error.detail}",))
+            return _unjudged(error.detail)
         except _NotJudged as missing:
-            return Answer(is_allowed=True, warnings=(f"Plimsoll did not judge this: {missing}.",))
+            return _unjudged(f"{missing}.")
         except Exception as error:
             # In the path of every job: the namespace's policy decides, not the accident.
             log.exception("review not judged", uid=review.uid, namespace=review.namespace, name=review.name)
@@ -248,8 +248,18 @@ def _decided(policy: Policy, findings: list[Finding]) -> Answer:
     return Answer(is_allowed=True, warnings=(*refusals, *warnings), audit_annotations=annotations)
 
 
+def _unjudged(reason: str) -> Answer:
+    return Answer(is_allowed=True, is_judged=False, warnings=(f"Plimsoll did not judge this: {reason}",))
+
+
 def _in_trouble(policy: Policy, error: Exception) -> Answer:
     reason = "Plimsoll could not judge this in time." if isinstance(error, TimeoutError) else "Plimsoll is in trouble."
     if policy.on_error == "deny":
-        return Answer(is_allowed=False, message=f"{reason} The policy of this namespace refuses what is not judged.")
-    return Answer(is_allowed=True, warnings=(f"{reason} It was let through unjudged, as the policy says.",))
+        return Answer(
+            is_allowed=False,
+            is_judged=False,
+            message=f"{reason} The policy of this namespace refuses what is not judged.",
+        )
+    return Answer(
+        is_allowed=True, is_judged=False, warnings=(f"{reason} It was let through unjudged, as the policy says.",)
+    )

@@ -45,9 +45,13 @@ class Review:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is answered: whether it may be admitted, why not, and what people should know."""
+    """What is answered: whether it may be admitted, why not, and what people should know.
+
+    `is_judged` is false where something was missing, so that it was let through, or refused, unseen.
+    """
 
     is_allowed: bool
+    is_judged: bool = True
     message: str = ""
     warnings: Sequence[str] = ()
     audit_annotations: Mapping[str, str] = field(default_factory=dict)

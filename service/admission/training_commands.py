@@ -14,7 +14,6 @@ from service.admission.launches import Launch, NotRead
 from service.admission.megatron_commands import megatron_launch
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
-LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 PYTHON = re.compile(r"^python[0-9.]*$")
 MEGATRON_MARK = re.compile(r"^--(tensor-model-parallel-size|num-layers)(=|$)")
 TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size")
