@@ -32,6 +32,7 @@ Optimizer: TypeAlias = Literal[
 ]
 StateDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
+KernelChoice: TypeAlias = Literal["eager", "fused", "compiled"]
 Framework: TypeAlias = Literal[
     "any", "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune",
     "litgpt", "nanotron", "composer", "atorch",
@@ -86,6 +87,13 @@ class TrainingPart(Wire):
     activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     attention: Literal["flash", "eager"] = "flash"
+    kernels: Annotated[
+        KernelChoice | None,
+        Field(
+            description="How the model's operations are run: one by one, by hand-written kernels (Liger, Transformer "
+            "Engine), or by torch.compile. Absent: as the framework does."
+        ),
+    ] = None
 
 
 class LayoutPart(Wire):
@@ -159,6 +167,7 @@ class TrainRequest(Wire):
             activation_offload=training.activation_offload,
             fused_cross_entropy=training.fused_cross_entropy,
             attention=training.attention,
+            kernels=training.kernels,
             lora=_lora(training.lora),
             layout=LayoutRequest(**self.layout.model_dump()),
             objective=self.objective,

@@ -81,6 +81,7 @@ def test_an_unknown_field_is_refused_where_it_stands(body: dict[str, Any], point
         (train(training={"tokens": float("nan")}), "/training/tokens"),
         (train(training={"tokens": -1}), "/training/tokens"),
         (train(training={"precision": "int3"}), "/training/precision"),
+        (train(training={"kernels": "triton"}), "/training/kernels"),
         (train(training={"recompute": {"full_layers": -1}}), "/training/recompute/full_layers"),
         (train(layout={"zero_stage": 4}), "/layout/zero_stage"),
         (train(hardware={"gpu": "h100", "gpus": 0}), "/hardware/gpus"),

@@ -11,6 +11,7 @@ from planners.errors import InvalidQuestion, NotYetAvailable
 TRACED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
 TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
+TRACED_KERNELS = (None, "eager", "fused")
 RECOMPUTE_MODES = ("none", "selective", "full")
 
 
@@ -41,6 +42,7 @@ class TraceJob:
     sequence_parallel: bool
     zero_stage: int
     shard_group: int
+    kernels: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -77,6 +79,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             precision=training.get("precision", "bf16-mixed"),
             optimizer=training.get("optimizer", "adamw"),
             attention=training.get("attention") or "flash",
+            kernels=training.get("kernels"),
             recompute=layout["recompute"],
             recompute_layers=layout.get("recompute_layers"),
             fused_cross_entropy=bool(layout.get("fused_cross_entropy", False)),
@@ -119,6 +122,7 @@ def _refuse_job(job: TraceJob) -> None:
         ("/training/precision", job.precision, TRACED_PRECISIONS),
         ("/training/optimizer", job.optimizer, TRACED_OPTIMIZERS),
         ("/training/attention", job.attention, ("flash", "eager")),
+        ("/training/kernels", job.kernels, TRACED_KERNELS),
         ("/layout/recompute", job.recompute, RECOMPUTE_MODES),
         ("/layout/zero_stage", job.zero_stage, (0, 1, 2, 3)),
     ):
