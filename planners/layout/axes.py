@@ -17,6 +17,7 @@ from planners.layout.candidates import (
     IntArray,
 )
 from planners.memory.job import Job
+from planners.memory.profile import Capabilities
 from planners.questions import LayoutRequest, TrainingQuestion
 
 # Values worth trying where the client fixed none. Tensor parallelism beyond a node crosses the slow links in every
@@ -40,7 +41,7 @@ class Axes:
     zero_stages: tuple[int, ...]
     sequence_parallel: tuple[bool, ...]
     recompute: tuple[tuple[int, float], ...]
-    offload: tuple[int, ...]
+    offload: tuple[tuple[int, bool], ...]
     fused_cross_entropy: tuple[bool, ...]
 
 
@@ -74,11 +75,12 @@ def candidate_layouts(
         expert_parallel=np.full(index[0].size, question.layout.expert_parallel or 1),
         sequence_parallel=np.array(axes.sequence_parallel)[index[3]] & (mesh["tensor_parallel"] > 1),
         zero_stage=np.array(axes.zero_stages)[index[2]],
-        offload=np.array(axes.offload)[index[5]],
+        offload=np.array([target for target, _ in axes.offload], dtype=np.int64)[index[5]],
         micro_batch_size=np.array(axes.micro_batch_sizes)[index[1]],
         recompute=modes,
         full_layers=np.where((shares < 1.0) | (fixed_layers is not None), partial, ALL_LAYERS),
         fused_cross_entropy=np.array(axes.fused_cross_entropy)[index[6]],
+        activation_offload=np.array([moves for _, moves in axes.offload], dtype=bool)[index[5]],
     )
     return _without_repeats(layouts)
 
@@ -121,8 +123,6 @@ def _is_power_of_two(number: int) -> bool:
 def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload: bool) -> Axes:
     request, can = question.layout, job.profile.can
     fused = (question.fused_cross_entropy,) if question.fused_cross_entropy is not None else (False, True)
-    searched = tuple(name for name in can.offload if (name != "none") is with_offload)
-    offloads = searched if request.offload is None else (request.offload,)
     return Axes(
         mesh=_meshes(question, job, gpus),
         micro_batch_sizes=(question.micro_batch_size,) if question.micro_batch_size else _micro_batches(question),
@@ -131,11 +131,28 @@ def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload:
             (request.sequence_parallel,) if request.sequence_parallel is not None else tuple(can.sequence_parallel)
         ),
         recompute=_recompute(question, job),
-        offload=tuple(OFFLOAD_TARGETS.index(name) for name in offloads),
+        offload=offload_choices(question, can, last_resort=with_offload),
         fused_cross_entropy=tuple(
             choice for choice in fused if not choice or can.fused_cross_entropy or len(fused) == 1
         ),
     )
+
+
+def offload_choices(
+    question: TrainingQuestion, can: Capabilities, *, last_resort: bool
+) -> tuple[tuple[int, bool], ...]:
+    """Return (what of the states, whether activations) to put on the host: first what is asked for, then the rest.
+
+    What nobody asked for is only tried as a last resort, and what was refused never.
+    """
+    asked = question.layout.offload
+    wanted = (asked or "none", bool(question.activation_offload))
+    states = tuple(can.offload if can.searches_offload else ("none",)) if asked is None else (asked,)
+    may_move = question.activation_offload is None and can.activation_offload != "none"
+    moves = (False, True) if may_move else (wanted[1],)
+    pairs = [(name, moved) for name in states for moved in moves]
+    chosen = [pair for pair in pairs if pair != wanted] if last_resort else [wanted]
+    return tuple((OFFLOAD_TARGETS.index(name), moved) for name, moved in chosen)
 
 
 def _micro_batches(question: TrainingQuestion) -> tuple[int, ...]:

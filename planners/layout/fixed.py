@@ -53,6 +53,8 @@ def check_framework(question: TrainingQuestion, profile: Profile) -> str | None:
         return "/layout/offload"
     if request.sequence_parallel and not any(can.sequence_parallel):
         return "/layout/sequence_parallel"
+    if question.activation_offload and can.activation_offload == "none":
+        return "/training/activation_offload"
     if question.fused_cross_entropy and not can.fused_cross_entropy:
         return "/training/fused_cross_entropy"
     wanted = question.recompute
@@ -76,8 +78,6 @@ def _check_ranges(question: TrainingQuestion) -> None:
         raise InvalidQuestion(f"offload must be one of {', '.join(OFFLOAD_TARGETS)}.", pointer="/layout/offload")
     if request.offload_target not in (None, "cpu"):
         raise NotYetAvailable("offload_target 'nvme' is not planned yet; 'cpu' is.", pointer="/layout/offload_target")
-    if question.activation_offload:
-        raise NotYetAvailable("activation_offload is not planned yet.", pointer="/training/activation_offload")
     if question.recompute is not None and question.recompute.mode not in RECOMPUTE_MODES:
         raise InvalidQuestion(f"recompute must be one of {', '.join(RECOMPUTE_MODES)}.", pointer="/training/recompute")
     full_layers = question.recompute.full_layers if question.recompute else None

@@ -131,6 +131,7 @@ def framework_can(layouts: Candidates, job: Job) -> BoolArray:
     obeyed &= np.bool_(can.shard_group) | (layouts.shard_group == layouts.data_parallel)
     obeyed &= (layouts.tensor_parallel == 1) | np.isin(layouts.sequence_parallel, can.sequence_parallel)
     obeyed &= np.isin(layouts.offload, [index for index, name in enumerate(OFFLOADS) if name in can.offload])
+    obeyed &= ~layouts.activation_offload | np.bool_(can.activation_offload != "none")
     obeyed &= ~layouts.fused_cross_entropy | np.bool_(can.fused_cross_entropy)
     limited = (layouts.recompute == FULL) & (layouts.full_layers != ALL_LAYERS)
     obeyed &= ~limited | np.bool_("full_layers" in can.recompute)

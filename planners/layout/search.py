@@ -11,7 +11,7 @@ import numpy as np
 
 from planners.errors import ImpossibleLayout
 from planners.hardware import Hardware
-from planners.layout.axes import candidate_layouts, gpu_counts
+from planners.layout.axes import candidate_layouts, gpu_counts, offload_choices
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
 from planners.layout.ranking import Ranked, best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
@@ -61,7 +61,7 @@ def search(question: TrainingQuestion, jobs: Sequence[Job]) -> Found:
             batch = [
                 _pool(question, job, counts, excluded, with_offload=with_offload)
                 for job in jobs
-                if not with_offload or (job.profile.can.searches_offload and question.layout.offload is None)
+                if offload_choices(question, job.profile.can, last_resort=with_offload)
             ]
             pools.extend(pool for pool in batch if len(pool.layouts))
             if question.hardware.gpus.is_free and _any_fits(batch):

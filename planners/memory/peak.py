@@ -9,6 +9,7 @@ import numpy as np
 
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray
+from planners.memory.activation_offload import left_on_device, offloaded_bytes
 from planners.memory.activity import activity
 from planners.memory.holdings import holdings
 from planners.memory.job import Job
@@ -89,7 +90,8 @@ def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> 
 
 def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:
     held = holdings(layouts, rows, job)
-    by_phase = phase_items(layouts, rows, job, held, activity(layouts, rows, job))
+    active = activity(layouts, rows, job)
+    by_phase = phase_items(layouts, rows, job, held, left_on_device(active, layouts, rows))
     worst = by_phase.sum(axis=1).argmax(axis=0)
     items: FloatArray = np.take_along_axis(by_phase, worst[None, None, :], axis=0)[0]
     surplus = job.profile.runtime.reserved_over_allocated - 1.0
@@ -99,7 +101,7 @@ def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:
         phase=worst,
         fragmentation=np.ceil(items.sum(axis=0) * surplus),
         runtime=np.ceil(runtime_bytes(layouts, job.profile.runtime))[rows.owner],
-        host=np.ceil(held.host),
+        host=np.ceil(held.host + offloaded_bytes(active, layouts, rows)),
     )
 
 

@@ -143,6 +143,7 @@ class Capabilities:
     """What the framework can do; the search stays inside it.
 
     `searches_offload` lets the search offload unasked, once nothing fits without.
+    `activation_offload` is `none`, `synchronous` or `overlapped` (`planners/timing/activation_traffic.py`).
     `stage_rule` is `by_layers` or `by_compute` (`planners/memory/stages.py`).
     """
 
@@ -159,6 +160,8 @@ class Capabilities:
     shard_group: bool
     offload: tuple[str, ...]
     searches_offload: bool
+    offload_targets: tuple[str, ...]
+    activation_offload: str
     recompute: tuple[str, ...]
     selective_policy: str
     fused_cross_entropy: bool

@@ -12,6 +12,7 @@ from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
+from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
 from planners.timing.efficiency import Efficiency
 from planners.timing.pace import Pace, micro_batch_pace
@@ -95,7 +96,15 @@ def step_seconds(
         + _stall_seconds(layouts, job, hardware, efficiency),
         data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace),
         optimizer=_optimizer_seconds(layouts, job, hardware, efficiency) + efficiency.stack.step_seconds,
-        offload=_offload_seconds(layouts, job, hardware, efficiency),
+        offload=_offload_seconds(layouts, job, hardware, efficiency)
+        + activation_offload_seconds(
+            layouts,
+            job,
+            hardware,
+            efficiency,
+            forward=micro_batches * pace.forward,
+            backward=micro_batches * (pace.backward + pace.recompute),
+        ),
     )
     if peaks is None:
         return seconds

@@ -65,7 +65,6 @@ def test_a_micro_batch_that_does_not_divide_is_its_own_field_s_fault():
     [
         ({"layout": {"offload": "disk"}}, InvalidQuestion, "/layout/offload"),
         ({"layout": {"offload_target": "nvme"}}, NotYetAvailable, "/layout/offload_target"),
-        ({"activation_offload": True}, NotYetAvailable, "/training/activation_offload"),
         ({"recompute": Recompute(mode="some")}, InvalidQuestion, "/training/recompute"),
         ({"recompute": Recompute(mode="full", full_layers=0)}, InvalidQuestion, "/training/recompute/full_layers"),
         ({"micro_batch_size": 0}, InvalidQuestion, "/training/micro_batch_size"),
