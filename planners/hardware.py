@@ -47,7 +47,10 @@ class GpuCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The GPUs a plan may use, and what of each is already spoken for."""
+    """The GPUs a plan may use, and what of each is already spoken for.
+
+    `nvme_bytes_per_second` is one GPU's share of its machine's drives, None where unknown.
+    """
 
     gpu: Gpu
     gpus: GpuCount
@@ -55,6 +58,7 @@ class Hardware:
     reserve_bytes: int = 0
     used_bytes: int = 0
     usd_per_gpu_hour: float | None = None
+    nvme_bytes_per_second: float | None = None
 
     @property
     def limit_bytes(self) -> int:

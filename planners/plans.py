@@ -89,6 +89,7 @@ class Memory:
     limit_bytes: int
     margin_bytes: int
     host_bytes: int
+    nvme_bytes: int
     allocated_bytes: int
     reserved_bytes: int
     phase: str

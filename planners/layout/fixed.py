@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES
 from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
@@ -51,6 +51,8 @@ def check_framework(question: TrainingQuestion, profile: Profile) -> str | None:
         return "/layout/zero_stage"
     if request.offload is not None and request.offload not in can.offload:
         return "/layout/offload"
+    if request.offload_target is not None and request.offload_target not in can.offload_targets:
+        return "/layout/offload_target"
     if request.sequence_parallel and not any(can.sequence_parallel):
         return "/layout/sequence_parallel"
     if question.activation_offload and can.activation_offload == "none":
@@ -76,8 +78,13 @@ def _check_ranges(question: TrainingQuestion) -> None:
         raise _impossible("zero_stage", "zero_stage_exists", f"zero_stage must be from 0 to 3, not {stage}.")
     if request.offload is not None and request.offload not in OFFLOAD_TARGETS:
         raise InvalidQuestion(f"offload must be one of {', '.join(OFFLOAD_TARGETS)}.", pointer="/layout/offload")
-    if request.offload_target not in (None, "cpu"):
-        raise NotYetAvailable("offload_target 'nvme' is not planned yet; 'cpu' is.", pointer="/layout/offload_target")
+    if request.offload_target not in (None, "cpu", "nvme"):
+        raise InvalidQuestion("offload_target must be cpu or nvme.", pointer="/layout/offload_target")
+    if request.offload_target == "nvme" and request.offload == "none":
+        raise InvalidQuestion(
+            "offload 'none' puts nothing on NVMe. Say what to offload, or leave offload_target away.",
+            pointer="/layout/offload_target",
+        )
     if question.recompute is not None and question.recompute.mode not in RECOMPUTE_MODES:
         raise InvalidQuestion(f"recompute must be one of {', '.join(RECOMPUTE_MODES)}.", pointer="/training/recompute")
     full_layers = question.recompute.full_layers if question.recompute else None

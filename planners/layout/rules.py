@@ -116,6 +116,12 @@ def parameters_are_sharded_before_offload(layouts: Candidates, job: Job) -> Bool
     return (layouts.offload < 2) | (layouts.zero_stage >= 3) | np.bool_(job.profile.name == "reference")
 
 
+def stage_three_reaches_nvme(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where NVMe is used only under ZeRO stage 3, the one stage with swappers (DeepSpeed, offload_config.py)."""
+    obeyed: BoolArray = (layouts.offload == 0) | (layouts.zero_stage >= 3) | np.bool_(job.offload_target != "nvme")
+    return obeyed
+
+
 def framework_can(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the framework's abilities cover every degree."""
     can = job.profile.can
@@ -214,6 +220,12 @@ RULES: tuple[Rule, ...] = (
         field="offload",
         reason="offloading parameters needs zero_stage 3",
         obeyed=parameters_are_sharded_before_offload,
+    ),
+    Rule(
+        name="nvme_needs_stage_three",
+        field="offload_target",
+        reason="offloading to NVMe needs zero_stage 3",
+        obeyed=stage_three_reaches_nvme,
     ),
 )
 

@@ -37,6 +37,7 @@ class Holdings:
     layer_gradients: FloatArray
     optimizer: FloatArray
     host: FloatArray
+    host_parameters: FloatArray
     local_parameters: FloatArray
     layer_elements: FloatArray
     layer_frozen: FloatArray
@@ -95,7 +96,8 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
     to_host = layouts.offload[rows.owner]
-    host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + np.where(to_host == 2, parameters, 0.0)
+    host_parameters = np.where(to_host == 2, parameters, 0.0)
+    host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + host_parameters
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
@@ -109,6 +111,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         layer_gradients=layer_gradient_elements * states.gradient,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
+        host_parameters=host_parameters,
         local_parameters=parameter_elements,
         layer_elements=total.largest_layer(lambda part: split_elements(part.trainable, by_parameters)),
         layer_frozen=total.largest_layer(lambda part: _frozen_whole(part, by_parameters, job)),

@@ -41,6 +41,7 @@ class Job:
     attention: str
     sequence_length: int
     global_batch_size: int
+    offload_target: str
     embedding: BlockWeights
     layers: tuple[BlockWeights, ...]
     head: BlockWeights
@@ -103,6 +104,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         attention=question.attention,
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
+        offload_target=question.layout.offload_target or "cpu",
         embedding=_apart(model.embedding, question),
         layers=tuple(_apart(block, question) for block in model.layers),
         head=_apart(model.head, question),

@@ -13,6 +13,7 @@ from planners.memory.activation_offload import left_on_device, offloaded_bytes
 from planners.memory.activity import activity
 from planners.memory.holdings import holdings
 from planners.memory.job import Job
+from planners.memory.nvme import placed
 from planners.memory.phases import ALLOCATED_ITEMS, PHASES, phase_items
 from planners.memory.runtime import runtime_bytes
 from planners.memory.stages import StageRows, all_stages, deciding_stages
@@ -33,6 +34,7 @@ class PeakRows:
     fragmentation: FloatArray
     runtime: FloatArray
     host: FloatArray
+    nvme: FloatArray
 
     @property
     def peak_bytes(self) -> FloatArray:
@@ -65,6 +67,7 @@ def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> 
         limit_bytes=limit,
         margin_bytes=limit - worst.peak_bytes,
         host_bytes=int(account.host[worst.stage]),
+        nvme_bytes=int(account.nvme[worst.stage]),
         allocated_bytes=reserved - items.fragmentation,
         reserved_bytes=reserved,
         phase=worst.phase,
@@ -94,6 +97,7 @@ def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:
     by_phase = phase_items(layouts, rows, job, held, left_on_device(active, layouts, rows))
     worst = by_phase.sum(axis=1).argmax(axis=0)
     items: FloatArray = np.take_along_axis(by_phase, worst[None, None, :], axis=0)[0]
+    elsewhere = placed(held, layouts, rows, job)
     surplus = job.profile.runtime.reserved_over_allocated - 1.0
     return PeakRows(
         rows=rows,
@@ -101,7 +105,8 @@ def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:
         phase=worst,
         fragmentation=np.ceil(items.sum(axis=0) * surplus),
         runtime=np.ceil(runtime_bytes(layouts, job.profile.runtime))[rows.owner],
-        host=np.ceil(held.host + offloaded_bytes(active, layouts, rows)),
+        host=np.ceil(elsewhere.host + offloaded_bytes(active, layouts, rows)),
+        nvme=np.ceil(elsewhere.nvme),
     )
 
 

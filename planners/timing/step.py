@@ -15,6 +15,7 @@ from planners.plans import Step, StepParts
 from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
 from planners.timing.efficiency import Efficiency
+from planners.timing.nvme import nvme_seconds
 from planners.timing.pace import Pace, micro_batch_pace
 from planners.timing.traffic import (
     Groups,
@@ -241,4 +242,5 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     paged = 2.0 * job.optimizer.moments * elements * (job.optimizer.moment_bytes or job.states.moment) / pcie
     if job.optimizer.paged_to_host:
         offloaded = np.where(layouts.offload >= 1, offloaded, paged)
-    return offloaded + np.where(layouts.offload == 2, weights_up, 0.0)
+    drives = nvme_seconds(layouts, job, hardware, efficiency, elements)
+    return offloaded + np.where(layouts.offload == 2, weights_up, 0.0) + drives
