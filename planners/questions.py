@@ -56,6 +56,20 @@ class Recompute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Evaluations between steps: `batch_size` sequences on each replica, `samples` in all.
+
+    `keeps_logits` says that metrics are computed of the predictions, so that a trainer
+    keeps them: for `accumulation_steps` batches, None for all.
+    """
+
+    batch_size: int = 8
+    samples: int = 1
+    keeps_logits: bool = False
+    accumulation_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resilience:
     """How often hardware fails and what a restart costs."""
 
@@ -89,6 +103,7 @@ class TrainingQuestion:
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
     kernels: str | None = None
+    evaluation: Evaluation | None = None
     lora: Lora = field(default_factory=Lora)
     layout: LayoutRequest = field(default_factory=LayoutRequest)
     objective: str = "throughput"

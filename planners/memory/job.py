@@ -10,7 +10,7 @@ from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
 from planners.memory.profile import Profile, StateBytes, load_profile
 from planners.precision import Precision, dtype_bytes, training_precision
-from planners.questions import Lora, TrainingQuestion
+from planners.questions import Evaluation, Lora, TrainingQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,7 @@ class Job:
     sequence_length: int
     global_batch_size: int
     offload_target: str
+    evaluation: Evaluation | None
     embedding: BlockWeights
     layers: tuple[BlockWeights, ...]
     head: BlockWeights
@@ -75,6 +76,11 @@ def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQues
         return InvalidQuestion(
             f"{name} is planned for {known}, not {question.optimizer!r}.", pointer="/training/optimizer"
         )
+    if question.evaluation is not None and question.evaluation.keeps_logits and name != "accelerate":
+        return InvalidQuestion(
+            f"{name} keeps no logits of an evaluation; Hugging Face's Trainer (accelerate) does.",
+            pointer="/training/evaluation/keeps_logits",
+        )
     if question.kernels is not None and question.kernels not in profile.kernel_choices:
         known = ", ".join(profile.kernel_choices) or "only one way of running them"
         return InvalidQuestion(
@@ -105,6 +111,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
         offload_target=question.layout.offload_target or "cpu",
+        evaluation=question.evaluation,
         embedding=_apart(model.embedding, question),
         layers=tuple(_apart(block, question) for block in model.layers),
         head=_apart(model.head, question),

@@ -10,12 +10,13 @@ import numpy as np
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray
 from planners.memory.activation_offload import left_on_device, offloaded_bytes
-from planners.memory.activity import activity
-from planners.memory.holdings import holdings
+from planners.memory.activity import Activity, activity
+from planners.memory.holdings import Holdings, holdings
 from planners.memory.job import Job
 from planners.memory.nvme import placed
-from planners.memory.phases import ALLOCATED_ITEMS, PHASES, phase_items
+from planners.memory.phases import ALLOCATED_ITEMS, phase_items, phase_names
 from planners.memory.runtime import runtime_bytes
+from planners.memory.spikes import host_peak_bytes, spikes_of
 from planners.memory.stages import StageRows, all_stages, deciding_stages
 from planners.plans import Memory, MemoryItems, StageMemory
 
@@ -26,9 +27,14 @@ NEAR_CAPACITY_FRACTION = 0.88
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakRows:
-    """Whole bytes for each row: `items` is [item, row] without runtime and fragmentation."""
+    """Whole bytes for each row: `items` is [item, row] without runtime and fragmentation.
+
+    `held` and `active` are what the phases were made of.
+    """
 
     rows: StageRows
+    held: Holdings
+    active: Activity
     items: FloatArray
     phase: IntArray
     fragmentation: FloatArray
@@ -53,25 +59,28 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:
     """Return the full account of one layout, stage by stage."""
-    account = _account(layouts.take([index]), _stages(all_stages, layouts.take([index]), job), job)
-    stages = tuple(_stage_memory(account, row) for row in range(account.rows.owner.size))
+    layout = layouts.take([index])
+    account = _account(layout, _stages(all_stages, layout, job), job)
+    stages = tuple(_stage_memory(account, row, phase_names(job)) for row in range(account.rows.owner.size))
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     items = worst.items
     limit = hardware.limit_bytes
     reserved = items.total_bytes - items.runtime
     band = job.profile.band
+    spikes = spikes_of(layout, account.rows, worst.stage, job, account.held, account.active, hardware)
     return Memory(
         peak_bytes=worst.peak_bytes,
         peak_low_bytes=int(worst.peak_bytes * band.low),
         peak_high_bytes=int(worst.peak_bytes * band.high),
         limit_bytes=limit,
         margin_bytes=limit - worst.peak_bytes,
-        host_bytes=int(account.host[worst.stage]),
+        host_bytes=host_peak_bytes(account.host[worst.stage], spikes),
         nvme_bytes=int(account.nvme[worst.stage]),
         allocated_bytes=reserved - items.fragmentation,
         reserved_bytes=reserved,
         phase=worst.phase,
         items=items,
+        spikes=spikes,
         stages=stages,
     )
 
@@ -101,6 +110,8 @@ def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:
     surplus = job.profile.runtime.reserved_over_allocated - 1.0
     return PeakRows(
         rows=rows,
+        held=held,
+        active=active,
         items=items,
         phase=worst,
         fragmentation=np.ceil(items.sum(axis=0) * surplus),
@@ -110,7 +121,7 @@ def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:
     )
 
 
-def _stage_memory(account: PeakRows, row: int) -> StageMemory:
+def _stage_memory(account: PeakRows, row: int, phases: tuple[str, ...]) -> StageMemory:
     values = {name: int(account.items[position, row]) for position, name in enumerate(ALLOCATED_ITEMS)}
     items = MemoryItems(**values, fragmentation=int(account.fragmentation[row]), runtime=int(account.runtime[row]))
     first = int(account.rows.first_layer[row])
@@ -118,6 +129,6 @@ def _stage_memory(account: PeakRows, row: int) -> StageMemory:
         stage=int(account.rows.stage[row]),
         layers=(first, first + int(account.rows.layers[row]) - 1),
         peak_bytes=items.total_bytes,
-        phase=PHASES[int(account.phase[row])],
+        phase=phases[int(account.phase[row])],
         items=items,
     )

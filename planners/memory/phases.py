@@ -17,11 +17,13 @@ import numpy as np
 
 from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray
 from planners.memory.activity import Activity
+from planners.memory.evaluation import EVALUATION, evaluation_items
 from planners.memory.holdings import Holdings, rotary_table_bytes
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
 
-PHASES = ("forward and loss", "backward", "root gradient reduction", "optimizer step", "loading")
+STEP_PHASES = ("forward and loss", "backward", "root gradient reduction", "optimizer step")
+LOADING = "loading"
 ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 
 
@@ -44,12 +46,20 @@ class Moment:
     buckets: FloatArray
 
 
+def phase_names(job: Job) -> tuple[str, ...]:
+    """Return the names of the phases that this job goes through, in the order of `phase_items`."""
+    loading = (LOADING,) if job.profile.loads_whole_weights else ()
+    return (*STEP_PHASES, *loading, *((EVALUATION,) if job.evaluation is not None else ()))
+
+
 def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> FloatArray:
-    """Return bytes as an array [phase, item, row], in the order of `PHASES` and `ALLOCATED_ITEMS`."""
+    """Return bytes as an array [phase, item, row], in the order of `phase_names` and `ALLOCATED_ITEMS`."""
     moment = _moment(layouts, rows, job, held, active)
     phases = [_loss(moment), _backward(moment), _root_reduction(moment), _optimizer_step(moment)]
     if job.profile.loads_whole_weights:
         phases.append(_loading(moment))
+    if job.evaluation is not None:
+        phases.append(evaluation_items(layouts, rows, job, held, active))
     return np.stack(phases)
 
 

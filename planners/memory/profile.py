@@ -169,6 +169,17 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideStep:
+    """How a stack loads weights (`every_rank`, `one_a_node`, `own_shards`) and writes checkpoints.
+
+    A checkpoint is `sharded`, `gathered` on rank 0 or `staged` in host memory (`planners/memory/spikes.py`).
+    """
+
+    loading: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBand:
     """How far the true peak may lie from the estimate, as multiples, and why."""
 
@@ -208,6 +219,7 @@ class Profile:
     kernels: Kernels
     loss: LossPath
     weights: WeightTraffic
+    spikes: OutsideStep
     can: Capabilities
     band: ErrorBand
     runtime: RuntimeBytes
@@ -256,6 +268,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         kernels=_read(Kernels, table["kernels"]),
         loss=_read(LossPath, table["loss"]),
         weights=_read(WeightTraffic, table["weights"]),
+        spikes=_read(OutsideStep, table["spikes"]),
         can=_read(Capabilities, table["can"]),
         band=_read(ErrorBand, table["band"]),
         runtime=_read(RuntimeBytes, table["runtime"]),

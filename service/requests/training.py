@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from planners.architecture import ModelSpec
 from planners.errors import InvalidQuestion
 from planners.hardware import Hardware
-from planners.questions import LayoutRequest, Lora, Recompute, Resilience, TrainingQuestion
+from planners.questions import Evaluation, LayoutRequest, Lora, Recompute, Resilience, TrainingQuestion
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import (
@@ -70,6 +70,15 @@ RecomputeRef: TypeAlias = Annotated[
 ]
 
 
+class EvaluationPart(Wire):
+    """Evaluations between the steps: sequences a batch and replica, and whether a trainer keeps their logits."""
+
+    batch_size: MicroBatch = Evaluation().batch_size
+    samples: Sequences = Evaluation().samples
+    keeps_logits: bool = Evaluation().keeps_logits
+    accumulation_steps: Sequences | None = None
+
+
 class TrainingPart(Wire):
     """The job itself. What is absent is searched, or taken as the framework does."""
 
@@ -94,6 +103,7 @@ class TrainingPart(Wire):
             "Engine), or by torch.compile. Absent: as the framework does."
         ),
     ] = None
+    evaluation: EvaluationPart | None = None
 
 
 class LayoutPart(Wire):
@@ -168,6 +178,7 @@ class TrainRequest(Wire):
             fused_cross_entropy=training.fused_cross_entropy,
             attention=training.attention,
             kernels=training.kernels,
+            evaluation=None if training.evaluation is None else Evaluation(**training.evaluation.model_dump()),
             lora=_lora(training.lora),
             layout=LayoutRequest(**self.layout.model_dump()),
             objective=self.objective,

@@ -24,11 +24,12 @@ def _job(framework="accelerate"):
 
 
 def test_with_full_recompute_the_host_holds_every_layers_input_and_the_device_one():
-    # 4 layers keep 128 tokens x 64 features x 2 bytes = 16,384 bytes each.
+    # 4 layers keep 16,384 tokens x 64 features x 2 bytes = 2,097,152 bytes each, more than loading 1.1 MB takes.
     rows = candidates_from_rows([{"recompute": FULL, "activation_offload": moved} for moved in (False, True)])
-    assert micro_batch_offload_bytes(rows, _job()).tolist() == [0, 4 * 16_384]
-    plain, moved = (memory_of(rows, index, _job(), hardware(1)) for index in (0, 1))
-    assert moved.host_bytes - plain.host_bytes == 4 * 16_384
+    long = question(model=small_llama(), gpus=1, sequence_length=16_384, global_batch_size=2)
+    job = training_job(long, load_profile("accelerate"))
+    assert micro_batch_offload_bytes(rows, job).tolist() == [0, 4 * 2_097_152]
+    assert memory_of(rows, 1, job, hardware(1)).host_bytes == 4 * 2_097_152
 
 
 def test_the_device_is_relieved_of_all_layers_but_the_one_at_work():
