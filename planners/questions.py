@@ -70,6 +70,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A frozen model beside the one that learns; `model` None is the policy's own model as it was.
+
+    `role` is `reference` (its logits are compared), `reward` or `value` (one number a sequence or token).
+    """
+
+    role: str
+    model: ModelSpec | None = None
+    precision: str = "bf16"
+    trainable: bool = False
+    offload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resilience:
     """How often hardware fails and what a restart costs."""
 
@@ -104,6 +118,7 @@ class TrainingQuestion:
     attention: str = "flash"
     kernels: str | None = None
     evaluation: Evaluation | None = None
+    companions: tuple[Companion, ...] = ()
     lora: Lora = field(default_factory=Lora)
     layout: LayoutRequest = field(default_factory=LayoutRequest)
     objective: str = "throughput"

@@ -11,6 +11,7 @@ from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray
 from planners.memory.activation_offload import left_on_device, offloaded_bytes
 from planners.memory.activity import Activity, activity
+from planners.memory.companions import with_companions
 from planners.memory.holdings import Holdings, holdings
 from planners.memory.job import Job
 from planners.memory.nvme import placed
@@ -101,7 +102,7 @@ def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> 
 
 
 def _account(layouts: Candidates, rows: StageRows, job: Job) -> PeakRows:
-    held = holdings(layouts, rows, job)
+    held = with_companions(holdings(layouts, rows, job), layouts, rows, job)
     active = activity(layouts, rows, job)
     by_phase = phase_items(layouts, rows, job, held, left_on_device(active, layouts, rows))
     worst = by_phase.sum(axis=1).argmax(axis=0)

@@ -17,6 +17,7 @@ import numpy as np
 
 from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray
 from planners.memory.activity import Activity
+from planners.memory.companions import COMPANION_FORWARD, companion_items
 from planners.memory.evaluation import EVALUATION, evaluation_items
 from planners.memory.holdings import Holdings, rotary_table_bytes
 from planners.memory.job import Job
@@ -49,7 +50,8 @@ class Moment:
 def phase_names(job: Job) -> tuple[str, ...]:
     """Return the names of the phases that this job goes through, in the order of `phase_items`."""
     loading = (LOADING,) if job.profile.loads_whole_weights else ()
-    return (*STEP_PHASES, *loading, *((EVALUATION,) if job.evaluation is not None else ()))
+    evaluation = (EVALUATION,) if job.evaluation is not None else ()
+    return (*STEP_PHASES, *loading, *evaluation, *((COMPANION_FORWARD,) if job.companions else ()))
 
 
 def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> FloatArray:
@@ -60,6 +62,8 @@ def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, 
         phases.append(_loading(moment))
     if job.evaluation is not None:
         phases.append(evaluation_items(layouts, rows, job, held, active))
+    if job.companions:
+        phases.append(companion_items(layouts, rows, job, held, active))
     return np.stack(phases)
 
 

@@ -14,6 +14,7 @@ from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
 from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
+from planners.timing.companions import companion_seconds
 from planners.timing.efficiency import Efficiency
 from planners.timing.nvme import nvme_seconds
 from planners.timing.pace import Pace, micro_batch_pace
@@ -88,7 +89,7 @@ def step_seconds(
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
     compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
     seconds = StepSeconds(
-        forward=micro_batches * pace.forward,
+        forward=micro_batches * pace.forward + companion_seconds(layouts, job, hardware, efficiency),
         backward=micro_batches * pace.backward,
         recompute=micro_batches * pace.recompute,
         tensor_parallel=micro_batches * pace.exchange,
