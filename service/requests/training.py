@@ -7,9 +7,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from planners.architecture import ModelSpec
+from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion
 from planners.hardware import Hardware
-from planners.questions import Evaluation, LayoutRequest, Lora, Recompute, Resilience, TrainingQuestion
+from planners.huggingface import describe_config
+from planners.questions import Companion, Evaluation, LayoutRequest, Lora, Recompute, Resilience, TrainingQuestion
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import (
@@ -43,6 +45,7 @@ ValidationLevel: TypeAlias = Literal["count", "trace", "device"]
 MOST_LAYERS = 10_000
 MOST_LORA_RANK = 65_536
 MOST_TARGET_MODULES = 100
+MOST_COMPANIONS = 8
 
 
 class LoraPart(Wire):
@@ -79,6 +82,16 @@ class EvaluationPart(Wire):
     accumulation_steps: Sequences | None = None
 
 
+class CompanionPart(Wire):
+    """A frozen model beside the one that learns, as TRL's trainers hold it; without `model` the policy's own."""
+
+    role: Literal["reference", "reward", "value"]
+    model: Annotated[Name | None, Field(description="A catalogue id or alias.")] = None
+    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    trainable: bool = False
+    offload: bool = False
+
+
 class TrainingPart(Wire):
     """The job itself. What is absent is searched, or taken as the framework does."""
 
@@ -104,6 +117,14 @@ class TrainingPart(Wire):
         ),
     ] = None
     evaluation: EvaluationPart | None = None
+    companions: Annotated[
+        tuple[CompanionPart, ...],
+        Field(
+            max_length=MOST_COMPANIONS,
+            strict=False,
+            description="Frozen models beside the one that learns. Of DPO's pairs each answer counts as a sequence.",
+        ),
+    ] = ()
 
 
 class LayoutPart(Wire):
@@ -179,6 +200,7 @@ class TrainRequest(Wire):
             attention=training.attention,
             kernels=training.kernels,
             evaluation=None if training.evaluation is None else Evaluation(**training.evaluation.model_dump()),
+            companions=tuple(_companion(place, asked) for place, asked in enumerate(training.companions)),
             lora=_lora(training.lora),
             layout=LayoutRequest(**self.layout.model_dump()),
             objective=self.objective,
@@ -186,6 +208,21 @@ class TrainRequest(Wire):
             framework=self.framework,
             resilience=Resilience(**self.resilience.model_dump()),
         )
+
+
+def _companion(place: int, asked: CompanionPart) -> Companion:
+    if asked.model is None:
+        model = None
+    else:
+        found = catalogue().model(asked.model, pointer=f"/training/companions/{place}/model")
+        model = describe_config(found.config, name=found.id)
+    return Companion(
+        role=asked.role,
+        model=model,
+        precision=asked.precision,
+        trainable=asked.trainable,
+        offload=asked.offload,
+    )
 
 
 def _recompute(asked: RecomputeMode | FullLayers | None) -> Recompute | None:
