@@ -56,6 +56,34 @@ class Recompute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Evaluations between steps: `batch_size` sequences on each replica, `samples` in all.
+
+    `keeps_logits` says that metrics are computed of the predictions, so that a trainer
+    keeps them: for `accumulation_steps` batches, None for all.
+    """
+
+    batch_size: int = 8
+    samples: int = 1
+    keeps_logits: bool = False
+    accumulation_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A frozen model beside the one that learns; `model` None is the policy's own model as it was.
+
+    `role` is `reference` (its logits are compared), `reward` or `value` (one number a sequence or token).
+    """
+
+    role: str
+    model: ModelSpec | None = None
+    precision: str = "bf16"
+    trainable: bool = False
+    offload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resilience:
     """How often hardware fails and what a restart costs.
 
@@ -113,6 +141,8 @@ class TrainingQuestion:
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
     kernels: str | None = None
+    evaluation: Evaluation | None = None
+    companions: tuple[Companion, ...] = ()
     lora: Lora = field(default_factory=Lora)
     layout: LayoutRequest = field(default_factory=LayoutRequest)
     objective: str = "throughput"

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from planners.advice import advice_for
-from planners.architecture import OperationKind
+from planners.architecture import ModelSpec, OperationKind
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
 from planners.layout.exclusion import every_broken_rule
 from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
@@ -118,7 +118,8 @@ def check_question(question: TrainingQuestion) -> None:
     _check_length(question)
     if question.method != "full":
         check_targets(question.model.layers, question.lora)
-    _check_model(question)
+    for model in (question.model, *(companion.model for companion in question.companions if companion.model)):
+        _check_model(model)
     _check_gpu(question)
 
 
@@ -137,12 +138,12 @@ def _check_length(question: TrainingQuestion) -> None:
         )
 
 
-def _check_model(question: TrainingQuestion) -> None:
-    blocks = question.model.layers
+def _check_model(model: ModelSpec) -> None:
+    blocks = model.layers
     kinds = {op.kind for block in blocks for op in block.operations}
     if kinds & set(NOT_YET_PLANNED):
         raise NotYetAvailable(
-            f"training of {question.model.model_type} models is not planned yet: recurrent layers are missing.",
+            f"training of {model.model_type} models is not planned yet: recurrent layers are missing.",
             pointer="/model",
         )
 
@@ -256,6 +257,16 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
         notes.append(
             "Experts are taken to be equally busy, and the time of their all-to-all exchange is not in the step."
         )
+    if job.offload_target == "nvme" and question.hardware.nvme_bytes_per_second is None:
+        rate = efficiency.common.nvme_bytes_per_second / 1e9
+        notes.append(f"NVMe drives give each GPU {rate:.1f} GB/s, a DGX-2's published share.")
+    if job.companions:
+        notes.append(
+            "Companions run forward after the policy; gathering them is taken to hide. Generation is not in the step."
+        )
+    if job.method != "full":
+        merged = job.model.parameters * job.precision.compute_bytes / GIB
+        notes.append(f"Merged into the base, the adapters leave {merged:.1f} GiB of weights to serve, no more than it.")
     if job.optimizer.paged_to_host:
         notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
     positions = question.model.max_position_embeddings

@@ -116,6 +116,7 @@ def _budget(memory: Mapping[str, Any]) -> str:
             ("margin", gib(memory.get("margin_bytes"))),
             ("worst moment", memory.get("phase")),
             ("host memory", gib(memory.get("host_bytes")) if memory.get("host_bytes") else None),
+            ("on NVMe", gib(memory.get("nvme_bytes")) if memory.get("nvme_bytes") else None),
         )
     )
 

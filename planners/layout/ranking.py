@@ -87,6 +87,8 @@ def complexity(layouts: Candidates) -> FloatArray:
         layouts.shard_group != layouts.data_parallel,
         layouts.offload > 0,
         layouts.offload > 0,
+        layouts.activation_offload,
+        layouts.activation_offload,
         layouts.recompute != NONE,
         layouts.fused_cross_entropy,
         (layouts.zero_stage > 0) & (layouts.data_parallel == 1),

@@ -137,6 +137,12 @@ def parameters_are_sharded_before_offload(layouts: Candidates, job: Job) -> Bool
     return (layouts.offload < 2) | (layouts.zero_stage >= 3) | np.bool_(job.profile.name == "reference")
 
 
+def stage_three_reaches_nvme(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where NVMe is used only under ZeRO stage 3, the one stage with swappers (DeepSpeed, offload_config.py)."""
+    obeyed: BoolArray = (layouts.offload == 0) | (layouts.zero_stage >= 3) | np.bool_(job.offload_target != "nvme")
+    return obeyed
+
+
 def framework_can(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the framework's abilities cover every degree."""
     can = job.profile.can
@@ -154,6 +160,8 @@ def framework_can(layouts: Candidates, job: Job) -> BoolArray:
     sequence = np.array([choice in can.sequence_parallel for choice in (False, True)])
     obeyed = obeyed & ((layouts.tensor_parallel == 1) | sequence[layouts.sequence_parallel.astype(np.int64)])
     obeyed = obeyed & np.array([name in can.offload for name in OFFLOAD_TARGETS])[layouts.offload]
+    if can.activation_offload == "none":
+        obeyed = obeyed & ~layouts.activation_offload
     if not can.fused_cross_entropy:
         obeyed = obeyed & ~layouts.fused_cross_entropy
     if "full_layers" not in can.recompute:
@@ -242,6 +250,12 @@ RULES: tuple[Rule, ...] = (
         field="offload",
         reason="offloading parameters needs zero_stage 3",
         obeyed=parameters_are_sharded_before_offload,
+    ),
+    Rule(
+        name="nvme_needs_stage_three",
+        field="offload_target",
+        reason="offloading to NVMe needs zero_stage 3",
+        obeyed=stage_three_reaches_nvme,
     ),
 )
 

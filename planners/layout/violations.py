@@ -19,7 +19,7 @@ from planners.memory.job import Job
 from planners.memory.shards import divisions, uneven_matrices
 from planners.questions import TrainingQuestion
 
-TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy")
+TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy", "activation_offload")
 # Where the named degrees multiply to no number of GPUs there are, layouts are formed on these multiples of them.
 MULTIPLES_OF_NAMED = (1, 2, 4, 8)
 MOST_NAMED = 3  # kinds of matrices that one message lists
@@ -83,14 +83,13 @@ def broken_rules(question: TrainingQuestion, jobs: Sequence[Job]) -> tuple[Viola
 
 def _formed(question: TrainingQuestion, job: Job) -> Candidates:
     """Return the layouts of the question, on numbers of GPUs that its degrees can multiply to."""
-    with_offload = question.layout.offload not in (None, "none")
     count = question.hardware.gpus
     tried: list[IntArray] = [] if count.is_free else gpu_counts(question)
     request = question.layout
     degrees = (request.data_parallel, request.tensor_parallel, request.pipeline_parallel, request.context_parallel)
     named = int(np.prod([degree for degree in degrees if degree is not None], dtype=np.int64))
     for gpus in (*tried, named * np.array(MULTIPLES_OF_NAMED)):
-        layouts = candidate_grid(question, job, gpus, with_offload=with_offload).every()
+        layouts = candidate_grid(question, job, gpus).every()
         if len(layouts):
             break
     return layouts
@@ -220,6 +219,10 @@ def _sharded_offload(row: Mapping[str, int], _job: Job, _layouts: Candidates) ->
     return f"offload {OFFLOAD_TARGETS[row['offload']]} needs zero_stage 3, not {row['zero_stage']}."
 
 
+def _nvme(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return f"offload_target nvme needs zero_stage 3, not {row['zero_stage']}: no other stage swaps to NVMe."
+
+
 def _framework(_row: Mapping[str, int], job: Job, layouts: Candidates) -> str:
     modes = {RECOMPUTE_MODES[mode] for mode in np.unique(layouts.recompute).tolist()}
     return (
@@ -253,4 +256,5 @@ DETAILS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, int], Job, C
     "experts_divide": (("expert_parallel", "data_parallel", "context_parallel"), _experts),
     "expert_shards_exist": (("shard_group", "expert_parallel"), _expert_shards),
     "offload_needs_sharding": (("offload", "zero_stage"), _sharded_offload),
+    "nvme_needs_stage_three": (("zero_stage",), _nvme),
 }

@@ -244,7 +244,9 @@ def _counts_gpus(question: TrainingQuestion, chosen: Planned) -> bool:
 def _request_causes(question: TrainingQuestion, other: Planned) -> Iterator[Cause]:
     """Yield what the request fixed and this layout has otherwise."""
     for field in sorted(named_fields(question)):
-        part = question if field in ("micro_batch_size", "fused_cross_entropy") else question.layout
+        part = (
+            question if field in ("micro_batch_size", "fused_cross_entropy", "activation_offload") else question.layout
+        )
         wanted = question.recompute.mode if field == "recompute" and question.recompute else getattr(part, field, None)
         has = getattr(other.layout, field)
         if wanted is not None and wanted != has:

@@ -143,6 +143,7 @@ class Capabilities:
     """What the framework can do; the search stays inside it.
 
     `searches_offload` lets the search offload unasked, once nothing fits without.
+    `activation_offload` is `none`, `synchronous` or `overlapped` (`planners/timing/activation_traffic.py`).
     `stage_rule` is `by_layers` or `by_compute` (`planners/memory/stages.py`).
     """
 
@@ -159,10 +160,23 @@ class Capabilities:
     shard_group: bool
     offload: tuple[str, ...]
     searches_offload: bool
+    offload_targets: tuple[str, ...]
+    activation_offload: str
     recompute: tuple[str, ...]
     selective_policy: str
     fused_cross_entropy: bool
     optimizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideStep:
+    """How a stack loads weights (`every_rank`, `one_a_node`, `own_shards`) and writes checkpoints.
+
+    A checkpoint is `sharded`, `gathered` on rank 0 or `staged` in host memory (`planners/memory/spikes.py`).
+    """
+
+    loading: str
+    checkpoint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +219,7 @@ class Profile:
     kernels: Kernels
     loss: LossPath
     weights: WeightTraffic
+    spikes: OutsideStep
     can: Capabilities
     band: ErrorBand
     runtime: RuntimeBytes
@@ -253,6 +268,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         kernels=_read(Kernels, table["kernels"]),
         loss=_read(LossPath, table["loss"]),
         weights=_read(WeightTraffic, table["weights"]),
+        spikes=_read(OutsideStep, table["spikes"]),
         can=_read(Capabilities, table["can"]),
         band=_read(ErrorBand, table["band"]),
         runtime=_read(RuntimeBytes, table["runtime"]),

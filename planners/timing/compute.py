@@ -21,6 +21,7 @@ from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
 from planners.memory.job import BlockWeights, Job
 from planners.timing.efficiency import Efficiency
+from planners.timing.unpacking import unpacking_seconds
 
 # Formats of a byte and less: their products take scaling and casting that 16-bit ones do not, and attention stays at
 # 16 bits (Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine's recipes).
@@ -53,11 +54,13 @@ def layer_seconds(
     products = clock.products(matrices, most_experts(part.block))
     attention = clock.attention(scores)
     moved = clock.moved(others, part.block)
-    forward = products + attention + moved
+    unpacking = unpacking_seconds(part, layouts, job, hardware, efficiency)
+    forward = products + attention + moved + unpacking
     backward = (
         products * (1.0 if part.frozen else 2.0)
         + efficiency.common.attention_backward_multiple * attention
         + 2.0 * moved
+        + unpacking
     )
     return LayerSeconds(
         forward=forward,

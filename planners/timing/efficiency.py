@@ -118,6 +118,7 @@ class CommonEfficiency:
     network_hop_seconds: float
     host_memory_bytes_per_second: float
     pcie_fraction: float
+    nvme_bytes_per_second: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

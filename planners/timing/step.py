@@ -13,8 +13,11 @@ from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
+from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
+from planners.timing.companions import companion_seconds
 from planners.timing.efficiency import Efficiency
+from planners.timing.nvme import nvme_seconds
 from planners.timing.pace import Pace, micro_batch_pace
 from planners.timing.traffic import (
     Groups,
@@ -91,7 +94,7 @@ def step_seconds(
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
     compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
     seconds = StepSeconds(
-        forward=micro_batches * pace.forward,
+        forward=micro_batches * pace.forward + companion_seconds(layouts, job, hardware, efficiency),
         backward=micro_batches * pace.backward,
         recompute=micro_batches * pace.recompute,
         tensor_parallel=micro_batches * pace.exchange,
@@ -100,7 +103,15 @@ def step_seconds(
         + _stall_seconds(layouts, job, hardware, efficiency),
         data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace),
         optimizer=_optimizer_seconds(layouts, job, hardware, efficiency) + efficiency.stack.step_seconds,
-        offload=_offload_seconds(layouts, job, hardware, efficiency),
+        offload=_offload_seconds(layouts, job, hardware, efficiency)
+        + activation_offload_seconds(
+            layouts,
+            job,
+            hardware,
+            efficiency,
+            forward=micro_batches * pace.forward,
+            backward=micro_batches * (pace.backward + pace.recompute),
+        ),
     )
     if peaks is None:
         return seconds
@@ -239,4 +250,5 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     paged = 2.0 * job.optimizer.moments * elements * (job.optimizer.moment_bytes or job.states.moment) / pcie
     if job.optimizer.paged_to_host:
         offloaded = np.where(layouts.offload >= 1, offloaded, paged)
-    return offloaded + np.where(layouts.offload == 2, weights_up, 0.0)
+    drives = nvme_seconds(layouts, job, hardware, efficiency, elements)
+    return offloaded + np.where(layouts.offload == 2, weights_up, 0.0) + drives

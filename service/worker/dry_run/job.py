@@ -11,6 +11,7 @@ from planners.errors import InvalidQuestion, NotYetAvailable
 TRACED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
 TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
+TRACED_KERNELS = (None, "eager", "fused")
 RECOMPUTE_MODES = ("none", "selective", "full")
 
 
@@ -41,6 +42,7 @@ class TraceJob:
     sequence_parallel: bool
     zero_stage: int
     shard_group: int
+    kernels: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -77,6 +79,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             precision=training.get("precision", "bf16-mixed"),
             optimizer=training.get("optimizer", "adamw"),
             attention=training.get("attention") or "flash",
+            kernels=training.get("kernels"),
             recompute=layout["recompute"],
             recompute_layers=layout.get("recompute_layers"),
             fused_cross_entropy=bool(layout.get("fused_cross_entropy", False)),
@@ -108,8 +111,8 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
         value = layout.get(field, natural)
         if value != natural:
             raise NotYetAvailable(f"A layout with {field} {value!r} is not traced yet.", pointer=f"/layout/{field}")
-    for field in ("gradient_dtype", "optimizer_state_dtype"):
-        if training.get(field) is not None:
+    for field in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):
+        if training.get(field):
             raise NotYetAvailable(f"{field} is not traced yet.", pointer=f"/training/{field}")
 
 
@@ -119,6 +122,7 @@ def _refuse_job(job: TraceJob) -> None:
         ("/training/precision", job.precision, TRACED_PRECISIONS),
         ("/training/optimizer", job.optimizer, TRACED_OPTIMIZERS),
         ("/training/attention", job.attention, ("flash", "eager")),
+        ("/training/kernels", job.kernels, TRACED_KERNELS),
         ("/layout/recompute", job.recompute, RECOMPUTE_MODES),
         ("/layout/zero_stage", job.zero_stage, (0, 1, 2, 3)),
     ):

@@ -25,7 +25,7 @@ def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """
     started = time.monotonic()
     job = read_job(request)
-    stack = find_stack(job.framework)
+    stack = find_stack(job.framework, job.kernels)
     ledger = trace_steps(job, stack, report)
     report(TRACE_STAGES - 1, TRACE_STAGES, "stage", "replaying the allocations")
     result = traced_result(job, stack, ledger, request["plan"]["memory"])
