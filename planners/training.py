@@ -91,6 +91,11 @@ def check_question(question: TrainingQuestion) -> None:
             raise InvalidQuestion(f"must be at least 1, not {number}.", pointer=pointer)
     if question.tokens is not None and question.tokens <= 0:
         raise InvalidQuestion("tokens must be above 0.", pointer="/training/tokens")
+    if not question.expert_imbalance >= 1.0:
+        raise InvalidQuestion(
+            f"must be at least 1, the mean rank's own tokens, not {question.expert_imbalance:g}.",
+            pointer="/training/expert_imbalance",
+        )
     if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
         raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer="/deadline_seconds")
     _check_length(question)
@@ -214,6 +219,14 @@ def _summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> st
     return f"{word}: {where}, {how} needs {needs} in {memory.phase} and takes {speed}."
 
 
+def _expert_note(question: TrainingQuestion, layout: Layout) -> str:
+    if layout.expert_parallel == 1:
+        return "Every rank has all experts; they are taken to be equally busy."
+    if question.expert_imbalance == 1.0:
+        return "Experts are taken to be equally busy; say expert_imbalance where the busiest rank has more tokens."
+    return f"The busiest expert-parallel rank has {question.expert_imbalance:g} times the mean rank's tokens."
+
+
 def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficiency: Efficiency) -> tuple[str, ...]:
     profile = job.profile
     sizes = plan_sizes(layout, parameters=job.model.parameters, sequence_length=job.sequence_length)
@@ -231,9 +244,7 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
         f"Attention is {question.attention}; host_bytes are for each GPU.",
     ]
     if any(weight.experts > 1 for part in job.layers for weight in part.block.weights):
-        notes.append(
-            "Experts are taken to be equally busy, and the time of their all-to-all exchange is not in the step."
-        )
+        notes.append(_expert_note(question, layout))
     if job.optimizer.paged_to_host:
         notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
     positions = question.model.max_position_embeddings

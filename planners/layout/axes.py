@@ -16,6 +16,7 @@ from planners.layout.candidates import (
     Candidates,
     IntArray,
 )
+from planners.layout.experts import over_expert_degrees
 from planners.memory.job import Job
 from planners.questions import LayoutRequest, TrainingQuestion
 
@@ -71,7 +72,6 @@ def candidate_layouts(
     partial = np.maximum(np.floor(layers * shares), 1).astype(np.int64) if fixed_layers is None else fixed_layers
     layouts = Candidates(
         **mesh,
-        expert_parallel=np.full(index[0].size, question.layout.expert_parallel or 1),
         sequence_parallel=np.array(axes.sequence_parallel)[index[3]] & (mesh["tensor_parallel"] > 1),
         zero_stage=np.array(axes.zero_stages)[index[2]],
         offload=np.array(axes.offload)[index[5]],
@@ -124,7 +124,7 @@ def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload:
     searched = tuple(name for name in can.offload if (name != "none") is with_offload)
     offloads = searched if request.offload is None else (request.offload,)
     return Axes(
-        mesh=_meshes(question, job, gpus),
+        mesh=over_expert_degrees(_meshes(question, job, gpus), question, job),
         micro_batch_sizes=(question.micro_batch_size,) if question.micro_batch_size else _micro_batches(question),
         zero_stages=_zero_stages(request, can.zero_stages),
         sequence_parallel=(

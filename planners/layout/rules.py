@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, Candidates
+from planners.layout.experts import expert_counts, ranks_form_groups
 from planners.memory.job import Job
 from planners.memory.shards import divisions, split_elements
 
@@ -102,12 +103,31 @@ def shard_group_divides(layouts: Candidates, job: Job) -> BoolArray:  # noqa: AR
 
 
 def experts_divide(layouts: Candidates, job: Job) -> BoolArray:
-    """Return where every expert-parallel rank has as many experts, and the ranks are some of those that share data."""
-    degree = layouts.expert_parallel
-    counts = {weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1} or {1}
-    obeyed: BoolArray = (layouts.data_parallel * layouts.context_parallel) % degree == 0
-    for count in counts:
-        obeyed &= count % degree == 0
+    """Return where every expert-parallel rank has as many experts, and the ranks that may share them form groups."""
+    obeyed = ranks_form_groups(layouts, job)
+    for count in expert_counts(job) or {1}:
+        obeyed &= count % layouts.expert_parallel == 0
+    return obeyed
+
+
+def experts_need_sequence_parallel(layouts: Candidates, job: Job) -> BoolArray:  # noqa: ARG001
+    """Return where tensor-parallel ranks that share experts do not send the same tokens twice.
+
+    Source: NVIDIA/Megatron-LM, training/arguments.py: expert beside tensor parallelism needs sequence parallelism.
+    """
+    alone: BoolArray = (layouts.expert_parallel == 1) | (layouts.tensor_parallel == 1)
+    return alone | layouts.sequence_parallel
+
+
+def experts_lie_in_shard_groups(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where experts are divided within a shard group, so that each group holds the whole model.
+
+    Source: pytorch/torchtitan, distributed/parallel_dims.py: `ep` divides dp_shard x cp (x tp), never dp_replicate.
+    """
+    grouped = layouts.shard_group * layouts.context_parallel
+    if job.profile.can.experts_over_tensor:
+        grouped = grouped * layouts.tensor_parallel
+    obeyed: BoolArray = (layouts.shard_group == layouts.data_parallel) | (grouped % layouts.expert_parallel == 0)
     return obeyed
 
 
@@ -128,6 +148,7 @@ def framework_can(layouts: Candidates, job: Job) -> BoolArray:
         (can.expert_parallel, layouts.expert_parallel),
     ):
         obeyed &= np.bool_(able) | (degree == 1)
+    obeyed &= (layouts.expert_parallel == 1) | np.isin(layouts.zero_stage, can.expert_zero_stages)
     obeyed &= np.bool_(can.shard_group) | (layouts.shard_group == layouts.data_parallel)
     obeyed &= (layouts.tensor_parallel == 1) | np.isin(layouts.sequence_parallel, can.sequence_parallel)
     obeyed &= np.isin(layouts.offload, [index for index, name in enumerate(OFFLOADS) if name in can.offload])
@@ -205,8 +226,23 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="experts_divide",
         field="expert_parallel",
-        reason="expert_parallel must divide the experts (a dense model has one) and data_parallel x context_parallel",
+        reason=(
+            "expert_parallel must divide the experts (a dense model has one) and data_parallel x context_parallel "
+            "(x tensor_parallel where the framework lets it)"
+        ),
         obeyed=experts_divide,
+    ),
+    Rule(
+        name="experts_need_sequence_parallel",
+        field="sequence_parallel",
+        reason="expert_parallel beside tensor_parallel needs sequence_parallel",
+        obeyed=experts_need_sequence_parallel,
+    ),
+    Rule(
+        name="experts_lie_in_shard_groups",
+        field="expert_parallel",
+        reason="expert_parallel must divide shard_group x context_parallel (x tensor_parallel where it may)",
+        obeyed=experts_lie_in_shard_groups,
     ),
     Rule(
         name="offload_needs_sharding",

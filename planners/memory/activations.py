@@ -15,6 +15,9 @@ from planners.architecture import Block, Operation, OperationKind, Region
 from planners.memory.profile import Kernels
 
 FP32_BYTES = 4
+# The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
+DISPATCHED_TENSORS = ("dispatched", "expert_output")
+EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +27,17 @@ class KeptBytes:
     `sequence_bytes` are divided by sequence parallelism only, `tensor_bytes` by
     the tensor-parallel degree, `gathered_bytes` by neither. `score_bytes` are for
     each token and each position of the sequence (eager attention), also divided
-    by tensor parallelism.
+    by tensor parallelism. `dispatched_bytes` are kept of tokens as they stand before and after their
+    experts, `expert_bytes` within an expert, divided like `tensor_bytes`: the tokens that a rank was sent,
+    not its own.
     """
 
     gathered_bytes: float
     sequence_bytes: float
     tensor_bytes: float
     score_bytes: float
+    dispatched_bytes: float = 0.0
+    expert_bytes: float = 0.0
 
 
 def kept_bytes(
@@ -51,10 +58,14 @@ def kept_bytes(
     kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     gathered_names = _gathered_inputs(block, kernels)
-    gathered = sequence = tensor_total = 0.0
+    gathered = sequence = tensor_total = dispatched = in_experts = 0.0
     for name, size in kept.items():
         width, region = regions[name]
-        if name in gathered_names:
+        if name in DISPATCHED_TENSORS:
+            dispatched += width * size
+        elif name in EXPERT_TENSORS:
+            in_experts += width * size
+        elif name in gathered_names:
             gathered += width * size
         elif region is Region.SEQUENCE:
             sequence += width * size
@@ -66,7 +77,12 @@ def kept_bytes(
     if attention == "flash":
         statistics = heads * kernels.flash_statistic_bytes
         return KeptBytes(
-            gathered_bytes=gathered, sequence_bytes=sequence, tensor_bytes=tensor_total + statistics, score_bytes=0.0
+            gathered_bytes=gathered,
+            sequence_bytes=sequence,
+            tensor_bytes=tensor_total + statistics,
+            score_bytes=0.0,
+            dispatched_bytes=dispatched,
+            expert_bytes=in_experts,
         )
     score = kernels.eager_score_bytes + (kernels.eager_score_dropout_bytes if has_dropout(block) else 0)
     return KeptBytes(
@@ -74,6 +90,8 @@ def kept_bytes(
         sequence_bytes=sequence,
         tensor_bytes=tensor_total,
         score_bytes=heads * score * element_bytes / 2,
+        dispatched_bytes=dispatched,
+        expert_bytes=in_experts,
     )
 
 
@@ -96,14 +114,26 @@ def selectively_kept_bytes(
     matmuls = [op for op in block.operations if op.kind is OperationKind.MATMUL]
     attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
     sequence, tensor_total = float(checkpoint_width(block) * element_bytes), 0.0
+    dispatched = in_experts = 0.0
     for operation in [*matmuls[::2], *attentions]:
         width, region = regions[operation.output]
-        if region is Region.SEQUENCE:
+        if operation.output in DISPATCHED_TENSORS:
+            dispatched += width * element_bytes
+        elif operation.output in EXPERT_TENSORS:
+            in_experts += width * element_bytes
+        elif region is Region.SEQUENCE:
             sequence += width * element_bytes
         else:
             tensor_total += width * element_bytes
     tensor_total += kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
-    return KeptBytes(gathered_bytes=0.0, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=0.0)
+    return KeptBytes(
+        gathered_bytes=0.0,
+        sequence_bytes=sequence,
+        tensor_bytes=tensor_total,
+        score_bytes=0.0,
+        dispatched_bytes=dispatched,
+        expert_bytes=in_experts,
+    )
 
 
 def checkpoint_width(block: Block) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
+from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.activations import (
     KeptBytes,
     checkpoint_width,
@@ -51,11 +52,15 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     tokens = layouts.local_tokens(job.sequence_length)[rows.owner]
     tensor = layouts.tensor_parallel[rows.owner].astype(np.float64)
     sequence_division = np.where(layouts.sequence_parallel[rows.owner], tensor, 1.0)
+    # Ranks that cut an expert among them gather the tokens that were sent to it.
+    dispatch_division = np.maximum(sequence_division / expert_tensor_ranks(layouts)[rows.owner], 1.0)
+    busiest = busiest_rank_multiple(layouts, job)[rows.owner]
 
     def on_rank(kept: KeptBytes) -> FloatArray:
         scores = kept.score_bytes * job.sequence_length
         divided = kept.sequence_bytes / sequence_division + (kept.tensor_bytes + scores) / tensor
-        result: FloatArray = tokens * (kept.gathered_bytes + divided)
+        sent = kept.dispatched_bytes / dispatch_division + kept.expert_bytes / tensor
+        result: FloatArray = tokens * (kept.gathered_bytes + divided + busiest * sent)
         return result
 
     mode = layouts.recompute[rows.owner]
@@ -92,7 +97,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * checkpoint_width(block) * size / sequence_division)
         widest, count_meeting = meeting_gradients(block, part.learning, experts_in_turn=profile.kernels.experts_in_turn)
-        meeting = count_meeting * widest / tensor + checkpoint_width(block) / sequence_division
+        meeting = count_meeting * busiest * widest / tensor + checkpoint_width(block) / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
     layer = everything / np.maximum(rows.layers, 1)
     head = on_rank(

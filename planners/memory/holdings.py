@@ -14,6 +14,7 @@ import numpy as np
 
 from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import Candidates, FloatArray, IntArray
+from planners.layout.experts import expert_tensor_ranks
 from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, frozen_weight_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.shards import (
@@ -67,6 +68,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
             layouts.tensor_parallel,
             np.where(layouts.zero_stage >= from_stage, ranks, 1),
             layouts.expert_parallel,
+            expert_tensor_parallel=expert_tensor_ranks(layouts),
             cuts_whole_experts=rules.cuts_whole_experts,
         )
 

@@ -39,6 +39,7 @@ class Job:
     method: str
     lora: Lora
     attention: str
+    expert_imbalance: float
     sequence_length: int
     global_batch_size: int
     embedding: BlockWeights
@@ -101,6 +102,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         method=question.method,
         lora=question.lora,
         attention=question.attention,
+        expert_imbalance=question.expert_imbalance,
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
         embedding=_apart(model.embedding, question),

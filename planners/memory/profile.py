@@ -143,6 +143,8 @@ class Capabilities:
     """What the framework can do; the search stays inside it.
 
     `searches_offload` lets the search offload unasked, once nothing fits without.
+    `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
+    too, `expert_zero_stages` the stages in which experts can be divided at all.
     `stage_rule` is `by_layers` or `by_compute` (`planners/memory/stages.py`).
     """
 
@@ -153,6 +155,8 @@ class Capabilities:
     virtual_pipeline: bool
     context_parallel: bool
     expert_parallel: bool
+    experts_over_tensor: bool
+    expert_zero_stages: tuple[int, ...]
     sequence_parallel: tuple[bool, ...]
     even_stages: bool
     stage_rule: str

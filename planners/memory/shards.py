@@ -36,14 +36,21 @@ def divisions(
     shard_ranks: IntArray,
     expert_parallel: IntArray | None = None,
     *,
+    expert_tensor_parallel: IntArray | None = None,
     cuts_whole_experts: bool = False,
 ) -> Divisions:
-    """Return the distinct pairs; degrees stay below 2^31, so that a pair is one integer."""
+    """Return the distinct pairs; degrees stay below 2^31, so that a pair is one integer.
+
+    `expert_tensor_parallel` is over how many tensor-parallel ranks each expert is cut; None means all of them.
+    """
     pairs, inverse = np.unique(tensor_parallel << 31 | shard_ranks, return_inverse=True)
     experts = None
     if expert_parallel is not None and (expert_parallel > 1).any():
-        fewer = np.maximum(shard_ranks // expert_parallel, 1)
-        experts = divisions(tensor_parallel, fewer, cuts_whole_experts=cuts_whole_experts)
+        cut = tensor_parallel if expert_tensor_parallel is None else expert_tensor_parallel
+        # Tensor ranks that cut no expert are more ranks to hold experts, or to share the states of one.
+        sharers = np.where(shard_ranks > 1, shard_ranks * (tensor_parallel // cut), 1)
+        fewer = np.maximum(sharers // expert_parallel, 1)
+        experts = divisions(cut, fewer, cuts_whole_experts=cuts_whole_experts)
     return Divisions(
         tensor_parallel=pairs >> 31,
         shard_ranks=pairs & (2**31 - 1),

@@ -19,6 +19,7 @@ import numpy as np
 from planners.architecture import Block, Operation, OperationKind
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
 from planners.timing.efficiency import Efficiency
 
@@ -97,7 +98,9 @@ class _Clock:
         self._tokens = layouts.local_tokens(job.sequence_length)
         self._tensor = layouts.tensor_parallel.astype(np.float64)
         self._expert_half = efficiency.stack.expert_half_tokens
-        self._expert_ranks = layouts.expert_parallel
+        self._busiest = busiest_rank_multiple(layouts, job)
+        # Over how many ranks a layer's experts are divided, beyond those that divide its other matrices.
+        self._expert_ranks = layouts.expert_parallel * expert_tensor_ranks(layouts) / layouts.tensor_parallel
         self._degrees, self._degree = np.unique(layouts.tensor_parallel, return_inverse=True)
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)
         rates, wanted = hardware.gpu.peak_flops_per_second, job.precision.compute_format
@@ -118,7 +121,7 @@ class _Clock:
         `experts` is how many experts a layer has in all: each of a rank's own works
         on its few tokens only, so that a rank pays for every one's short product.
         """
-        shared, by_expert, per_token = (np.zeros(self._degrees.size) for _ in range(3))
+        shared, by_expert, per_token, per_routed_token = (np.zeros(self._degrees.size) for _ in range(4))
         for operation in operations:
             inputs, outputs = operation.matmul_shape or (1, 1)
             columns = 1.0 if operation.is_row_parallel else self._degrees
@@ -127,15 +130,17 @@ class _Clock:
             fill = narrowest / (narrowest + self._gpu.matmul_half_features)
             flops = operation.forward_flops_per_token(self._context) / self._degrees
             seconds = flops / (self._product_rate * fill)
-            per_token += seconds
             if operation.copies > 1:
+                per_routed_token += seconds
                 by_expert += seconds / operation.copies
             else:
+                per_token += seconds
                 shared += seconds
         # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
         half = self._gpu.matmul_half_tokens
         result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
         if experts > 1:
+            result = result + self._tokens * self._busiest * per_routed_token[self._degree]
             result = result + self._expert_half * by_expert[self._degree] * (experts / self._expert_ranks)
         return result
 

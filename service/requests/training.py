@@ -42,6 +42,7 @@ ValidationLevel: TypeAlias = Literal["count", "trace", "device"]
 MOST_LAYERS = 10_000
 MOST_LORA_RANK = 65_536
 MOST_TARGET_MODULES = 100
+MOST_EXPERT_IMBALANCE = 10_000.0  # no rank gets more than the tokens of all that share the experts
 
 
 class LoraPart(Wire):
@@ -86,6 +87,7 @@ class TrainingPart(Wire):
     activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     attention: Literal["flash", "eager"] = "flash"
+    expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
 
 
 class LayoutPart(Wire):
@@ -159,6 +161,7 @@ class TrainRequest(Wire):
             activation_offload=training.activation_offload,
             fused_cross_entropy=training.fused_cross_entropy,
             attention=training.attention,
+            expert_imbalance=training.expert_imbalance,
             lora=_lora(training.lora),
             layout=LayoutRequest(**self.layout.model_dump()),
             objective=self.objective,

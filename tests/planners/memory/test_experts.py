@@ -2,7 +2,7 @@
 
 import pytest
 
-from planners.errors import ImpossibleLayout
+from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.huggingface import describe_config
 from planners.memory.activations import meeting_gradients
 from planners.training import plan_training
@@ -59,6 +59,33 @@ def test_a_mixture_is_planned_with_its_assumption():
     answer = plan_training(asked)
     assert answer.plan.layout.expert_parallel == 4
     assert any("equally busy" in note for note in answer.assumptions)
+
+
+def test_the_search_divides_experts_unasked():
+    answer = plan_training(question(model=MODEL, framework="megatron", gpus=8, sequence_length=128))
+    degrees = {other.layout.expert_parallel for other in answer.alternatives}
+    assert max(degrees | {answer.plan.layout.expert_parallel}) > 1
+
+
+def activations(**changes) -> int:
+    layout = {"data_parallel": 4, "expert_parallel": 4}
+    return memory("megatron", model=MODEL, sequence_length=32, layout=layout, **changes).items.activations
+
+
+def test_a_busier_rank_keeps_more_of_the_tokens_it_was_sent():
+    # One layer has experts. Two experts' copies of 32 tokens: 2 x 64 features dispatched, 2 x 16 each of gate, up and
+    # product, in 16 bits: 32 x (128 + 96) x 2 bytes once more, and the peak's transients of as many tokens.
+    more = activations(expert_imbalance=2.0) - activations()
+    assert more >= 32 * (128 + 96) * 2
+    # Of four ranks none gets more than the tokens of all.
+    assert activations(expert_imbalance=4.0) == activations(expert_imbalance=9.0)
+
+
+@pytest.mark.parametrize("imbalance", [0.99, float("nan")])
+def test_the_busiest_rank_is_not_below_the_mean(imbalance):
+    with pytest.raises(InvalidQuestion) as caught:
+        plan_training(question(model=MODEL, framework="megatron", expert_imbalance=imbalance))
+    assert caught.value.pointer == "/training/expert_imbalance"
 
 
 @pytest.mark.parametrize(("model", "degree"), [(MODEL, 3), (MODEL, 16), (None, 2)])

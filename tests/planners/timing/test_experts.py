@@ -1,12 +1,22 @@
 """Mixtures of experts in time: short products, tokens sent to experts, experts' share of a rank."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from planners.huggingface import describe_config
+from planners.layout.candidates import ALL_LAYERS, FULL, NONE
 from planners.timing.communication import communication_of
 from planners.timing.compute import layer_seconds
-from planners.timing.traffic import expert_seconds_per_layer, expert_token_bytes, stage_parameters
+from planners.timing.experts import (
+    exchanges_per_layer,
+    expert_seconds_per_layer,
+    expert_token_bytes,
+    tensor_traffic_multiple,
+)
+from planners.timing.step import step_seconds
+from planners.timing.traffic import stage_parameters
 from tests.planners.factories import hardware
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout
@@ -78,3 +88,42 @@ def test_dense_models_send_nothing_to_experts():
     efficiency = plain()
     one = one_layout(expert_parallel=1)
     assert expert_seconds_per_layer(one, job("megatron"), hardware(8), efficiency) == pytest.approx(np.zeros(1))
+
+
+def test_full_recompute_dispatches_and_combines_again():
+    none, half, full = (
+        exchanges_per_layer(one_layout(recompute=mode, full_layers=layers), asked())[0]
+        for mode, layers in ((NONE, ALL_LAYERS), (FULL, 16), (FULL, ALL_LAYERS))
+    )
+    assert (none, half, full) == (4, 5, 6)
+
+
+def test_the_busiest_rank_sets_the_exchange_and_the_products():
+    layout, calm = one_layout(data_parallel=8, expert_parallel=8), asked()
+    busy = dataclasses.replace(calm, expert_imbalance=1.5)
+    seconds = [expert_seconds_per_layer(layout, one, hardware(8), plain())[0] for one in (calm, busy)]
+    assert seconds[1] == pytest.approx(1.5 * seconds[0])
+    forward = [layer_seconds(one.layers[0], layout, one, hardware(8), plain()).forward[0] for one in (calm, busy)]
+    # Half as many again of two experts' 2 x 3 x 4096 x 14336 operations for 4,096 tokens, at half of 989.4 TFLOP/s.
+    assert forward[1] - forward[0] == pytest.approx(0.5 * 4096 * 2 * 2 * EXPERT / (0.5 * 989.4e12))
+
+
+def test_the_exchange_has_a_part_of_its_own():
+    layout = one_layout(data_parallel=8, expert_parallel=8)
+    parts = step_seconds(layout, asked(), hardware(8), plain())
+    # 16 sequences over 8 ranks: two micro-batches of 32 layers.
+    exchange = expert_seconds_per_layer(layout, asked(), hardware(8), plain())[0]
+    assert parts.expert_parallel[0] == pytest.approx(2 * 32 * exchange)
+    assert parts.tensor_parallel[0] == 0
+
+
+@pytest.mark.parametrize(("degrees", "multiple"), [
+    ({"data_parallel": 1, "expert_parallel": 1}, 1.0),
+    # Cut experts gather both copies of each token: (1 + 2) / 2 of a dense layer's traffic.
+    ({"data_parallel": 2, "expert_parallel": 2}, 1.5),
+    # Whole experts leave the attention's half.
+    ({"data_parallel": 2, "expert_parallel": 4}, 0.5),
+])  # fmt: skip
+def test_tensor_ranks_exchange_what_experts_leave_them(degrees, multiple):
+    layout = one_layout(tensor_parallel=2, sequence_parallel=True, **degrees)
+    assert tensor_traffic_multiple(layout, asked())[0] == pytest.approx(multiple)
