@@ -17,6 +17,7 @@ from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.optimizers import optimizer_kind
 from planners.memory.peak import VERDICT_NAMES, memory_of
 from planners.memory.profile import Profile, load_profile, profile_names, profiles_to_search
+from planners.memory.recurrent import block_scan
 from planners.plans import Alternative, Layout, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
 from planners.questions import TrainingQuestion
@@ -30,8 +31,8 @@ METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
 ATTENTION_KINDS = ("flash", "eager")
 KERNEL_KINDS = ("eager", "fused", "compiled")
-# Kinds of work whose activations are not derived yet: recurrent layers.
-NOT_YET_PLANNED = (OperationKind.CONVOLUTION, OperationKind.SCAN)
+
+
 GIB = 2**30
 
 
@@ -121,11 +122,11 @@ def _check_length(question: TrainingQuestion) -> None:
 
 
 def _check_model(question: TrainingQuestion) -> None:
-    blocks = question.model.layers
-    kinds = {op.kind for block in blocks for op in block.operations}
-    if kinds & set(NOT_YET_PLANNED):
+    recurrences = [op for block in question.model.layers for op in block.operations if op.kind is OperationKind.SCAN]
+    if any(recurrence.scan is None for recurrence in recurrences):
         raise NotYetAvailable(
-            f"training of {question.model.model_type} models is not planned yet: recurrent layers are missing.",
+            f"training of {question.model.model_type} models is not planned yet: no public kernel tells what their "
+            "recurrent layers keep for the backward pass.",
             pointer="/model",
         )
 
@@ -245,6 +246,11 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
     ]
     if any(weight.experts > 1 for part in job.layers for weight in part.block.weights):
         notes.append(_expert_note(question, layout))
+    if any(block_scan(part.block) is not None for part in job.layers):
+        notes.append(
+            "Recurrent layers run on the kernels of mamba_ssm, causal_conv1d and flash-linear-attention; no measured "
+            "run of such a model is on record."
+        )
     if job.optimizer.paged_to_host:
         notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
     positions = question.model.max_position_embeddings

@@ -16,6 +16,7 @@ import numpy as np
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
 from planners.memory.job import Job
 from planners.questions import TrainingQuestion
+from planners.sharding.policy import ExpertTensorDegree, framework_policy
 
 
 def expert_counts(job: Job) -> frozenset[int]:
@@ -58,10 +59,18 @@ def ranks_form_groups(layouts: Candidates, job: Job) -> BoolArray:
     return _ranks_form(layouts.expert_parallel, replicas, tensor, over_tensor=job.profile.can.experts_over_tensor)
 
 
-def expert_tensor_ranks(layouts: Candidates) -> IntArray:
-    """Return over how many tensor-parallel ranks each expert is still cut: all, or none where experts need those."""
+def expert_tensor_ranks(layouts: Candidates, job: Job) -> IntArray:
+    """Return over how many tensor-parallel ranks each expert is still cut.
+
+    That is all of them, or one where experts need those ranks, or where the stack
+    leaves experts whole once they are divided.
+    """
+    policy = framework_policy(job.profile.name, max(job.profile.can.zero_stages))
     replicas = layouts.data_parallel * layouts.context_parallel
-    result: IntArray = np.where(replicas % layouts.expert_parallel == 0, layouts.tensor_parallel, 1)
+    cuts = replicas % layouts.expert_parallel == 0
+    if policy.expert_tensor_degree is not ExpertTensorDegree.TENSOR:
+        cuts = layouts.expert_parallel == 1
+    result: IntArray = np.where(cuts, layouts.tensor_parallel, 1)
     return result
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from planners.layout.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, Candidates
 from planners.layout.experts import expert_counts, ranks_form_groups
 from planners.memory.job import Job
+from planners.memory.recurrent import block_scan
 from planners.memory.shards import divisions, split_elements
 
 
@@ -85,6 +86,13 @@ def sequence_divides(layouts: Candidates, job: Job) -> BoolArray:
 def context_needs_flash(layouts: Candidates, job: Job) -> BoolArray:
     """Return where ring attention does not meet eager attention, which has no online softmax."""
     obeyed: BoolArray = (layouts.context_parallel == 1) | np.bool_(job.attention == "flash")
+    return obeyed
+
+
+def context_needs_attention(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a sequence is not cut for recurrent layers, whose state no ring of keys and values carries on."""
+    recurs = any(block_scan(part.block) is not None for part in job.layers)
+    obeyed: BoolArray = (layouts.context_parallel == 1) | np.bool_(not recurs)
     return obeyed
 
 
@@ -210,6 +218,12 @@ RULES: tuple[Rule, ...] = (
         field="context_parallel",
         reason="context parallelism needs flash attention",
         obeyed=context_needs_flash,
+    ),
+    Rule(
+        name="context_needs_attention",
+        field="context_parallel",
+        reason="context parallelism is planned for attention only, not for recurrent layers",
+        obeyed=context_needs_attention,
     ),
     Rule(
         name="sequence_parallel_needs_tensor",

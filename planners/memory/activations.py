@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from planners.architecture import Block, Operation, OperationKind, Region
 from planners.memory.profile import Kernels
+from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
 
 FP32_BYTES = 4
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
@@ -73,6 +74,8 @@ def kept_bytes(
             tensor_total += width * size
     sequence += kernels.norm_statistic_bytes * sum(op.kind is OperationKind.NORM for op in block.operations)
     sequence += _dropout_bytes(block, kernels, regions)
+    scan = scan_bytes(block, kernels, element_bytes)
+    sequence, tensor_total = sequence + scan.sequence_bytes, tensor_total + scan.tensor_bytes
     heads = sum(op.heads for op in block.operations if op.kind is OperationKind.ATTENTION)
     if attention == "flash":
         statistics = heads * kernels.flash_statistic_bytes
@@ -172,14 +175,17 @@ def _kept_elements(
 ) -> dict[str, float]:
     """Return bytes for each element of every tensor that some operation keeps."""
     kept: dict[str, float] = {}
+    fused = fused_operations(block, kernels)
     for operation in block.operations:
+        if operation.kind is OperationKind.MATMUL and operation.name in fused:
+            continue
         if operation.kind is OperationKind.MATMUL and learning is not None and operation.name not in learning:
             for name in operation.inputs if frozen_input_bytes else ():
                 kept[name] = max(kept.get(name, 0.0), float(frozen_input_bytes))
             continue
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
-        if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32:
+        if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32 and operation.name not in fused:
             # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
             kept[operation.inputs[0]] = float(FP32_BYTES + (element_bytes if learning is None else 0))
     if kernels.combine_keeps_expert_outputs:
@@ -214,6 +220,8 @@ def _kept_names(operation: Operation) -> tuple[str, ...]:
             return operation.inputs
         case OperationKind.ATTENTION:
             return (*operation.inputs, operation.output)
+        case OperationKind.SCAN:
+            return scan_inputs_kept(operation)
         case _:
             return ()
 

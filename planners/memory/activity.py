@@ -17,6 +17,7 @@ from planners.memory.activations import (
 )
 from planners.memory.holdings import adapter_activation_bytes
 from planners.memory.job import Job
+from planners.memory.recurrent import scan_workspace_bytes
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
@@ -53,7 +54,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     tensor = layouts.tensor_parallel[rows.owner].astype(np.float64)
     sequence_division = np.where(layouts.sequence_parallel[rows.owner], tensor, 1.0)
     # Ranks that cut an expert among them gather the tokens that were sent to it.
-    dispatch_division = np.maximum(sequence_division / expert_tensor_ranks(layouts)[rows.owner], 1.0)
+    dispatch_division = np.maximum(sequence_division / expert_tensor_ranks(layouts, job)[rows.owner], 1.0)
     busiest = busiest_rank_multiple(layouts, job)[rows.owner]
 
     def on_rank(kept: KeptBytes) -> FloatArray:
@@ -99,6 +100,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         widest, count_meeting = meeting_gradients(block, part.learning, experts_in_turn=profile.kernels.experts_in_turn)
         meeting = count_meeting * busiest * widest / tensor + checkpoint_width(block) / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
+        transient = np.maximum(transient, tokens * scan_workspace_bytes(block, size) / tensor)
     layer = everything / np.maximum(rows.layers, 1)
     head = on_rank(
         kept_bytes(

@@ -68,7 +68,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
             layouts.tensor_parallel,
             np.where(layouts.zero_stage >= from_stage, ranks, 1),
             layouts.expert_parallel,
-            expert_tensor_parallel=expert_tensor_ranks(layouts),
+            expert_tensor_parallel=expert_tensor_ranks(layouts, job),
             cuts_whole_experts=rules.cuts_whole_experts,
         )
 

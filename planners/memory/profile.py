@@ -75,6 +75,7 @@ class Kernels:
     accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
     `experts_in_turn` marks stacks that run one expert after the other, so that
     only one expert's gradients meet in the backward pass.
+    `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -93,6 +94,7 @@ class Kernels:
     combine_keeps_expert_outputs: bool
     dummy_weight_gradients: bool
     experts_in_turn: bool
+    fuses_scan_output: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

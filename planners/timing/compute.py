@@ -22,6 +22,7 @@ from planners.layout.candidates import Candidates, FloatArray
 from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
 from planners.timing.efficiency import Efficiency
+from planners.timing.recurrent import chunked_flops
 
 # Formats of a byte and less: their products take scaling and casting that 16-bit ones do not, and attention stays at
 # 16 bits (Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine's recipes).
@@ -53,11 +54,15 @@ def layer_seconds(
     products = clock.products(matrices, most_experts(part.block))
     attention = clock.attention(scores)
     moved = clock.moved(others, part.block)
-    forward = products + attention + moved
+    scans = [operation for operation in others if operation.scan is not None]
+    chunked, carried = clock.chunked(scans), clock.moved(scans, part.block)
+    attention_backward = efficiency.common.attention_backward_multiple
+    forward = products + attention + moved + np.maximum(chunked - carried, 0.0)
     backward = (
         products * (1.0 if part.frozen else 2.0)
-        + efficiency.common.attention_backward_multiple * attention
+        + attention_backward * attention
         + 2.0 * moved
+        + np.maximum(attention_backward * chunked - 2.0 * carried, 0.0)
     )
     return LayerSeconds(
         forward=forward,
@@ -100,7 +105,7 @@ class _Clock:
         self._expert_half = efficiency.stack.expert_half_tokens
         self._busiest = busiest_rank_multiple(layouts, job)
         # Over how many ranks a layer's experts are divided, beyond those that divide its other matrices.
-        self._expert_ranks = layouts.expert_parallel * expert_tensor_ranks(layouts) / layouts.tensor_parallel
+        self._expert_ranks = layouts.expert_parallel * expert_tensor_ranks(layouts, job) / layouts.tensor_parallel
         self._degrees, self._degree = np.unique(layouts.tensor_parallel, return_inverse=True)
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)
         rates, wanted = hardware.gpu.peak_flops_per_second, job.precision.compute_format
@@ -155,9 +160,21 @@ class _Clock:
         heads = sum(operation.heads for operation in operations)
         scores = heads * self._tokens * self._job.sequence_length / self._tensor
         size = max(self._job.profile.kernels.eager_score_bytes, self._job.precision.compute_bytes)
-        products = 2.0 * local / self._square_rate
+        products = self._whole_square(operations) * self._tokens / self._tensor / self._square_rate
         eager: FloatArray = products + scores * (EAGER_SCORE_PASSES * size / self._memory_rate)
         return eager
+
+    def _whole_square(self, operations: Sequence[Operation]) -> float:
+        """Return the operations of a token with every position, whatever mask or window hides some of them."""
+        return sum(
+            2.0 * op.heads * (op.key_dim + op.value_dim) * self._job.sequence_length / op.tokens_per_position
+            for op in operations
+        )
+
+    def chunked(self, operations: Sequence[Operation]) -> FloatArray:
+        """Return the forward seconds of the products within recurrences' chunks, were their operands there at once."""
+        result: FloatArray = chunked_flops(operations) * self._tokens / self._tensor / self._attention_rate
+        return result
 
     def moved(self, operations: Sequence[Operation], block: Block) -> FloatArray:
         """Return the forward seconds of everything else: each tensor read or written once."""

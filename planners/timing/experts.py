@@ -50,7 +50,7 @@ def expert_exchange_seconds(layouts: Candidates, job: Job, hardware: Hardware, e
     ranks, chosen = layouts.expert_parallel, job.model.experts_per_token
     token_bytes = expert_token_bytes(layouts, job) * busiest_rank_multiple(layouts, job)
     # Ranks that share experts are neighbours, but for those that cut an expert among them.
-    stride = expert_tensor_ranks(layouts)
+    stride = expert_tensor_ranks(layouts, job)
     inside = np.clip(hardware.gpus_per_node // stride, 1, ranks)
     nodes = np.ceil(ranks / inside)
     gpu, reached = hardware.gpu, efficiency.gpu
@@ -79,7 +79,7 @@ def tensor_traffic_multiple(layouts: Candidates, job: Job) -> FloatArray:
     """
     share = _mixture_share(job)
     shared = sum(part.block.repeats for part in job.layers if _has_shared_expert(part)) / job.model.num_layers
-    cut = expert_tensor_ranks(layouts) > 1
+    cut = expert_tensor_ranks(layouts, job) > 1
     routed = np.where(cut, job.model.experts_per_token * busiest_rank_multiple(layouts, job), 0.0)
     feed_forward = np.where(layouts.expert_parallel > 1, (1.0 - share) + share * routed + shared, 1.0)
     return (1.0 + feed_forward) / 2.0

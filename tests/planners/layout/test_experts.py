@@ -46,7 +46,14 @@ def test_tensor_ranks_hold_experts_where_the_stack_lets_them(framework, most):
 
 def test_an_expert_stays_whole_where_its_ranks_take_the_tensor_ranks():
     cut, whole = (one_layout(data_parallel=2, tensor_parallel=4, expert_parallel=ranks) for ranks in (2, 4))
-    assert (expert_tensor_ranks(cut)[0], expert_tensor_ranks(whole)[0]) == (4, 1)
+    asked = job("megatron", model=MODEL)
+    assert (expert_tensor_ranks(cut, asked)[0], expert_tensor_ranks(whole, asked)[0]) == (4, 1)
+
+
+@pytest.mark.parametrize(("ranks", "cut_over"), [(1, 4), (2, 1)])
+def test_torchtitan_leaves_experts_whole_once_they_are_divided(ranks, cut_over):
+    one = one_layout(data_parallel=2, tensor_parallel=4, expert_parallel=ranks)
+    assert expert_tensor_ranks(one, job("fsdp2", model=MODEL))[0] == cut_over
 
 
 @pytest.mark.parametrize(("ranks", "multiple"), [(1, 1.0), (2, 2.0), (4, 3.0)])
