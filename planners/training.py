@@ -211,6 +211,8 @@ def _summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> st
     degrees = f"data {layout.data_parallel} x tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel}"
     if layout.context_parallel > 1:
         degrees += f" x context {layout.context_parallel}"
+    if layout.expert_parallel > 1:
+        degrees += f", experts over {layout.expert_parallel}"
     where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}, {degrees}"
     how = f"ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, recompute {layout.recompute}"
     if verdict == "no":
