@@ -102,7 +102,11 @@ class _Clock:
         self._gpu = efficiency.gpu
         self._tokens = layouts.local_tokens(job.sequence_length)
         self._tensor = layouts.tensor_parallel.astype(np.float64)
-        self._expert_half = efficiency.stack.expert_half_tokens
+        # Its product adds to an expert's gradient, which is read for that, or writes a new one.
+        gradient_passes = 2.0 if efficiency.stack.adds_gradients_in_products else 1.0
+        self._expert_element_bytes = efficiency.stack.expert_weight_multiple * (
+            2.0 * job.precision.compute_bytes + gradient_passes * job.states.gradient
+        )
         self._busiest = busiest_rank_multiple(layouts, job)
         # Over how many ranks a layer's experts are divided, beyond those that divide its other matrices.
         self._expert_ranks = layouts.expert_parallel * expert_tensor_ranks(layouts, job) / layouts.tensor_parallel
@@ -123,10 +127,10 @@ class _Clock:
     def products(self, operations: Sequence[Operation], experts: int) -> FloatArray:
         """Return the forward seconds of matrix products together.
 
-        `experts` is how many experts a layer has in all: each of a rank's own works
-        on its few tokens only, so that a rank pays for every one's short product.
+        `experts` is how many experts a layer has in all: a rank moves the weights of
+        every one of its own, however few tokens come to it.
         """
-        shared, by_expert, per_token, per_routed_token = (np.zeros(self._degrees.size) for _ in range(4))
+        shared, per_token, per_routed_token = (np.zeros(self._degrees.size) for _ in range(3))
         for operation in operations:
             inputs, outputs = operation.matmul_shape or (1, 1)
             columns = 1.0 if operation.is_row_parallel else self._degrees
@@ -137,7 +141,6 @@ class _Clock:
             seconds = flops / (self._product_rate * fill)
             if operation.copies > 1:
                 per_routed_token += seconds
-                by_expert += seconds / operation.copies
             else:
                 per_token += seconds
                 shared += seconds
@@ -146,7 +149,18 @@ class _Clock:
         result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
         if experts > 1:
             result = result + self._tokens * self._busiest * per_routed_token[self._degree]
-            result = result + self._expert_half * by_expert[self._degree] * (experts / self._expert_ranks)
+            result = result + self._expert_weight_seconds(operations) * (experts / self._expert_ranks)
+        return result
+
+    def _expert_weight_seconds(self, operations: Sequence[Operation]) -> FloatArray:
+        """Return a third of what one expert's matrices take to cross memory in both passes, with their gradients.
+
+        A third because the backward pass takes two more of whatever the forward pass does.
+        """
+        elements = sum(
+            op.matmul_shape[0] * op.matmul_shape[1] for op in operations if op.copies > 1 and op.matmul_shape
+        )
+        result: FloatArray = elements * self._expert_element_bytes / 3.0 / self._tensor / self._memory_rate
         return result
 
     def attention(self, operations: Sequence[Operation]) -> FloatArray:

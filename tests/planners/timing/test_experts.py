@@ -49,15 +49,17 @@ def test_expert_parallelism_divides_the_experts_only():
     assert whole - divided == pytest.approx(32 * 8 * EXPERT * 7 / 8)
 
 
-def test_every_expert_of_a_rank_pays_for_its_short_product():
-    efficiency = plain(expert_half_tokens=100.0)
+@pytest.mark.parametrize(("adds", "gradient_bytes"), [(True, 2 * 4), (False, 4)])
+def test_a_rank_moves_the_weights_of_every_expert_it_has(adds, gradient_bytes):
+    efficiency = plain(expert_weight_multiple=3.0, adds_gradients_in_products=adds)
     part = asked().layers[0]
     all_eight, one = (
-        layer_seconds(part, one_layout(expert_parallel=ranks), asked(), hardware(8), efficiency).forward[0]
-        for ranks in (1, 8)
+        layer_seconds(part, one_layout(expert_parallel=ranks), asked(), hardware(8), efficiency) for ranks in (1, 8)
     )
-    # Seven experts fewer, each 100 tokens of 2 x 3 x 4096 x 14336 operations at half of 989.4 TFLOP/s.
-    assert all_eight - one == pytest.approx(7 * 100 * 2 * EXPERT / (0.5 * 989.4e12))
+    # Seven experts fewer: 16-bit weights in both passes, Megatron's fp32 gradient written or added to, three times the
+    # least, at half of 3.35 TB/s.
+    both = all_eight.forward[0] + all_eight.backward[0] - one.forward[0] - one.backward[0]
+    assert both == pytest.approx(7 * EXPERT * 3 * (2 * 2 + gradient_bytes) / (0.5 * 3.35e12))
 
 
 def test_within_a_node_tokens_go_to_each_of_their_experts():
