@@ -111,12 +111,16 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """The seconds of a step that nothing else hides, by what they are spent on."""
+    """The seconds of a step that nothing else hides, by what they are spent on.
+
+    `expert_parallel` is the exchange of tokens with the ranks of their experts.
+    """
 
     forward: float
     backward: float
     recompute: float
     tensor_parallel: float
+    expert_parallel: float
     pipeline_bubble: float
     data_parallel: float
     optimizer: float
@@ -130,6 +134,7 @@ class StepParts:
             + self.backward
             + self.recompute
             + self.tensor_parallel
+            + self.expert_parallel
             + self.pipeline_bubble
             + self.data_parallel
             + self.optimizer

@@ -123,6 +123,7 @@ class TrainingQuestion:
     `kernels` says how the model's operations are run: `eager` (one by one),
     `fused` (hand-written kernels such as Liger's or Transformer Engine's) or
     `compiled` (torch.compile); None is the framework's default.
+    `expert_imbalance` is the tokens of the busiest expert-parallel rank over the mean rank's (at least 1).
     """
 
     model: ModelSpec
@@ -140,6 +141,7 @@ class TrainingQuestion:
     activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
+    expert_imbalance: float = 1.0
     kernels: str | None = None
     evaluation: Evaluation | None = None
     companions: tuple[Companion, ...] = ()

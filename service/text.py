@@ -175,6 +175,7 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("recompute", _recompute(layout)),
             ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
             ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
+            ("activations", "offloaded to the host" if layout.get("activation_offload") else None),
         )
     )
 

@@ -19,6 +19,7 @@ from planners.layout.candidates import (
     Candidates,
     IntArray,
 )
+from planners.layout.experts import over_expert_degrees
 from planners.layout.grid import Grid, grid_of
 from planners.layout.objectives import wants_fewest_gpus
 from planners.memory.job import Job
@@ -78,7 +79,6 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with
     return grid_of(
         Candidates(
             **{**mesh, "shard_group": group},
-            expert_parallel=np.full_like(mesh["data_parallel"], question.layout.expert_parallel or 1),
             sequence_parallel=np.repeat(axes.sequence_parallel, sizes.size),
             zero_stage=zero_stage,
             offload=offload,
@@ -231,7 +231,7 @@ def _zero_stages(request: LayoutRequest, able: tuple[int, ...]) -> tuple[int, ..
 
 def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[str, IntArray], BoolArray, BoolArray]:
     """Return mesh shapes, their sequence parallelism, and which repeat another with a smaller shard group."""
-    mesh = _degrees(question, job, gpus)
+    mesh = over_expert_degrees(_degrees(question, job, gpus), question, job)
     groups = _shard_groups(question, job, mesh)
     # A group that is all replicas after all stands first already.
     is_new = groups != mesh["data_parallel"]

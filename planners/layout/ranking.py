@@ -83,6 +83,7 @@ def complexity(layouts: Candidates) -> FloatArray:
         layouts.virtual_pipeline > 1,
         layouts.context_parallel > 1,
         layouts.tensor_parallel > 1,
+        layouts.expert_parallel > 1,
         layouts.sequence_parallel,
         layouts.shard_group != layouts.data_parallel,
         layouts.offload > 0,

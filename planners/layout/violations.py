@@ -14,6 +14,7 @@ import numpy as np
 
 from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
+from planners.layout.experts import expert_counts
 from planners.layout.rules import RULES, Rule
 from planners.memory.job import Job
 from planners.memory.shards import divisions, uneven_matrices
@@ -197,13 +198,35 @@ def _group(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
 
 def _experts(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     degree, ranks = row["expert_parallel"], row["data_parallel"] * row["context_parallel"]
-    counts = {weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1}
+    counts = expert_counts(job)
     uneven = [f"the {count} experts" for count in sorted(counts) if count % degree]
     if not counts:
         uneven = ["the one feed-forward of a dense model"]
-    if ranks % degree:
+    with_tensor = ranks * row["tensor_parallel"]
+    if job.profile.can.experts_over_tensor and ranks % degree and with_tensor % degree:
+        uneven.append(f"data_parallel x context_parallel x tensor_parallel = {with_tensor}")
+    elif not job.profile.can.experts_over_tensor and ranks % degree:
         uneven.append(f"data_parallel x context_parallel = {ranks}")
     return f"expert_parallel {degree} does not divide {' and '.join(uneven)}."
+
+
+def _expert_tokens(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return (
+        f"expert_parallel {row['expert_parallel']} beside tensor_parallel {row['tensor_parallel']} needs "
+        "sequence_parallel: without it tensor-parallel ranks would send the same tokens twice."
+    )
+
+
+def _expert_groups(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    ranks = row["shard_group"] * row["context_parallel"]
+    return (
+        f"expert_parallel {row['expert_parallel']} does not divide the {ranks} ranks of a shard group, within which "
+        f"{job.profile.name} divides experts."
+    )
+
+
+def _attention(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    return f"context_parallel {row['context_parallel']} is not planned for {job.model.model_type}'s recurrent layers."
 
 
 def _expert_shards(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
@@ -228,7 +251,8 @@ def _framework(_row: Mapping[str, int], job: Job, layouts: Candidates) -> str:
     return (
         f"{job.profile.name} does not run these degrees together: ZeRO {_values(layouts.zero_stage)}, tensor "
         f"{_values(layouts.tensor_parallel)}, pipeline {_values(layouts.pipeline_parallel)}, context "
-        f"{_values(layouts.context_parallel)}, shard group {_values(layouts.shard_group)}, recompute "
+        f"{_values(layouts.context_parallel)}, expert "
+        f"{_values(layouts.expert_parallel)}, shard group {_values(layouts.shard_group)}, recompute "
         f"{'/'.join(sorted(modes))}."
     )
 
@@ -251,9 +275,12 @@ DETAILS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, int], Job, C
     ),
     "sequence_divides": (("context_parallel", "tensor_parallel"), _sequence),
     "context_needs_flash": (("context_parallel",), _flash),
+    "context_needs_attention": (("context_parallel",), _attention),
     "sequence_parallel_needs_tensor": ((), _tensor_ranks),
     "shard_group_divides": (("shard_group", "data_parallel"), _group),
-    "experts_divide": (("expert_parallel", "data_parallel", "context_parallel"), _experts),
+    "experts_divide": (("expert_parallel", "data_parallel", "context_parallel", "tensor_parallel"), _experts),
+    "experts_need_sequence_parallel": (("expert_parallel", "tensor_parallel"), _expert_tokens),
+    "experts_lie_in_shard_groups": (("expert_parallel", "shard_group", "context_parallel"), _expert_groups),
     "expert_shards_exist": (("shard_group", "expert_parallel"), _expert_shards),
     "offload_needs_sharding": (("offload", "zero_stage"), _sharded_offload),
     "nvme_needs_stage_three": (("zero_stage",), _nvme),

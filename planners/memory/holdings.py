@@ -19,6 +19,7 @@ from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, whole
 from planners.memory.job import BlockWeights, Job
 from planners.memory.shards import (
     MOST_KEPT_ANSWERS,
+    WHOLE,
     Divisions,
     Way,
     divisions,
@@ -78,7 +79,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
 
     def division(from_stage: int) -> Divisions:
         if from_stage not in by_stage:
-            by_stage[from_stage] = divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, 1), job)
+            by_stage[from_stage] = divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, WHOLE), job)
         return by_stage[from_stage]
 
     by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)

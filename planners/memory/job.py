@@ -52,6 +52,7 @@ class Job:
     method: str
     lora: Lora
     attention: str
+    expert_imbalance: float
     sequence_length: int
     global_batch_size: int
     offload_target: str
@@ -128,6 +129,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         method=question.method,
         lora=question.lora,
         attention=question.attention,
+        expert_imbalance=question.expert_imbalance,
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
         offload_target=question.layout.offload_target or "cpu",

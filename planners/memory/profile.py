@@ -70,6 +70,7 @@ class Kernels:
     accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
     `experts_in_turn` marks stacks that run one expert after the other, so that
     only one expert's gradients meet in the backward pass.
+    `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -88,6 +89,7 @@ class Kernels:
     combine_keeps_expert_outputs: bool
     dummy_weight_gradients: bool
     experts_in_turn: bool
+    fuses_scan_output: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,8 @@ class Capabilities:
 
     `searches_offload` lets the search offload unasked, once nothing fits without.
     `activation_offload` is `none`, `synchronous` or `overlapped` (`planners/timing/activation_traffic.py`).
+    `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
+    too, `expert_zero_stages` the stages in which experts can be divided at all.
     `stage_rule` is `by_layers` or `by_compute` (`planners/memory/stages.py`).
     """
 
@@ -154,6 +158,8 @@ class Capabilities:
     virtual_pipeline: bool
     context_parallel: bool
     expert_parallel: bool
+    experts_over_tensor: bool
+    expert_zero_stages: tuple[int, ...]
     sequence_parallel: tuple[bool, ...]
     even_stages: bool
     stage_rule: str

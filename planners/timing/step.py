@@ -40,6 +40,7 @@ class StepSeconds:
     backward: FloatArray
     recompute: FloatArray
     tensor_parallel: FloatArray
+    expert_parallel: FloatArray
     pipeline_bubble: FloatArray
     data_parallel: FloatArray
     optimizer: FloatArray
@@ -53,6 +54,7 @@ class StepSeconds:
             + self.backward
             + self.recompute
             + self.tensor_parallel
+            + self.expert_parallel
             + self.pipeline_bubble
             + self.data_parallel
             + self.optimizer
@@ -98,6 +100,7 @@ def step_seconds(
         backward=micro_batches * pace.backward,
         recompute=micro_batches * pace.recompute,
         tensor_parallel=micro_batches * pace.exchange,
+        expert_parallel=micro_batches * pace.expert_exchange,
         pipeline_bubble=pace.fill / layouts.virtual_pipeline
         + _boundary_seconds(layouts, job, groups, efficiency)
         + _stall_seconds(layouts, job, hardware, efficiency),
@@ -146,6 +149,7 @@ def step_of(
         backward=float(seconds.backward[0]),
         recompute=float(seconds.recompute[0]),
         tensor_parallel=float(seconds.tensor_parallel[0]),
+        expert_parallel=float(seconds.expert_parallel[0]),
         pipeline_bubble=float(seconds.pipeline_bubble[0]),
         data_parallel=float(seconds.data_parallel[0]),
         optimizer=float(seconds.optimizer[0]),

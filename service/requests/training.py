@@ -56,6 +56,7 @@ MOST_LORA_RANK = 65_536
 MOST_TARGET_MODULES = 100
 MOST_COMPARED = 16
 MOST_COMPANIONS = 8
+MOST_EXPERT_IMBALANCE = 10_000.0  # no rank gets more than the tokens of all that share the experts
 
 
 class LoraPart(Wire):
@@ -119,6 +120,7 @@ class TrainingPart(Wire):
     activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     attention: Literal["flash", "eager"] = "flash"
+    expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
     kernels: Annotated[
         KernelChoice | None,
         Field(

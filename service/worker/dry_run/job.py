@@ -111,6 +111,8 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
         value = layout.get(field, natural)
         if value != natural:
             raise NotYetAvailable(f"A layout with {field} {value!r} is not traced yet.", pointer=f"/layout/{field}")
+    if training.get("expert_imbalance", 1.0) != 1.0:
+        raise NotYetAvailable("expert_imbalance is not traced yet.", pointer="/training/expert_imbalance")
     for field in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):
         if training.get(field):
             raise NotYetAvailable(f"{field} is not traced yet.", pointer=f"/training/{field}")
