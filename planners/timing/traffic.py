@@ -16,6 +16,7 @@ import numpy as np
 
 from planners.hardware import Hardware
 from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray
+from planners.layout.experts import expert_tensor_ranks
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.timing.collectives import (
@@ -76,7 +77,7 @@ def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
     Expert parallelism divides the experts and nothing else.
     """
     counts = _parameters(job)
-    return _rank_share(counts.learning, counts.learning_of_experts, layouts)
+    return _rank_share(counts.learning, counts.learning_of_experts, layouts, job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +106,12 @@ def _parameters(job: Job) -> _Parameters:
     )
 
 
-def _rank_share(everything: int, experts: int, layouts: Candidates) -> FloatArray:
-    result: FloatArray = (everything - experts + experts / layouts.expert_parallel) / (
-        layouts.tensor_parallel * layouts.pipeline_parallel
-    )
+def _rank_share(everything: int, experts: int, layouts: Candidates, job: Job) -> FloatArray:
+    """Return a rank's part; where experts take the tensor-parallel ranks, those that it has are whole."""
+    held = experts / layouts.expert_parallel
+    if experts:
+        held = held * (layouts.tensor_parallel / expert_tensor_ranks(layouts, job))
+    result: FloatArray = (everything - experts + held) / (layouts.tensor_parallel * layouts.pipeline_parallel)
     return result
 
 
@@ -217,6 +220,6 @@ def _by_layer(
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
     counts = _parameters(job)
-    share = _rank_share(counts.all, counts.all_of_experts, layouts)
+    share = _rank_share(counts.all, counts.all_of_experts, layouts, job)
     result: FloatArray = share * float(job.precision.compute_bytes)
     return result

@@ -49,6 +49,15 @@ def test_expert_parallelism_divides_the_experts_only():
     assert whole - divided == pytest.approx(32 * 8 * EXPERT * 7 / 8)
 
 
+def test_experts_on_tensor_ranks_are_divided_by_no_more_than_those():
+    # Eight experts on two replicas of four tensor ranks: one whole expert a layer on each of the eight.
+    whole, divided = (
+        stage_parameters(one_layout(data_parallel=2, tensor_parallel=4, expert_parallel=ranks), asked())[0]
+        for ranks in (1, 8)
+    )
+    assert whole - divided == pytest.approx(32 * (8 / 4 - 1) * EXPERT)
+
+
 @pytest.mark.parametrize(("adds", "gradient_bytes"), [(True, 2 * 4), (False, 4)])
 def test_a_rank_moves_the_weights_of_every_expert_it_has(adds, gradient_bytes):
     efficiency = plain(expert_weight_multiple=3.0, adds_gradients_in_products=adds)
