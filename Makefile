@@ -41,8 +41,10 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy
 
-bench: $(VENV)/.test ## Time the search of layouts and the planning request
+bench: $(VENV)/.test ## Time the search, the planning request and the quantizers
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python benchmarks/quantization.py
+	$(BIN)/python benchmarks/quantized_checkpoint.py
 
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build

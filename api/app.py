@@ -11,12 +11,13 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.sse import EventSourceResponse
 
+from api.auth.contract import describe_keys
+from api.auth.middleware import Authentication
 from api.errors import add_error_handlers
 from api.metrics import Metrics
-from api.middleware import BodyLimit, PlainAddress, RequestId, Timing
+from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, Timing
 from api.problems import Problem
 from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
-from api.routes.pages import RouteLine
 from api.services import running_services
 from planners import PLANNER_VERSION
 from service.settings import Settings
@@ -55,34 +56,28 @@ def create_app(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
+        # FastAPI's own pages load their scripts from elsewhere; `api.routes.pages` has one that does not.
+        docs_url=None,
+        redoc_url=None,
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
     for router in ROUTERS:
         app.include_router(router)
-    app.state.route_lines = _route_lines()
+    app.state.routes = tuple(route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
     add_error_handlers(app)
     # The last one added stands outermost.
-    app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes, most_seconds=settings.body_timeout_seconds)
+    app.add_middleware(Authentication, settings=settings)
     app.add_middleware(PlainAddress)
     app.add_middleware(Timing, metrics=metrics)
-    app.add_middleware(RequestId)
+    app.add_middleware(AnswerHeaders, is_https=settings.tls_certificate_file is not None)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
 
 def _operation_id(route: APIRoute) -> str:
     return route.name if route.path != "/ui" else f"{route.name}_ui"
-
-
-def _route_lines() -> tuple[RouteLine, ...]:
-    return tuple(
-        RouteLine(method=method, path=route.path, summary=route.summary or "")
-        for router in ROUTERS
-        for route in router.routes
-        if isinstance(route, APIRoute)
-        for method in sorted(route.methods or ())
-    )
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
@@ -97,5 +92,6 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schema["paths"][EVENTS_PATH]["get"]["responses"]["200"]["content"] = {
             EventSourceResponse.media_type: {"schema": {"type": "string"}}
         }
+        describe_keys(schema)
         app.openapi_schema = schema
     return app.openapi_schema

@@ -7,14 +7,16 @@ from http import HTTPStatus
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from api.problems import ProblemResponse
 from api.strict_json import MalformedBody
 from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName
-from service.errors import QueueFull
+from service.errors import TryLater, Unauthenticated
 from service.requests.pointers import FieldError, field_errors
 
 STATUS_OF_CODE: Mapping[str, int] = {
@@ -32,13 +34,19 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "invalid-question": 422,
     "invalid-review": 400,
     "job-not-found": 404,
+    "job-quota-reached": 429,
+    "key-not-found": 404,
     "not-yet-available": 501,
     "path-not-allowed": 403,
     "plan-not-found": 404,
     "planning-stopped": 504,
     "planning-timed-out": 504,
     "plimsoll-error": 500,
-    "queue-full": 503,
+    "queue-full": 429,
+    "rate-limited": 429,
+    "scope-missing": 403,
+    "try-later": 503,
+    "unauthenticated": 401,
     "unknown-cluster": 422,
     "unknown-gpu": 422,
     "unknown-model": 422,
@@ -52,6 +60,7 @@ CODE_OF_STATUS: Mapping[int, str] = {
     400: "malformed-request",
     404: "not-found",
     405: "method-not-allowed",
+    408: "body-too-slow",
     413: "body-too-large",
     415: "unsupported-media-type",
 }
@@ -70,7 +79,11 @@ def add_error_handlers(app: FastAPI) -> None:
 
 def problem_of(error: PlimsollError, *, status: int | None = None) -> ProblemResponse:
     """Return the problem document of an error of ours; `status` where the table's does not fit the route."""
-    headers = {"retry-after": str(error.retry_after_seconds)} if isinstance(error, QueueFull) else None
+    headers = {}
+    if isinstance(error, TryLater):
+        headers["retry-after"] = str(error.retry_after_seconds)
+    if isinstance(error, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
     more = {"nearest": list(error.nearest)} if isinstance(error, UnknownName) else {}
     if isinstance(error, UnknownModelType):
         more["known"] = list(error.known)
@@ -105,12 +118,22 @@ async def _on_invalid_request(_request: Request, error: Exception) -> Response:
     return ProblemResponse(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail, errors=fields)
 
 
-async def _on_http_error(_request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = CODE_OF_STATUS.get(error.status_code, "http-error")
     fields = error.errors if isinstance(error, MalformedBody) else ()
-    return ProblemResponse(error.status_code, code, error.detail, errors=fields, headers=error.headers)
+    headers = error.headers
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers = {**(headers or {}), "Allow": _allowed_methods(request)}
+    return ProblemResponse(error.status_code, code, error.detail, errors=fields, headers=headers)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Return the methods of all routes at the request's path; the framework names those of the first alone."""
+    routes: tuple[APIRoute, ...] = request.app.state.routes
+    path = next((route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE), None)
+    return ", ".join(sorted({method for route in routes if route.path == path for method in route.methods or ()}))
 
 
 async def _on_unforeseen_error(_request: Request, _error: Exception) -> Response:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
+from pathlib import Path
+
 import uvicorn
 
 from api.app import create_app
+from api.connections import guarded_protocol
+from service.logging import configure_logging
 from service.settings import Settings
 
 # Streams of events end when the service does; nobody waits longer than this for them.
@@ -17,14 +22,32 @@ def run_api(settings: Settings) -> None:
     One process on one core; run more of them for more. There is no access log:
     `/metrics` counts requests, and a proxy logs them better.
     """
-    uvicorn.run(
+    configure_logging(settings.log_level)
+    uvicorn.Server(server_config(settings)).run()
+
+
+def server_config(settings: Settings) -> uvicorn.Config:
+    """Return how the API is served."""
+    return uvicorn.Config(
         create_app(settings),
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=guarded_protocol(settings.body_timeout_seconds),
+        # No route speaks it.
+        ws="none",
+        # Structured, and set before this is asked for.
+        log_config=None,
         access_log=False,
         log_level=settings.log_level,
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        ssl_certfile=settings.tls_certificate_file,
+        ssl_keyfile=_text(settings.tls_key_file),
+        ssl_ca_certs=_text(settings.tls_client_ca_file),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca_file is None else ssl.CERT_REQUIRED,
     )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -15,10 +13,14 @@ from prometheus_client import (
 )
 
 from planners.version import planner_version
-from service.persistence.records import JobState
+from service.plan_answers import TimedSearch
+from service.records_kept import Records
 
 # From the stored plan found again to the longest a request may take.
 _SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+# From a fixed layout to the largest searches, by decades.
+_LAYOUTS_BUCKETS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 
 class Metrics:
@@ -36,9 +38,26 @@ class Metrics:
             registry=self._registry,
         )
         self._plans = Counter(
-            "plimsoll_plans_answered", "Plans answered, stored ones included", ["kind", "fits"], registry=self._registry
+            "plimsoll_plans_answered",
+            "Plans answered, stored ones included",
+            ["kind", "verdict"],
+            registry=self._registry,
         )
-        self._jobs = Gauge("plimsoll_jobs", "Jobs by state", ["state"], registry=self._registry)
+        self._search_seconds = Histogram(
+            "plimsoll_search_seconds",
+            "Seconds that searching for a new plan took",
+            ["kind"],
+            buckets=_SECONDS_BUCKETS,
+            registry=self._registry,
+        )
+        self._search_layouts = Histogram(
+            "plimsoll_search_layouts",
+            "Layouts whose memory was evaluated for a new plan",
+            ["kind"],
+            buckets=_LAYOUTS_BUCKETS,
+            registry=self._registry,
+        )
+        self._on_record = self._record_gauges()
         self._database_up = Gauge(
             "plimsoll_database_up", "Whether the database answered at this scrape", registry=self._registry
         )
@@ -49,13 +68,49 @@ class Metrics:
         """Count one answered request."""
         self._request_seconds.labels(method, route, str(status)).observe(seconds)
 
-    def count_plan(self, kind: str, *, fits: bool) -> None:
+    def count_plan(self, kind: str, verdict: str) -> None:
         """Count one answered plan."""
-        self._plans.labels(kind, str(fits).lower()).inc()
+        self._plans.labels(kind, verdict).inc()
 
-    def exposition(self, jobs_by_state: Mapping[JobState, int] | None) -> bytes:
-        """Return everything in Prometheus' text format; `jobs_by_state` is None while the database is away."""
-        self._database_up.set(0 if jobs_by_state is None else 1)
-        for state, count in (jobs_by_state or {}).items():
-            self._jobs.labels(state).set(count)
+    def observe_search(self, kind: str, search: TimedSearch) -> None:
+        """Count one search for a plan that was not stored yet."""
+        self._search_seconds.labels(kind).observe(search.seconds)
+        self._search_layouts.labels(kind).observe(search.layouts_considered)
+
+    def exposition(self, records: Records | None) -> bytes:
+        """Return everything in Prometheus' text format; `records` is None while the database is away."""
+        self._database_up.set(0 if records is None else 1)
+        for gauge in self._on_record.values():
+            # What is no longer on record is told no longer, and nothing is told that is not known.
+            gauge.clear()
+        if records is not None:
+            self._set_records(records)
         return generate_latest(self._registry)
+
+    def _record_gauges(self) -> dict[str, Gauge]:
+        accuracy = ["level", "framework", "gpu"]
+        named = {
+            "plimsoll_jobs": ("Jobs by state", ["state"]),
+            "plimsoll_queue_waiting": ("Jobs that wait in a queue", ["queue"]),
+            "plimsoll_queue_oldest_seconds": ("How long the oldest job of a queue has waited", ["queue"]),
+            "plimsoll_job_outcomes": ("How the finished jobs on record ended", ["kind", "state"]),
+            "plimsoll_prediction_measurements": ("Measurements beside predictions on record", accuracy),
+            "plimsoll_prediction_median_error": ("Median of |predicted / measured - 1|", accuracy),
+            "plimsoll_prediction_mean_error": ("Mean of predicted / measured - 1", accuracy),
+        }
+        return {name: Gauge(name, text, labels, registry=self._registry) for name, (text, labels) in named.items()}
+
+    def _set_records(self, records: Records) -> None:
+        gauges = self._on_record
+        for state, count in records.jobs_by_state.items():
+            gauges["plimsoll_jobs"].labels(state).set(count)
+        for queue in records.queues:
+            gauges["plimsoll_queue_waiting"].labels(queue.queue).set(queue.waiting)
+            gauges["plimsoll_queue_oldest_seconds"].labels(queue.queue).set(queue.oldest_seconds)
+        for outcome in records.outcomes:
+            gauges["plimsoll_job_outcomes"].labels(outcome.kind, outcome.state).set(outcome.jobs)
+        for group in records.accuracy:
+            labels = (group.level, group.framework, group.gpu)
+            gauges["plimsoll_prediction_measurements"].labels(*labels).set(group.count)
+            gauges["plimsoll_prediction_median_error"].labels(*labels).set(group.median_absolute_relative_error)
+            gauges["plimsoll_prediction_mean_error"].labels(*labels).set(group.mean_relative_error)

@@ -1,56 +1,92 @@
-"""What surrounds every request: its id, its size limit, its address checked, its time taken.
+"""What surrounds every request: its id, its answer's headers, its body's limits, its address checked, its time taken.
 
 Plain ASGI: a `BaseHTTPMiddleware` costs more than the rest of a small request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from http import HTTPStatus
 from uuid import uuid4
 
-from starlette.datastructures import Headers, MutableHeaders
+import structlog
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import Metrics
 from api.problems import ProblemResponse
 
-REQUEST_ID_HEADER = "x-request-id"
+REQUEST_ID_HEADER = b"x-request-id"
 _GIVEN_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 UNMATCHED_ROUTE = "unmatched"
+# What is still on its way is not read.
+_CLOSE = {"connection": "close"}
 
 
-class RequestId:
-    """Gives each request an id, or keeps the one a proxy gave, and says it in the answer."""
+# Nothing of ours is framed, guessed at or kept by others. What a page may load is the page's own to say.
+_SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_DEFAULT_HEADERS = ((b"cache-control", b"no-store"),)
+_NO_CONTENT_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+# A year, as https://hstspreload.org asks for.
+_ONLY_HTTPS = (b"strict-transport-security", b"max-age=31536000")
 
-    def __init__(self, app: ASGIApp) -> None:
+
+class AnswerHeaders:
+    """Gives each request an id, or keeps the one a proxy gave, for answer and log; and hardens the answer."""
+
+    def __init__(self, app: ASGIApp, *, is_https: bool) -> None:
         self._app = app
+        self._added = (*_SECURITY_HEADERS, _ONLY_HTTPS) if is_https else _SECURITY_HEADERS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        request_id = given if _GIVEN_REQUEST_ID.fullmatch(given) else uuid4().hex
+        request_id = _given_request_id(scope) or uuid4().hex
+        id_header = (REQUEST_ID_HEADER, request_id.encode())
 
-        async def send_with_id(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+                headers = [*message["headers"], id_header]
+                given = dict(headers)
+                headers += [header for header in (*self._added, *_DEFAULT_HEADERS) if header[0] not in given]
+                if _NO_CONTENT_POLICY[0] not in given and not given.get(b"content-type", b"").startswith(b"text/html"):
+                    headers.append(_NO_CONTENT_POLICY)
+                message["headers"] = headers
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            await self._app(scope, receive, send_with_headers)
+
+
+def _given_request_id(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == REQUEST_ID_HEADER:
+            given: str = value.decode("latin-1")
+            return given if _GIVEN_REQUEST_ID.fullmatch(given) else None
+    return None
 
 
 class BodyLimit:
-    """Refuses bodies above a size: by their declared length before a byte is read, else as they grow."""
+    """Refuses bodies above a size, and those that come slower than in a given time.
 
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+    By their declared length before a byte is read, else as they grow.
+    """
+
+    def __init__(self, app: ASGIApp, *, most_bytes: int, most_seconds: float) -> None:
         self._app = app
         self._most_bytes = most_bytes
+        self._most_seconds = most_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -62,23 +98,35 @@ class BodyLimit:
             await self._refusal()(scope, receive, send)
             return
         received_bytes = 0
+        is_complete = False
+        deadline = time.monotonic() + self._most_seconds
 
         async def receive_counted() -> Message:
-            nonlocal received_bytes
-            message = await receive()
+            nonlocal received_bytes, is_complete
+            # What comes after the body is the client's leaving, and that may take as long as it likes.
+            if is_complete:
+                return await receive()
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    message = await receive()
+            except TimeoutError as error:
+                raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, self._slow_detail(), _CLOSE) from error
             received_bytes += len(message.get("body", b""))
+            is_complete = not message.get("more_body", False)
             if received_bytes > self._most_bytes:
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._detail(), {"connection": "close"})
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._detail(), _CLOSE)
             return message
 
         await self._app(scope, receive_counted, send)
 
     def _refusal(self) -> ProblemResponse:
-        headers = {"connection": "close"}  # What is still on its way is not read.
-        return ProblemResponse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body-too-large", self._detail(), headers=headers)
+        return ProblemResponse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body-too-large", self._detail(), headers=_CLOSE)
 
     def _detail(self) -> str:
         return f"The body is larger than the {self._most_bytes} bytes that are read."
+
+    def _slow_detail(self) -> str:
+        return f"The body did not arrive within {self._most_seconds:g} s."
 
 
 class PlainAddress:

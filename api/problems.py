@@ -64,12 +64,15 @@ class ProblemResponse(Response):
 
 _MEANINGS = {
     400: "The body is not JSON, or not text.",
-    403: "The path lies outside every allowed folder.",
+    401: "No API key came with the request, or none that is in force.",
+    403: "The API key lacks the scope, or a path lies outside every allowed folder.",
     404: "There is no such thing.",
     409: "The state does not allow it.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is not declared as JSON.",
     422: "A value makes no sense; `errors` points at it.",
+    429: "Too many requests, or too many jobs wait; `Retry-After` says when there is room.",
     500: "The service is at fault.",
     501: "This version does not answer that yet.",
     502: "The hub mirror cannot be reached, or answers with something that is no config.",

@@ -20,11 +20,14 @@ from service.calibrating import CalibrationService
 from service.catalogue_pages import CataloguePages
 from service.errors import DatabaseUnavailable
 from service.jobs import JobService
+from service.keys import KeyRing
 from service.measuring import MeasuringService
 from service.models import ModelResolver
 from service.persistence.database import Database
-from service.planning import PlanningService
+from service.plan_readers import PlanReaders
+from service.planning import REMEMBERED_SECONDS, PlanningService
 from service.quantizing import QuantizationService
+from service.records_kept import RecordsKept
 from service.settings import Settings
 from service.validating import ValidationService
 
@@ -50,6 +53,10 @@ class Services:
     measuring: MeasuringService
     admission: AdmissionService
     metrics: Metrics
+    settings: Settings
+    key_ring: KeyRing
+    plan_readers: PlanReaders
+    records: RecordsKept
 
 
 @asynccontextmanager
@@ -63,7 +70,14 @@ async def running_services(settings: Settings, metrics: Metrics) -> AsyncIterato
         raise DatabaseNotConfigured(
             "PLIMSOLL_DATABASE_URL is not set. `plimsoll serve` runs the API together with a database of its own."
         )
-    database = Database(settings.database_url, pool_size=settings.database_pool_size, queue_limit=settings.queue_limit)
+    if settings.allow_anonymous and not settings.is_on_loopback:
+        log.warning("anonymous access", host=settings.host, detail="Anyone who reaches this address may do anything.")
+    database = Database(
+        settings.database_url,
+        pool_size=settings.database_pool_size,
+        queue_limit=settings.queue_limit,
+        key_job_limit=settings.key_job_limit,
+    )
     try:
         await database.open()
     except DatabaseUnavailable as error:
@@ -78,7 +92,9 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
     known = catalogue()
     models = ModelResolver(known, settings)
     calibrations = CalibrationService(database, known, models)
-    planning = PlanningService(database, settings, known, models, calibrations.in_force)
+    planning = PlanningService(
+        database, settings, known, models, calibrations.in_force, on_planned=metrics.observe_search
+    )
     jobs = JobService(database, settings)
     return Services(
         database=database,
@@ -87,7 +103,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         planning=planning,
         jobs=jobs,
         validation=ValidationService(database, jobs),
-        quantization=QuantizationService(models, jobs),
+        quantization=QuantizationService(models, jobs, settings),
         calibrations=calibrations,
         measuring=MeasuringService(database, known),
         admission=AdmissionService(
@@ -97,10 +113,15 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
             policies=Policies(settings.admission_policy_file),
         ),
         metrics=metrics,
+        settings=settings,
+        key_ring=KeyRing(database.keys),
+        plan_readers=PlanReaders(database.keys, remembered_seconds=REMEMBERED_SECONDS),
+        records=RecordsKept(database),
     )
 
 
-def _running(request: Request) -> Services:
+async def _running(request: Request) -> Services:
+    # A coroutine, though it waits for nothing: FastAPI sends plain functions to a thread.
     services: Services = request.app.state.services
     return services
 

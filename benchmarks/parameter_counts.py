@@ -3,9 +3,10 @@
     python benchmarks/parameter_counts.py [--only TEXT] [--without-transformers]
 
 The difference columns must read 0; a dash stands where there is no such count,
-as for a family that transformers has no code of its own for. A published count that is higher by exactly
-the embedding belongs to a checkpoint that stores its tied head a second time;
-it is marked so. Nothing is downloaded: modules are built on the meta device.
+as for a family that transformers has no code of its own for, or none without
+another package (Gemma 3n). A published count that is higher by exactly the
+embedding belongs to a checkpoint that stores its tied head a second time; it is
+marked so. Nothing is downloaded: modules are built on the meta device.
 At the end stands how long the 671B model takes to describe, and its weights to list.
 """
 
@@ -28,6 +29,8 @@ from planners.catalogue import CatalogueModel, catalogue
 from planners.huggingface import describe_config
 
 MICROSECONDS = 1e6
+# Types whose module transformers builds with a package that is not needed for anything else (timm).
+WITHOUT_A_MODULE = frozenset({"gemma3n"})
 
 TIMED_MODEL = "deepseek-ai/DeepSeek-V3"
 TIMED_RUNS = 9
@@ -85,7 +88,7 @@ def module_parameters(config_json: str) -> int | None:
     logging.set_verbosity_error()
     fields = json.loads(config_json)
     model_type = fields.pop("model_type")
-    if model_type not in CONFIG_MAPPING:
+    if model_type not in CONFIG_MAPPING or model_type in WITHOUT_A_MODULE:
         return None
     config = AutoConfig.for_model(model_type, **fields)
     if "BertForPreTraining" in (fields.get("architectures") or ()):

@@ -1,7 +1,8 @@
 """Trace one rank of well-known training jobs: seconds, memory and the peaks found.
 
 Run `python -m benchmarks.trace`, with names of jobs to run only those; `--json FILE`
-writes every figure.
+writes every figure. `--grid` compares the planner with the trace instead, over many
+plans of small depth (`benchmarks/agreement.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.agreement import run_grid
 from service.worker.dry_run.job import TraceJob
 
 GIB = 1 << 30
@@ -127,9 +129,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of: {', '.join(JOBS)}")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--grid", action="store_true", help="compare the planner with the trace over a grid of plans")
+    parser.add_argument("--only", default="", help="of the grid, only plans with this in their name")
     arguments = parser.parse_args()
     rows = []
-    for name in arguments.names or JOBS:
+    if arguments.grid:
+        rows = run_grid(lambda line: print(line, flush=True), only=arguments.only)
+    for name in arguments.names or (() if arguments.grid else JOBS):
         rows.append(measure(name))
         show(rows[-1])
     if arguments.json:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
+from cli.credentials import key_header
 from service.text_tables import seconds_text, table, titled
 
 TIMEOUT_SECONDS = 120.0
@@ -22,7 +23,7 @@ def run_calibrate(url: str, gpu: str, file: Path) -> int:
     except OSError as error:
         sys.stderr.write(f"{file} cannot be read: {error.strerror}.\n")
         return 2
-    with httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False, headers=key_header()) as client:
         try:
             answer = client.put(
                 f"/hardware/{quote(gpu, safe='')}/calibration",

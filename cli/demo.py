@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from cli.credentials import key_header
 from service import main_job
 
 POLL_SECONDS = 0.5
@@ -21,7 +22,7 @@ class DemoFailed(Exception):
 
 def run_demo(url: str) -> int:
     """Run the four steps and print their tables; return the exit status."""
-    with httpx.Client(base_url=url, timeout=60.0, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=60.0, trust_env=False, headers=key_header()) as client:
         try:
             _train_and_validate(client)
             _heading("3. Size Qwen2.5-72B serving on 4 H100s")

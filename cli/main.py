@@ -16,6 +16,8 @@ app = typer.Typer(
 )
 database = typer.Typer(help="The database's schema.", no_args_is_help=True)
 app.add_typer(database, name="db")
+keys = typer.Typer(help="The API keys that callers need.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -61,6 +63,36 @@ def database_upgrade() -> None:
         raise typer.Exit(2)
     upgrade(str(url))
     typer.echo("The schema is up to date.")
+
+
+@keys.command("create")
+def keys_create(
+    name: Annotated[str, typer.Argument(help="Whose it is, for the list.")],
+    scope: Annotated[
+        list[str], typer.Option(help="What it may do: plan, quantize, validate, admin. One option for each.")
+    ],
+    days: Annotated[int | None, typer.Option(min=1, help="How long it is in force; default: until revoked.")] = None,
+) -> None:
+    """Make a key and print it, this once."""
+    from cli.keys import create_key
+
+    raise typer.Exit(create_key(name, scope, days))
+
+
+@keys.command("list")
+def keys_list() -> None:
+    """List every key that was made."""
+    from cli.keys import list_keys
+
+    raise typer.Exit(list_keys())
+
+
+@keys.command("revoke")
+def keys_revoke(key_id: Annotated[str, typer.Argument(help="The key's id, as `list` shows it.")]) -> None:
+    """Refuse a key from now on."""
+    from cli.keys import revoke_key
+
+    raise typer.Exit(revoke_key(key_id))
 
 
 @app.command()

@@ -13,6 +13,8 @@ from planners.quantized_stacks import STACK_OF_SCHEME, matrix_shape
 
 # The dtypes that the quantizers read.
 ORIGINAL_DTYPES = ("fp32", "bf16", "fp16")
+# Can be sized, not yet made.
+NOT_MADE = ("nvfp4",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +78,8 @@ def scheme_settings(scheme: str, *, double_quantization: bool = False, block_siz
     can be sized but not yet made.
     """
     storage = storage_scheme(scheme)
-    if scheme == "nvfp4":
-        raise NotYetAvailable("nvfp4 can be sized, not yet made. Use mxfp4 or nf4.", pointer="/scheme")
+    if scheme in NOT_MADE:
+        raise NotYetAvailable(f"{scheme} can be sized, not yet made. Use mxfp4 or nf4.", pointer="/scheme")
     if not _has_scales(storage):
         raise InvalidQuestion(f"{scheme} is a plain dtype: nothing is quantized.", pointer="/scheme")
     notes = []
@@ -157,6 +159,22 @@ def estimate_with(settings: SchemeSettings, spec: ModelSpec, *, original_dtype: 
         skipped=tuple(skipped),
         assumptions=(*spec.assumptions, *settings.notes),
     )
+
+
+def bytes_by_scheme(spec: ModelSpec, *, original_dtype: str) -> dict[str, int]:
+    """Return what the whole model would weigh under every scheme that can be made, each with its own block size.
+
+    `nf4-double` and `fp4-double` are those with their scales quantized once more.
+    """
+    result = {}
+    for scheme in STACK_OF_SCHEME:
+        if scheme in NOT_MADE:
+            continue
+        for double_quantization in (False, True) if storage_scheme(scheme).can_nest_scales else (False,):
+            settings = scheme_settings(scheme, double_quantization=double_quantization)
+            name = f"{scheme}-double" if double_quantization else scheme
+            result[name] = estimate_with(settings, spec, original_dtype=original_dtype).quantized_bytes
+    return result
 
 
 def _skipped(weight: Weight, tensors: int, element_bytes: int, reason: str) -> SkippedWeights:

@@ -1,7 +1,7 @@
 """Which weights each quantizing stack leaves alone, and how it stores the others: the one table of both.
 
-Every stack leaves embeddings, the output head, norms, routers, vision towers and
-whatever is no matrix of a linear layer as they are; some leave more.
+Every stack leaves embeddings, the output head, norms, routers and whatever is no
+matrix of a linear layer as they are; nearly all leave vision towers, and some more.
 """
 
 from __future__ import annotations
@@ -22,27 +22,44 @@ BY_EVERY_STACK: Mapping[Part, str] = MappingProxyType(
         Part.HEAD: "output head",
         Part.NORM: "norm",
         Part.ROUTER: "expert router",
-        Part.VISION: "vision tower",
     }
 )
+# Recipes for checkpoints name the tower among what they ignore; transformers with bitsandbytes knows no such list.
+_VISION = MappingProxyType({Part.VISION: "vision tower"})
 _FUSED = MappingProxyType(
     {Part.EXPERT: "experts are one fused parameter, which transformers with bitsandbytes leaves alone"}
 )
 _ALL_BUT_EXPERTS = MappingProxyType(
-    {part: "only experts are quantized" for part in Part if part not in (*BY_EVERY_STACK, Part.EXPERT)}
+    {
+        **{part: "only experts are quantized" for part in Part if part not in (*BY_EVERY_STACK, Part.EXPERT)},
+        **_VISION,
+    }
+)
+# Named in PreTrainedModel._keep_in_fp32_modules: T5's second matrices, the indexers' weights of DeepSeek-V3.2, GLM-5.
+_KEPT_IN_FULL_BY_TRANSFORMERS = MappingProxyType(
+    {
+        ".DenseReluDense.wo.": "transformers keeps it in full precision",
+        ".indexer.weights_proj.": "transformers keeps it in full precision",
+    }
 )
 
 
 def _int4_groups(
-    name: str, *, zero_point_bits: int = 0, tensor_scale_bytes: int = 0, input_bytes: int = 0, output_bytes: int = 0
+    name: str,
+    *,
+    inputs_per_group: int = 128,
+    zero_point_bits: int = 0,
+    tensor_scale_bytes: int = 0,
+    input_bytes: int = 0,
+    output_bytes: int = 0,
 ) -> StorageScheme:
-    """Return 4-bit integers with a 16-bit scale for each 128 inputs, and what else a stack keeps."""
+    """Return 4-bit integers with a 16-bit scale for each group of inputs, and what else a stack keeps."""
     return StorageScheme(
         name=name,
         format="int4",
         scaled_over=ScaledOver.GROUP,
         scale_bits=16,
-        block_size=128,
+        block_size=inputs_per_group,
         zero_point_bits=zero_point_bits,
         tensor_scale_bytes=tensor_scale_bytes,
         input_bytes=input_bytes,
@@ -54,13 +71,17 @@ def _int4_groups(
 class QuantizedStack:
     """A stack's quantized checkpoint (or weights in memory): what is left alone, and how the rest is stored.
 
-    `leaves_alone` gives, for parts beyond `BY_EVERY_STACK`, the reason.
+    `leaves_alone` gives, for parts beyond `BY_EVERY_STACK`, the reason, and
+    `leaves_named` the same for weights whose name holds a text. Experts may be
+    stored otherwise than the rest: `expert_storage`.
     """
 
     name: str
     storage: StorageScheme
     source: str
-    leaves_alone: Mapping[Part, str] = field(default_factory=dict)
+    expert_storage: StorageScheme | None = None
+    leaves_alone: Mapping[Part, str] = field(default_factory=lambda: _VISION)
+    leaves_named: Mapping[str, str] = field(default_factory=dict)
     double_quantization: bool = False
 
     def reason_to_leave(self, weight: Weight) -> str | None:
@@ -70,11 +91,21 @@ class QuantizedStack:
             return reason
         if not weight.is_linear:
             return "bias" if weight.name.endswith("bias") else "not the matrix of a linear layer"
-        return None
+        return next((reason for text, reason in self.leaves_named.items() if text in weight.name), None)
 
-    def matrix_bytes(self, shape: tuple[int, ...]) -> int:
+    def storage_of(self, part: Part) -> StorageScheme:
+        """Return how a quantized matrix of a part of the model is stored."""
+        return self.expert_storage if part is Part.EXPERT and self.expert_storage is not None else self.storage
+
+    def matrix_bytes(self, shape: tuple[int, ...], part: Part = Part.FEED_FORWARD) -> int:
         """Return the exact bytes of a quantized matrix, [..., output features, input features]."""
-        return stored_bytes(self.storage, shape, double_quantization=self.double_quantization)
+        return stored_bytes(self.storage_of(part), shape, double_quantization=self.double_quantization)
+
+
+def inputs_are_last(weight: Weight) -> bool:
+    """Return whether a linear weight's last dimension is the input features, as nn.Linear has it."""
+    last = len(weight.shape) - 1
+    return weight.dim == last if weight.split is Split.ROW else weight.dim != last
 
 
 def matrix_shape(weight: Weight, shape: tuple[int, ...] | None = None) -> tuple[int, ...]:
@@ -85,9 +116,7 @@ def matrix_shape(weight: Weight, shape: tuple[int, ...] | None = None) -> tuple[
     output feature.
     """
     shape = weight.shape if shape is None else shape
-    last = len(shape) - 1
-    inputs_are_last = weight.dim == last if weight.split is Split.ROW else weight.dim != last
-    if inputs_are_last:
+    if inputs_are_last(weight):
         return shape
     return (*shape[:-2], shape[-1], shape[-2])
 
@@ -110,7 +139,7 @@ def weight_bytes(
     """Return the bytes of one tensor of a weight, or of its shard of `shape`."""
     shape = weight.shape if shape is None else shape
     if stack.reason_to_leave(weight) is None:
-        return stack.matrix_bytes(matrix_shape(weight, shape))
+        return stack.matrix_bytes(matrix_shape(weight, shape), weight.part)
     return math.prod(shape) * kept_bytes
 
 
@@ -130,6 +159,7 @@ _ALL = (
             name=f"bitsandbytes-{scheme}",
             storage=storage_scheme("int8-channel" if scheme == "int8" else scheme),
             leaves_alone=_FUSED,
+            leaves_named=_KEPT_IN_FULL_BY_TRANSFORMERS,
             source=_BITSANDBYTES,
         )
         for scheme in ("int8", "nf4", "fp4")
@@ -138,6 +168,7 @@ _ALL = (
         name="bitsandbytes-nf4-double",
         storage=storage_scheme("nf4"),
         leaves_alone=_FUSED,
+        leaves_named=_KEPT_IN_FULL_BY_TRANSFORMERS,
         double_quantization=True,
         source=_BITSANDBYTES,
     ),
@@ -165,6 +196,15 @@ _ALL = (
         name="compressed-tensors-w4a16-ordered",
         storage=_int4_groups("pack-quantized", tensor_scale_bytes=PACKED_SHAPE_BYTES, input_bytes=GROUP_INDEX_BYTES),
         source=_COMPRESSED + "; as w4a16, with weight_g_idx",
+    ),
+    QuantizedStack(
+        name="compressed-tensors-int4-experts",
+        storage=_int4_groups("pack-quantized", inputs_per_group=32, tensor_scale_bytes=PACKED_SHAPE_BYTES),
+        leaves_alone=_ALL_BUT_EXPERTS,
+        source=(
+            "moonshotai/Kimi-K2.5, config.json: groups of 32, ignores self_attn, shared_experts and the dense layers'"
+            " mlp; compressed-tensors, weight_packed, weight_scale, weight_shape"
+        ),
     ),
     QuantizedStack(
         name="compressed-tensors-w8a8",
@@ -207,6 +247,17 @@ _ALL = (
             name="deepseek-fp8", format="fp8-e4m3", scaled_over=ScaledOver.TILE, scale_bits=32, block_size=128
         ),
         source="DeepSeek-V3, arXiv:2412.19437, section 3.3.2: tiles of 128 x 128, weight_scale_inv in fp32",
+    ),
+    QuantizedStack(
+        name="deepseek-mxfp4-fp8",
+        storage=StorageScheme(
+            name="deepseek-fp8-ue8m0", format="fp8-e4m3", scaled_over=ScaledOver.TILE, scale_bits=8, block_size=128
+        ),
+        expert_storage=storage_scheme("mxfp4"),
+        source=(
+            "deepseek-ai/DeepSeek-V4-Flash, config.json: expert_dtype fp4; quantization_config fp8, tiles of "
+            "128 x 128, scale_fmt ue8m0"
+        ),
     ),
     QuantizedStack(
         name="qwen-fp8",

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from service.errors import PathNotAllowed
 
+Kind: TypeAlias = Literal["model", "output"]
 
-def allowed_path(path: str, roots: Sequence[Path], *, pointer: str) -> Path:
+
+def allowed_path(path: str, roots: Sequence[Path], *, pointer: str, kind: Kind = "model") -> Path:
     """Return the real path, links followed; raises PathNotAllowed where it leaves every root.
 
     A relative path is looked for under each root in turn; one that is nowhere
     counts as lying under the first. The error says the same whether or not
-    something exists outside, so that nobody can feel their way around the disk.
+    something exists outside, so that nobody can feel their way around the disk;
+    `kind` is what it calls the roots.
     """
     real_roots = [root.resolve() for root in roots]
     try:
         candidates = [(root / path).resolve() for root in real_roots]
     except (OSError, RuntimeError, ValueError) as error:
-        raise _refusal(real_roots, pointer) from error
+        raise _refusal(real_roots, pointer, kind) from error
     inside = [found for found, root in zip(candidates, real_roots, strict=True) if found.is_relative_to(root)]
     if not inside:
         inside = [found for found in candidates if any(found.is_relative_to(root) for root in real_roots)]
     if not inside:
-        raise _refusal(real_roots, pointer)
+        raise _refusal(real_roots, pointer, kind)
     return next((found for found in inside if found.exists()), inside[0])
 
 
-def _refusal(roots: Sequence[Path], pointer: str) -> PathNotAllowed:
+def _refusal(roots: Sequence[Path], pointer: str, kind: Kind) -> PathNotAllowed:
     if not roots:
-        detail = "No model root is configured (PLIMSOLL_MODEL_ROOTS), so no path may be read."
+        use = "read" if kind == "model" else "written to"
+        detail = f"No {kind} root is configured (PLIMSOLL_{kind.upper()}_ROOTS), so no path may be {use}."
     else:
-        detail = f"The path lies outside the {len(roots)} allowed model root(s)."
+        detail = f"The path lies outside the {len(roots)} allowed {kind} root(s)."
     return PathNotAllowed(detail, pointer=pointer)

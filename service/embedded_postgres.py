@@ -59,6 +59,22 @@ _OPTIONS = {
 _OPTIONS_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
+def running_server_url(root: Path) -> str:
+    """Return where the server of another process is that runs on this folder; raises DatabaseUnavailable."""
+    try:
+        # Its fifth line is the folder of the socket: https://www.postgresql.org/docs/18/storage-file-layout.html
+        socket_folder = (root / "data" / "postmaster.pid").read_text(encoding="utf-8").splitlines()[4]
+    except (OSError, IndexError) as error:
+        raise DatabaseUnavailable(
+            f"No database runs in {root}. Start `plimsoll serve`, or name a server in PLIMSOLL_DATABASE_URL."
+        ) from error
+    return _url(Path(socket_folder))
+
+
+def _url(socket_folder: Path) -> str:
+    return f"postgresql+psycopg://{_SUPERUSER}@/{_DATABASE}?host={quote(str(socket_folder), safe='')}"
+
+
 class EmbeddedPostgres:
     """A PostgreSQL server on one folder, owned by this process while it runs."""
 
@@ -81,7 +97,7 @@ class EmbeddedPostgres:
     @property
     def url(self) -> str:
         """Return where the server is, for SQLAlchemy."""
-        return f"postgresql+psycopg://{_SUPERUSER}@/{_DATABASE}?host={quote(str(self._socket_folder), safe='')}"
+        return _url(self._socket_folder)
 
     @property
     def conninfo(self) -> str:

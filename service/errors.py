@@ -52,20 +52,6 @@ class IdempotencyConflict(PlimsollError):
         self.key = key
 
 
-class QueueFull(PlimsollError):
-    """As many jobs wait already as the service is set to take."""
-
-    code = "queue-full"
-
-    def __init__(self, *, waiting: int, limit: int, retry_after_seconds: int) -> None:
-        super().__init__(
-            f"{waiting} jobs wait already and the limit is {limit}. Try again in {retry_after_seconds} seconds."
-        )
-        self.waiting = waiting
-        self.limit = limit
-        self.retry_after_seconds = retry_after_seconds
-
-
 class InvalidCursor(PlimsollError):
     """A page's cursor is not one that this service gave out."""
 
@@ -124,3 +110,82 @@ class HubTimedOut(PlimsollError):
     """The hub mirror took longer than it may."""
 
     code = "hub-timed-out"
+
+
+class KeyNotFound(PlimsollError):
+    """No API key has this id."""
+
+    code = "key-not-found"
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"No API key has the id {key_id[:100]!r}; `plimsoll keys list` shows those there are.")
+        self.key_id = key_id
+
+
+class Unauthenticated(PlimsollError):
+    """No API key came with the request, or none that is in force; which of these is not told."""
+
+    code = "unauthenticated"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This needs an API key that is in force. Send one as 'Authorization: Bearer …'; whoever runs the service "
+            "makes them with `plimsoll keys create`."
+        )
+
+
+class ScopeMissing(PlimsollError):
+    """The API key is in force and was not made for this."""
+
+    code = "scope-missing"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"The API key lacks the scope {scope!r}, which this needs.")
+        self.scope = scope
+
+
+class TryLater(PlimsollError):
+    """The service would answer this later, and says when."""
+
+    code = "try-later"
+
+    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
+        super().__init__(f"{detail} Try again in {retry_after_seconds} seconds.")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class RateLimited(TryLater):
+    """More requests came than one key or address may send."""
+
+    code = "rate-limited"
+
+    def __init__(self, *, requests_per_second: float, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"More than {requests_per_second:g} requests a second came from you.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
+class JobQuotaReached(TryLater):
+    """A key has as many unfinished jobs as it may."""
+
+    code = "job-quota-reached"
+
+    def __init__(self, *, unfinished: int, limit: int, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"This key has {unfinished} unfinished jobs and the limit is {limit}.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
+class QueueFull(TryLater):
+    """As many jobs wait already as the service is set to take."""
+
+    code = "queue-full"
+
+    def __init__(self, *, waiting: int, limit: int, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"{waiting} jobs wait already and the limit is {limit}.", retry_after_seconds=retry_after_seconds
+        )
+        self.waiting = waiting
+        self.limit = limit

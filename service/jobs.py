@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from service.errors import DatabaseUnavailable
+from service.errors import DatabaseUnavailable, JobNotFound
 from service.persistence.database import Database
 from service.persistence.records import FINAL_STATES, Job, JobEvent, JobKind, JobState, Json, NewJob, Page
 from service.settings import Settings
@@ -47,13 +47,14 @@ class JobService:
         estimate: Json | None = None,
         queue: str = "cpu",
         priority: int = 0,
+        key_id: str | None = None,
         idempotency_key: str | None = None,
         route: str,
     ) -> Job:
         """Queue a job and return it; the same key on the same route gives the first job again.
 
         `route` is where the request came in. Raises IdempotencyConflict for
-        another request under the key, QueueFull, PlanNotFound and Unstorable.
+        another request under the key, QueueFull, JobQuotaReached, PlanNotFound and Unstorable.
         """
         job = NewJob(
             kind=kind,
@@ -63,12 +64,16 @@ class JobService:
             request=request,
             estimate=estimate,
             max_attempts=self._settings.job_max_attempts,
+            key_id=key_id,
         )
         return await self._database.jobs.submit(job, idempotency_key=idempotency_key, route=route)
 
-    async def get(self, job_id: str) -> Job:
-        """Return a job as it stands; raises JobNotFound."""
-        return await self._database.jobs.get(job_id)
+    async def get(self, job_id: str, *, key_id: str | None = None) -> Job:
+        """Return a job as it stands; raises JobNotFound, also where `key_id` is given and the job is another's."""
+        job = await self._database.jobs.get(job_id)
+        if key_id is not None and job.key_id != key_id:
+            raise JobNotFound(job_id)
+        return job
 
     async def page(
         self,
@@ -76,18 +81,22 @@ class JobService:
         kind: JobKind | None = None,
         state: JobState | None = None,
         plan_id: str | None = None,
+        key_id: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Job]:
-        """Return jobs, newest first; raises InvalidCursor."""
-        return await self._database.jobs.page(kind=kind, state=state, plan_id=plan_id, limit=limit, cursor=cursor)
+        """Return jobs, newest first, of those that match each filter given; raises InvalidCursor."""
+        return await self._database.jobs.page(
+            kind=kind, state=state, plan_id=plan_id, key_id=key_id, limit=limit, cursor=cursor
+        )
 
-    async def cancel(self, job_id: str) -> Job:
-        """Cancel a job and return it as it then stands; raises JobNotFound.
+    async def cancel(self, job_id: str, *, key_id: str | None = None) -> Job:
+        """Cancel a job and return it as it then stands; raises JobNotFound as `get` does.
 
         A waiting job is cancelled at once. A running one is still running in
         the answer; its worker ends it within seconds. A finished one stays.
         """
+        await self.get(job_id, key_id=key_id)
         return await self._database.jobs.request_cancel(job_id)
 
     async def events(self, job_id: str, after_id: int = 0) -> AsyncIterator[JobEvent]:

@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ from service.persistence.records import Page, PlanKind, PlanSummary, SeenModel, 
 from service.plan_answers import (
     InferPlanBody,
     PlanIdentity,
+    TimedSearch,
     TrainPlanBody,
     body_json,
     infer_body,
@@ -46,6 +48,8 @@ from service.requests.training import TrainRequest
 from service.settings import Settings
 
 MOST_REMEMBERED_PLANS = 512
+# Once a day a plan that is asked for is looked up again, and noted as asked for: it is kept by that.
+REMEMBERED_SECONDS = 86_400.0
 
 # A GPU whose own rates a request replaced is another one than was measured.
 CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
@@ -53,6 +57,7 @@ CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
 Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
 # Asked by a planner's thread now and then: whether nobody waits for its answer any more.
 ShouldStop = Callable[[], bool]
+OnPlanned: TypeAlias = Callable[[PlanKind, TimedSearch], None]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
@@ -71,6 +76,7 @@ class PlannedAnswer:
     plan_id: str
     kind: PlanKind
     fits: bool
+    verdict: str
     body: str
 
 
@@ -98,14 +104,20 @@ class PlanningService:
         catalogue: Catalogue,
         models: ModelResolver,
         calibrations: Calibrations,
+        *,
+        on_planned: OnPlanned | None = None,
     ) -> None:
+        """Plan on a database; `on_planned` hears of every search that was made, and not of answers found again."""
+        self._on_planned = on_planned
         self._database = database
         self._calibrations = calibrations
         self._catalogue = catalogue
         self._timeout_seconds = settings.request_timeout_seconds
         self.models = models
-        self._by_request: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS)
-        self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS)
+        self._by_request: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(
+            MOST_REMEMBERED_PLANS, seconds=REMEMBERED_SECONDS
+        )
+        self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS, seconds=REMEMBERED_SECONDS)
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
 
@@ -160,16 +172,21 @@ class PlanningService:
         gpu: str | None = None,
         fits: bool | None = None,
         verdict: str | None = None,
+        reader: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[PlanSummary]:
-        """Return stored plans, newest first; models and GPUs of the catalogues by any of their names."""
+        """Return stored plans, newest first; models and GPUs of the catalogues by any of their names.
+
+        `reader` is the id of a key: only what it may see.
+        """
         return await self._database.plans.page(
             kind=kind,
             model=self._model_id(model),
             gpu=self._gpu_id(gpu),
             fits=fits,
             verdict=verdict,
+            reader=reader,
             limit=limit,
             cursor=cursor,
         )
@@ -239,16 +256,27 @@ class PlanningService:
         self, resolved: _Resolved, answer: Callable[[_Resolved, ShouldStop], Answered]
     ) -> PlannedAnswer:
         try:
-            return await self.plan(resolved.identity.plan_id)
+            return await self._found_again(resolved.identity.plan_id)
         except PlanNotFound:
-            stored = await self._off_the_loop(
-                lambda should_stop: _computed(lambda: _stored(resolved, *answer(resolved, should_stop)))
+            stored, search = await self._off_the_loop(
+                lambda should_stop: _computed(lambda: _searched(resolved, answer, should_stop))
             )
+        if self._on_planned is not None:
+            self._on_planned(resolved.kind, search)
         await self._database.plans.put(stored)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(_seen(resolved.model))
         # Another replica may have stored its own, with another search time, first.
         return self._remember(await self._database.plans.get(stored.plan_id))
+
+    async def _found_again(self, plan_id: str) -> PlannedAnswer:
+        """Return a stored plan that is asked for anew; raises PlanNotFound."""
+        # Not from memory: a plan that was only looked at may be about to be deleted.
+        stored = await self._database.plans.get(plan_id)
+        asked_at = stored.last_asked_at
+        if asked_at is None or (datetime.now(UTC) - asked_at).total_seconds() > REMEMBERED_SECONDS:
+            await self._database.plans.note_asked(plan_id)
+        return self._remember(stored)
 
     async def _once(self, plan_id: str, work: Callable[[], Awaitable[PlannedAnswer]]) -> PlannedAnswer:
         """Do the work for a plan once, however many ask for it at the same time."""
@@ -282,7 +310,9 @@ class PlanningService:
             ) from error
 
     def _remember(self, plan: StoredPlan) -> PlannedAnswer:
-        answer = PlannedAnswer(plan_id=plan.plan_id, kind=plan.kind, fits=plan.fits, body=plan.answer)
+        answer = PlannedAnswer(
+            plan_id=plan.plan_id, kind=plan.kind, fits=plan.fits, verdict=plan.verdict, body=plan.answer
+        )
         self._by_id.put(plan.plan_id, answer)
         return answer
 
@@ -300,7 +330,14 @@ class PlanningService:
             return name
 
 
-def _computed(work: Callable[[], StoredPlan]) -> StoredPlan:
+def _searched(
+    resolved: _Resolved, answer: Callable[[_Resolved, ShouldStop], Answered], should_stop: ShouldStop
+) -> tuple[StoredPlan, TimedSearch]:
+    body, hardware = answer(resolved, should_stop)
+    return _stored(resolved, body, hardware), body.search
+
+
+def _computed(work: Callable[[], tuple[StoredPlan, TimedSearch]]) -> tuple[StoredPlan, TimedSearch]:
     """Return what the work returns, every number of it finite; raises InvalidQuestion where one would not be."""
     try:
         with np.errstate(over="raise", divide="raise", invalid="raise"):

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from planners.errors import NotYetAvailable
-from planners.quantization import QuantizationEstimate, quantization_estimate
+from planners.errors import InvalidQuestion
+from planners.quantization import ORIGINAL_DTYPES, QuantizationEstimate, quantization_estimate
+from service.allowed_paths import allowed_path
+from service.checkpoint_comparison import checkpoint_report
+from service.checkpoints import Checkpoint, read_checkpoint
+from service.errors import InvalidCheckpoint
 from service.jobs import JobService
 from service.models import ModelResolver, ResolvedModel
 from service.persistence.records import Job
 from service.requests.jobs import CheckpointPath, QuantizeRequest
+from service.settings import Settings
 
 # Random weights are drawn in it: what checkpoints are published in.
 RANDOM_WEIGHTS_DTYPE = "bf16"
+# By the names that safetensors files use.
+DTYPES: Mapping[str, str] = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +37,31 @@ class Quantization:
 class QuantizationService:
     """Sizes and queues quantizations."""
 
-    def __init__(self, models: ModelResolver, jobs: JobService) -> None:
+    def __init__(self, models: ModelResolver, jobs: JobService, settings: Settings) -> None:
         self._models = models
         self._jobs = jobs
+        self._settings = settings
 
     def estimated(self, request: QuantizeRequest) -> tuple[ResolvedModel, QuantizationEstimate]:
-        """Return the model and its bytes before and after; call it off the event loop."""
-        _refuse_what_is_not_there_yet(request)
+        """Return the model and its bytes before and after; call it off the event loop.
+
+        A checkpoint's headers are read and an output's place is looked at, so that
+        what cannot work is refused before it is queued: raises what
+        `ModelResolver.resolve` raises, PathNotAllowed, InvalidCheckpoint at
+        "/weights/path" and InvalidQuestion at "/output".
+        """
         model = self._models.resolve(request.model)
+        dtype = RANDOM_WEIGHTS_DTYPE
+        if isinstance(request.weights, CheckpointPath):
+            dtype = _commonest_dtype(self._checkpoint(request.weights, model))
+        if request.output is not None:
+            self._output(request.output)
         estimate = quantization_estimate(
             model.spec,
             request.scheme,
             double_quantization=request.double_quantization,
             block_size=request.block_size,
-            original_dtype=RANDOM_WEIGHTS_DTYPE,
+            original_dtype=dtype,
         )
         return model, estimate
 
@@ -52,6 +72,7 @@ class QuantizationService:
         estimate: QuantizationEstimate,
         *,
         estimate_json: Mapping[str, Any],
+        key_id: str | None = None,
         route: str,
         idempotency_key: str | None = None,
     ) -> Quantization:
@@ -61,20 +82,58 @@ class QuantizationService:
             "scheme": request.scheme,
             "double_quantization": request.double_quantization,
             "block_size": request.block_size,
-            "weights": "random",
+            "weights": self._weights(request),
             "seed": request.seed,
-            "output": None,
+            "output": None if request.output is None else str(self._output(request.output)),
         }
         job = await self._jobs.submit(
-            "quantize", job_request, estimate=estimate_json, idempotency_key=idempotency_key, route=route
+            "quantize",
+            job_request,
+            estimate=estimate_json,
+            key_id=key_id,
+            idempotency_key=idempotency_key,
+            route=route,
         )
         return Quantization(estimate=estimate, job=job)
 
+    def _weights(self, request: QuantizeRequest) -> str | dict[str, str]:
+        if not isinstance(request.weights, CheckpointPath):
+            return request.weights
+        return {"path": str(self._checkpoint_folder(request.weights))}
 
-def _refuse_what_is_not_there_yet(request: QuantizeRequest) -> None:
-    if isinstance(request.weights, CheckpointPath):
-        raise NotYetAvailable(
-            'Quantizing a real checkpoint is not there yet; "random" weights are.', pointer="/weights/path"
+    def _checkpoint_folder(self, weights: CheckpointPath) -> Path:
+        return allowed_path(weights.path, self._settings.model_roots, pointer="/weights/path")
+
+    def _checkpoint(self, weights: CheckpointPath, model: ResolvedModel) -> Checkpoint:
+        folder = self._checkpoint_folder(weights)
+        checkpoint = read_checkpoint(folder, self._settings.model_roots, pointer="/weights/path")
+        if checkpoint is None:
+            raise InvalidCheckpoint("The folder holds no safetensors checkpoint.", pointer="/weights/path")
+        report = checkpoint_report(checkpoint, model.spec, model.config)
+        if report.missing.count or report.other_shapes.count or report.absent_files.count:
+            raise InvalidCheckpoint(
+                f"The checkpoint is not of this model. {' '.join(report.disagreements)}", pointer="/weights/path"
+            )
+        return checkpoint
+
+    def _output(self, output: str) -> Path:
+        folder = allowed_path(output, self._settings.output_roots, pointer="/output", kind="output")
+        if folder.exists():
+            raise InvalidQuestion("The output exists already; name a folder that does not.", pointer="/output")
+        if not folder.parent.is_dir():
+            raise InvalidQuestion("The folder that the output is to stand in does not exist.", pointer="/output")
+        return folder
+
+
+def _commonest_dtype(checkpoint: Checkpoint) -> str:
+    """Return the dtype of most of a checkpoint's bytes; raises InvalidCheckpoint where that is none to quantize."""
+    counts: Counter[str] = Counter()
+    for tensor in checkpoint.tensors.values():
+        counts[tensor.dtype] += tensor.stored_bytes
+    (commonest, _), *_ = counts.most_common(1)
+    if commonest not in DTYPES:
+        raise InvalidCheckpoint(
+            f"The checkpoint is stored as {commonest}; weights to quantize are {', '.join(ORIGINAL_DTYPES)}.",
+            pointer="/weights/path",
         )
-    if request.output is not None:
-        raise NotYetAvailable("Writing a quantized checkpoint is not there yet.", pointer="/output")
+    return DTYPES[commonest]

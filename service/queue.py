@@ -37,6 +37,10 @@ RECONNECT_SECONDS = 1.0
 POOL_TIMEOUT_SECONDS = 5.0
 CRASH_RETRY_SECONDS = 1
 """Between attempts of a job whose child crashed; grows with the attempts."""
+RETENTION_CRON = "17 * * * *"
+"""Hourly, and not at the hour, when everyone else's tasks run. The engine keeps two workers from doing it twice."""
+RETENTION_TASK_NAME = "delete_expired"
+RETENTION_QUEUE = "cpu"
 
 log = structlog.get_logger(__name__)
 
@@ -157,10 +161,13 @@ class QueueConnector(procrastinate.PsycopgConnector):
             await asyncio.sleep(RECONNECT_SECONDS)
 
 
-def build_queue(database_url: str, run_job: RunJob, *, concurrency: int) -> tuple[procrastinate.App, FencedJobManager]:
+def build_queue(
+    database_url: str, run_job: RunJob, *, concurrency: int, delete_expired: Callable[[], Awaitable[None]] | None = None
+) -> tuple[procrastinate.App, FencedJobManager]:
     """Return the engine, and what manages its rows, on the database at `database_url`.
 
-    Each job is run by `run_job(job_id)`, `concurrency` of them at once. Nothing is opened.
+    Each job is run by `run_job(job_id)`, `concurrency` of them at once; once an hour one worker of all runs
+    `delete_expired`, where it is given. Nothing is opened.
     """
     connector = QueueConnector(
         conninfo=libpq_url(database_url),
@@ -178,6 +185,13 @@ def build_queue(database_url: str, run_job: RunJob, *, concurrency: int) -> tupl
     @queue.task(name=TASK_NAME, retry=_Retry())
     async def run(job_id: str) -> None:
         await run_job(job_id)
+
+    if delete_expired is not None:
+
+        @queue.periodic(cron=RETENTION_CRON)
+        @queue.task(name=RETENTION_TASK_NAME, queue=RETENTION_QUEUE, queueing_lock=RETENTION_TASK_NAME)
+        async def retain(timestamp: int) -> None:  # noqa: ARG001 - what the engine passes
+            await delete_expired()
 
     return queue, manager
 
@@ -212,8 +226,9 @@ async def hand_back_stalled_jobs(manager: FencedJobManager, *, stalled_after_sec
     Every worker may do this at once: a job is handed back by one of them. A
     job that was begun as often as it may be fails when it is next fetched.
     """
-    stalled = await manager.get_stalled_jobs(task_name=TASK_NAME, seconds_since_heartbeat=stalled_after_seconds)
-    return [str(job.task_kwargs["job_id"]) for job in stalled if await manager.take_back(job)]
+    stalled = await manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after_seconds)
+    taken = [job for job in stalled if await manager.take_back(job)]
+    return [str(job.task_kwargs["job_id"]) for job in taken if job.task_name == TASK_NAME]
 
 
 def _cause(error: BaseException) -> str:

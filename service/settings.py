@@ -6,6 +6,7 @@ and checked when the service starts: a value that makes no sense stops it there.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from service.persistence.addresses import sqlalchemy_url
 
 PREFIX = "PLIMSOLL_"
+
+# A process remembers an answer for a day, and notes the next asking then; one day more for clocks.
+SHORTEST_PLAN_DAYS = 3
 
 
 def _split(separator: str) -> BeforeValidator:
@@ -102,6 +106,9 @@ class Settings(BaseSettings):
         "Unset: `enforce` everywhere.",
     )
     max_body_bytes: int = Field(default=2 * 2**20, ge=1024, description="The largest request body that is read.")
+    body_timeout_seconds: float = Field(
+        default=20.0, gt=0, description="How long a request's head, and then its body, may take to arrive."
+    )
     request_timeout_seconds: float = Field(
         default=30.0, gt=0, description="How long a request may take before it is answered with an error."
     )
@@ -123,6 +130,36 @@ class Settings(BaseSettings):
     queue_limit: int = Field(
         default=1000, ge=0, description="How many jobs may wait; further ones are refused until there is room."
     )
+    allow_anonymous: bool = Field(
+        default=False,
+        description="Whether anyone is answered without an API key where the API listens beyond this machine. "
+        "On a loopback address anyone is, whatever stands here.",
+    )
+    key_requests_per_second: float = Field(
+        default=50.0,
+        ge=0,
+        description="How many requests a second one API key (without one, one address beyond this machine) may send to "
+        "each API process, twice as many at once; 0 sets no limit.",
+    )
+    key_job_limit: int = Field(default=100, ge=0, description="How many unfinished jobs one API key may have.")
+    tls_certificate_file: Path | None = Field(
+        default=None, description="The certificate chain (PEM) that the API serves HTTPS with. Unset: HTTP."
+    )
+    tls_key_file: Path | None = Field(default=None, description="The private key (PEM) of that certificate.")
+    tls_client_ca_file: Path | None = Field(
+        default=None,
+        description="The authority (PEM) that must have signed the certificate of every client that connects; "
+        "`/admission/validate` then asks for no API key.",
+    )
+    keep_plans_days: int = Field(
+        default=365, ge=0, description="How long plans are kept that nobody asks for: 3 days or more; 0 keeps them all."
+    )
+    keep_jobs_days: int = Field(
+        default=90, ge=0, description="How long finished jobs and their results are kept; 0 keeps them all."
+    )
+    keep_events_days: int = Field(
+        default=7, ge=0, description="How long the events of finished jobs are kept; 0 keeps them with their jobs."
+    )
     worker_queues: Names = Field(
         default=("cpu",),
         min_length=1,
@@ -132,6 +169,35 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least important messages that are logged."
     )
+
+    @property
+    def is_on_loopback(self) -> bool:
+        """Return whether the API can be reached from this machine alone."""
+        return is_loopback(self.host)
+
+    @property
+    def needs_keys(self) -> bool:
+        """Return whether a request without an API key is refused."""
+        return not (self.is_on_loopback or self.allow_anonymous)
+
+    @model_validator(mode="after")
+    def _check_retention(self) -> Self:
+        """Refuse to delete plans that a process may still remember."""
+        if 0 < self.keep_plans_days < SHORTEST_PLAN_DAYS:
+            raise ValueError(
+                f"Processes remember plans for a day. Set {PREFIX}KEEP_PLANS_DAYS to {SHORTEST_PLAN_DAYS} or more, "
+                "or to 0 to keep them all."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        """Refuse half of a certificate, and clients' certificates where there is no TLS to show them in."""
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError(f"{PREFIX}TLS_CERTIFICATE_FILE and {PREFIX}TLS_KEY_FILE are set together or not at all.")
+        if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
+            raise ValueError(f"{PREFIX}TLS_CLIENT_CA_FILE needs {PREFIX}TLS_CERTIFICATE_FILE.")
+        return self
 
     @model_validator(mode="after")
     def _check_heartbeat(self) -> Self:
@@ -143,6 +209,14 @@ class Settings(BaseSettings):
                 f"{2 * self.heartbeat_seconds:g}."
             )
         return self
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, by address or as `localhost`, is this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def settings_reference() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -102,6 +104,8 @@ class Supervisor:
             if not self._wait_until_ready():
                 return 0 if self._stop_signal else 1
             self._say(banner(self._base_url(), self.worker_count))
+            if self.settings.needs_keys:
+                self._say("Every request needs an API key here; `plimsoll keys create` makes one.")
             while self._stop_signal is None:
                 self._restart_postgres()
                 self._restart_the_dead()
@@ -137,7 +141,8 @@ class Supervisor:
 
     def _base_url(self) -> str:
         host = "127.0.0.1" if self.settings.host in ("0.0.0.0", "::") else self.settings.host  # noqa: S104
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
+        scheme = "http" if self.settings.tls_certificate_file is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
 
     def _wait_until_ready(self) -> bool:
         """Return True once the API answers; False if it died or was told to stop first."""
@@ -155,8 +160,16 @@ class Supervisor:
         return False
 
     def _answers(self) -> bool:
+        if self.settings.tls_client_ca_file is not None:
+            # We have no certificate to show; that the port is open is all that can be seen.
+            host = urlsplit(self._base_url()).hostname
+            with socket.socket(socket.AF_INET6 if ":" in str(host) else socket.AF_INET) as probe:
+                probe.settimeout(2.0)
+                return probe.connect_ex((str(host), self.settings.port)) == 0
         try:
-            return httpx.get(f"{self._base_url()}/readyz", timeout=2.0, trust_env=False).status_code == httpx.codes.OK
+            # Whether our own child is up: its certificate is made for another name than this one.
+            url = f"{self._base_url()}/readyz"
+            return httpx.get(url, timeout=2.0, trust_env=False, verify=False).status_code == httpx.codes.OK  # noqa: S501
         except httpx.TransportError:
             return False
 

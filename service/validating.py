@@ -25,7 +25,13 @@ class ValidationService:
         self._jobs = jobs
 
     async def queue(
-        self, plan_id: str, level: ValidationLevel, *, route: str, idempotency_key: str | None = None
+        self,
+        plan_id: str,
+        level: ValidationLevel,
+        *,
+        key_id: str | None = None,
+        route: str,
+        idempotency_key: str | None = None,
     ) -> Job:
         """Queue the proof of a plan and return its job.
 
@@ -37,7 +43,7 @@ class ValidationService:
         if level == "trace":
             _refuse_what_no_worker_traces(plan, request)
         return await self._jobs.submit(
-            "validate", request, plan_id=plan_id, idempotency_key=idempotency_key, route=route
+            "validate", request, plan_id=plan_id, key_id=key_id, idempotency_key=idempotency_key, route=route
         )
 
 

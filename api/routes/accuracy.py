@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 
 from api import examples
+from api.auth.middleware import Asking
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
@@ -35,9 +36,13 @@ class Accuracy:
     responses=problem_responses(400, 404, 413, 415, 422, 500, 503),
 )
 async def report_measurement(
-    services: Running, request: Annotated[MeasurementRequest, Body(openapi_examples=examples.MEASUREMENT)]
+    services: Running,
+    caller: Asking,
+    request: Annotated[MeasurementRequest, Body(openapi_examples=examples.MEASUREMENT)],
 ) -> MeasurementReport:
     """With a `plan_id`, each quantity is set beside the plan's."""
+    if request.plan_id is not None:
+        await services.plan_readers.check(caller, request.plan_id)
     return await services.measuring.report(request)
 
 

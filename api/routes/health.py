@@ -14,6 +14,9 @@ from api.services import Running
 from api.strict_json import StrictRoute
 from planners.version import planner_version
 from service.errors import DatabaseUnavailable
+from service.records_kept import Records
+
+WithoutKey = Literal["refused", "loopback", "allowed"]
 
 router = APIRouter(tags=["health"], route_class=StrictRoute)
 
@@ -24,6 +27,8 @@ class Health:
 
     status: Literal["ok"]
     planner_version: str
+    without_key: WithoutKey
+    """Who needs no key: nobody; this machine, where alone it listens; or anyone at all, as it was set to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +41,11 @@ class Readiness:
 
 
 @router.get("/healthz", summary="Liveness", response_model=Health, responses=problem_responses(400, 422, 500))
-async def healthz() -> Health:
+async def healthz(services: Running) -> Health:
     """Looks at nothing but the process itself."""
-    return Health(status="ok", planner_version=planner_version())
+    settings = services.settings
+    without_key: WithoutKey = "refused" if settings.needs_keys else "loopback" if settings.is_on_loopback else "allowed"
+    return Health(status="ok", planner_version=planner_version(), without_key=without_key)
 
 
 @router.get(
@@ -65,9 +72,9 @@ async def readyz(services: Running) -> Readiness:
     },
 )
 async def metrics(services: Running) -> Response:
-    """Requests by route and status, plans, jobs by state, and the process itself."""
+    """Requests by route and status, searches, plans, jobs, prediction errors, and the process itself."""
     try:
-        jobs = await services.database.jobs.counts()
+        records: Records | None = await services.records.read()
     except DatabaseUnavailable:
-        jobs = None
-    return Response(services.metrics.exposition(jobs), media_type=CONTENT_TYPE_LATEST)
+        records = None
+    return Response(services.metrics.exposition(records), media_type=CONTENT_TYPE_LATEST)

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from starlette.responses import PlainTextResponse
 
 from api import examples
+from api.auth.middleware import Asking
 from api.bodies import JOB, JobBody, JobPage, QuantizeBody, job_body
 from api.idempotency import IdempotencyKey
 from api.negotiation import WantsText
@@ -42,6 +43,7 @@ MOST_EVENTS = 2**63 - 1
 )
 async def quantize(
     services: Running,
+    caller: Asking,
     request: Annotated[QuantizeRequest, Body(openapi_examples=examples.QUANTIZE)],
     idempotency_key: IdempotencyKey = None,
 ) -> QuantizeBody:
@@ -52,6 +54,7 @@ async def quantize(
         model,
         estimate,
         estimate_json=ESTIMATE.dump_python(estimate, mode="json"),
+        key_id=caller.key_id,
         route="POST /quantize",
         idempotency_key=idempotency_key,
     )
@@ -66,6 +69,7 @@ async def quantize(
 )
 async def list_jobs(
     services: Running,
+    caller: Asking,
     text: WantsText,
     kind: JobKind | None = None,
     state: JobState | None = None,
@@ -74,7 +78,9 @@ async def list_jobs(
     cursor: Cursor = None,
 ) -> JobPage | PlainTextResponse:
     """Filter by any of kind, state and plan."""
-    page = await services.jobs.page(kind=kind, state=state, plan_id=plan_id, limit=limit, cursor=cursor)
+    page = await services.jobs.page(
+        kind=kind, state=state, plan_id=plan_id, key_id=caller.sees_only, limit=limit, cursor=cursor
+    )
     if text:
         return PlainTextResponse(jobs_text(page))
     return JobPage(items=tuple(job_body(job) for job in page.items), next_cursor=page.next_cursor)
@@ -86,9 +92,9 @@ async def list_jobs(
     response_model=JobBody,
     responses={**problem_responses(400, 404, 422, 500, 503), 200: {"content": TEXT}},
 )
-async def get_job(services: Running, text: WantsText, job_id: JobId) -> JobBody | PlainTextResponse:
+async def get_job(services: Running, caller: Asking, text: WantsText, job_id: JobId) -> JobBody | PlainTextResponse:
     """The result stands under `result` once the state is `succeeded`, the reason under `error` once it is `failed`."""
-    job = job_body(await services.jobs.get(job_id))
+    job = job_body(await services.jobs.get(job_id, key_id=caller.sees_only))
     return PlainTextResponse(job_text(_as_json(job))) if text else job
 
 
@@ -98,14 +104,14 @@ async def get_job(services: Running, text: WantsText, job_id: JobId) -> JobBody 
     response_model=JobBody,
     responses=problem_responses(400, 404, 422, 500, 503),
 )
-async def cancel_job(services: Running, job_id: JobId) -> JobBody:
+async def cancel_job(services: Running, caller: Asking, job_id: JobId) -> JobBody:
     """A waiting job is cancelled at once, a running one within seconds; a finished one stays as it is."""
-    return job_body(await services.jobs.cancel(job_id))
+    return job_body(await services.jobs.cancel(job_id, key_id=caller.sees_only))
 
 
-async def _existing(services: Running, job_id: JobId) -> Job:
+async def _existing(services: Running, caller: Asking, job_id: JobId) -> Job:
     # Before the stream begins: after that there is no status left to answer with.
-    return await services.jobs.get(job_id)
+    return await services.jobs.get(job_id, key_id=caller.sees_only)
 
 
 @router.get(

@@ -1,60 +1,78 @@
-"""`/` and `/ui`: one small page that says where everything is."""
+"""The web pages, and the files that they load.
+
+The pages hold no data: their scripts ask the public API for it. Of them the contract (`openapi.yaml`), which is for
+programs, names only the first. A page ignores its query: the scripts read it there, and fill the form from it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from html import escape
+import asyncio
+from http import HTTPStatus
 
-from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from fastapi import APIRouter, Header
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
 
+from api.pages.assets import PREFIX, assets, gzipped
+from api.pages.rendering import page
 from api.problems import problem_responses
-from api.strict_json import StrictRoute
-from planners import PLANNER_VERSION
 
-router = APIRouter(tags=["pages"], route_class=StrictRoute, default_response_class=HTMLResponse)
+router = APIRouter(tags=["pages"])
 
-# No script and nothing from elsewhere: the page must work in a closed network.
-CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+# Nothing inline and nothing from elsewhere: what a model is called can never become a script here.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PAGE_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "cache-control": "no-cache",
+}
+FOR_GOOD = "public, max-age=31536000, immutable"
+# During an upgrade a page of one version may ask a replica of another: it gets that one's file, and keeps it not.
+FOR_NOW = "no-store"
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Plimsoll</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
-td {{ padding: .1rem 1rem .1rem 0; vertical-align: top }}
-</style>
-<h1>Plimsoll {version}</h1>
-<p>Plans LLM training jobs, sizes inference KV caches, and proves its plans. This is the service's API; there are no
-interactive pages yet.</p>
-<p><a href="/docs">Documentation to try out</a> · <a href="/openapi.json">OpenAPI</a> · <a href="/readyz">readiness</a>
-· <a href="/metrics">metrics</a></p>
-<table>
-{rows}
-</table>
-</html>
-"""
+SECTIONS = frozenset({"train", "serve", "plans", "jobs", "compare", "accuracy"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteLine:
-    """A route as the page lists it."""
-
-    method: str
-    path: str
-    summary: str
+@router.get("/", summary="The web page", response_class=HTMLResponse, responses=problem_responses(400, 500))
+@router.get("/ui", summary="The web page", response_class=HTMLResponse, responses=problem_responses(400, 500))
+async def train_page() -> HTMLResponse:
+    """Return the page that plans a training job."""
+    return await _page("train")
 
 
-@router.get("/", summary="Where everything is", responses=problem_responses(400, 422, 500))
-@router.get("/ui", summary="Where everything is", responses=problem_responses(400, 422, 500))
-async def page(request: Request) -> HTMLResponse:
-    """A page that lists the routes."""
-    lines: tuple[RouteLine, ...] = request.app.state.route_lines
-    rows = "\n".join(
-        f"<tr><td><code>{line.method} {escape(line.path)}</code><td>{escape(line.summary)}" for line in lines
-    )
-    content = _PAGE.format(version=escape(PLANNER_VERSION), rows=rows)
-    return HTMLResponse(content, headers={"content-security-policy": CONTENT_SECURITY_POLICY})
+@router.get("/ui/{section}", include_in_schema=False, response_class=HTMLResponse)
+async def section_page(section: str) -> HTMLResponse:
+    """Return one of the other pages."""
+    if section not in SECTIONS:
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"There is no page {section!r}.")
+    return await _page(section)
+
+
+@router.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+async def docs_page() -> HTMLResponse:
+    """Return the API's reference, to try out."""
+    return await _page("docs")
+
+
+@router.get(PREFIX + "/{digest}/{name}", include_in_schema=False)
+async def asset(digest: str, name: str, accept_encoding: str = Header(default="")) -> Response:
+    """Return a file that a page loads."""
+    known = await asyncio.to_thread(assets)
+    found = known.by_name.get(name)
+    if found is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"There is no file {name!r}.")
+    headers = {
+        "cache-control": FOR_GOOD if digest == known.digest else FOR_NOW,
+        "vary": "accept-encoding",
+    }
+    if "gzip" not in accept_encoding:
+        return Response(found.content, media_type=found.media_type, headers=headers)
+    compressed = await asyncio.to_thread(gzipped, name)
+    return Response(compressed, media_type=found.media_type, headers={**headers, "content-encoding": "gzip"})
+
+
+async def _page(name: str) -> HTMLResponse:
+    # Off the loop: the first one reads the templates and the files.
+    return HTMLResponse(await asyncio.to_thread(page, name), headers=PAGE_HEADERS)

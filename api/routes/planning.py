@@ -10,6 +10,7 @@ from fastapi import APIRouter, Body, Query
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from api import examples
+from api.auth.middleware import Asking
 from api.bodies import JOB, job_body
 from api.idempotency import IdempotencyKey
 from api.negotiation import WantsText
@@ -44,6 +45,7 @@ _PROBLEMS = problem_responses(400, 403, 413, 415, 422, 500, 501, 502, 503, 504)
 )
 async def plan_train(
     services: Running,
+    caller: Asking,
     text: WantsText,
     request: Annotated[TrainRequest, Body(openapi_examples=examples.PLAN_TRAIN)],
     strict: Strict = False,
@@ -56,12 +58,19 @@ async def plan_train(
     """
     level = request.validation
     refuse_level(level, pointer="/validate")
+    if level != "none":
+        caller.check("validate")
     answer = await services.planning.plan_train(request)
+    await services.plan_readers.note(caller, answer.plan_id)
     job: Job | NotYetAvailable | None = None
     if level != "none":
         try:
             job = await services.validation.queue(
-                answer.plan_id, level, route="POST /plan/train", idempotency_key=idempotency_key
+                answer.plan_id,
+                level,
+                key_id=caller.key_id,
+                route="POST /plan/train",
+                idempotency_key=idempotency_key,
             )
         except NotYetAvailable as refusal:
             # It was the search that chose what cannot be proved, and the plan is worth having without a proof.
@@ -81,12 +90,14 @@ async def plan_train(
 )
 async def plan_infer(
     services: Running,
+    caller: Asking,
     text: WantsText,
     request: Annotated[InferRequest, Body(openapi_examples=examples.PLAN_INFER)],
     strict: Strict = False,
 ) -> Response:
     """Say how many tokens the cache holds, how many requests at once, and how fast they are answered."""
     answer = await services.planning.plan_infer(request)
+    await services.plan_readers.note(caller, answer.plan_id)
     return planned_response(services, answer, text=text, strict=strict)
 
 
@@ -99,7 +110,7 @@ def planned_response(
     validation: Job | NotYetAvailable | None = None,
 ) -> Response:
     """Return a stored plan's body, byte for byte, or its table."""
-    services.metrics.count_plan(answer.kind, fits=answer.fits)
+    services.metrics.count_plan(answer.kind, answer.verdict)
     status = HTTPStatus.CONFLICT if strict and not answer.fits else HTTPStatus.OK
     if text:
         table = plan_text(json.loads(answer.body))

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from api import examples
+from api.auth.middleware import Asking
 from api.bodies import JobBody, PlanPage, job_body, plan_line
 from api.idempotency import IdempotencyKey
 from api.negotiation import WantsText
@@ -38,6 +39,7 @@ Filter = Annotated[str | None, Query(max_length=200)]
 )
 async def list_plans(
     services: Running,
+    caller: Asking,
     text: WantsText,
     kind: PlanKind | None = None,
     model: Filter = None,
@@ -49,7 +51,14 @@ async def list_plans(
 ) -> PlanPage | PlainTextResponse:
     """Filter by any of kind, model, GPU (each by id or alias), `fits` and `verdict`."""
     page = await services.planning.page(
-        kind=kind, model=model, gpu=gpu, fits=fits, verdict=verdict, limit=limit, cursor=cursor
+        kind=kind,
+        model=model,
+        gpu=gpu,
+        fits=fits,
+        verdict=verdict,
+        reader=caller.sees_only,
+        limit=limit,
+        cursor=cursor,
     )
     if text:
         return PlainTextResponse(plans_text(page))
@@ -62,8 +71,9 @@ async def list_plans(
     response_model=TrainPlanBody | InferPlanBody,
     responses={**problem_responses(400, 404, 422, 500, 503), 200: {"content": TEXT}},
 )
-async def get_plan(services: Running, text: WantsText, plan_id: PlanId) -> Response:
+async def get_plan(services: Running, caller: Asking, text: WantsText, plan_id: PlanId) -> Response:
     """The body is the one that was answered first, byte for byte."""
+    await services.plan_readers.check(caller, plan_id)
     return planned_response(services, await services.planning.plan(plan_id), text=text)
 
 
@@ -79,8 +89,11 @@ async def get_plan(services: Running, text: WantsText, plan_id: PlanId) -> Respo
         },
     },
 )
-async def get_artifact(services: Running, plan_id: PlanId, name: Annotated[str, Path(max_length=100)]) -> Response:
+async def get_artifact(
+    services: Running, caller: Asking, plan_id: PlanId, name: Annotated[str, Path(max_length=100)]
+) -> Response:
     """The names are those under the plan's `artifacts`."""
+    await services.plan_readers.check(caller, plan_id)
     answer = await services.planning.plan(plan_id)
     artifacts: dict[str, Any] = json.loads(answer.body)["artifacts"]
     if name not in artifacts:
@@ -99,12 +112,18 @@ async def get_artifact(services: Running, plan_id: PlanId, name: Annotated[str, 
 )
 async def validate_plan(
     services: Running,
+    caller: Asking,
     plan_id: PlanId,
     request: Annotated[ValidateRequest, Body(openapi_examples=examples.VALIDATE)],
     idempotency_key: IdempotencyKey = None,
 ) -> JobBody:
     """`count` compares the weights, `trace` runs one rank's step on fake tensors, `device` runs it for real."""
+    await services.plan_readers.check(caller, plan_id)
     job = await services.validation.queue(
-        plan_id, request.level, route="POST /plans/{plan_id}/validate", idempotency_key=idempotency_key
+        plan_id,
+        request.level,
+        key_id=caller.key_id,
+        route="POST /plans/{plan_id}/validate",
+        idempotency_key=idempotency_key,
     )
     return job_body(job)

@@ -8,7 +8,10 @@ from enum import StrEnum
 
 
 class Part(StrEnum):
-    """Where in the model a weight stands."""
+    """Where in the model a weight stands.
+
+    `vision` is everything that brings images, and sound where a model hears, to the text's width.
+    """
 
     EMBEDDING = "embedding"
     ATTENTION = "attention"

@@ -57,6 +57,17 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         windows=Windows.ALL,
         window_default=4096,
     ),
+    # Its queries are scaled by position, which changes no weight and no product.
+    "ministral3": DenseFamily(
+        qkv_bias=NEVER,
+        output_bias=NEVER,
+        feed_forward_bias=NEVER,
+        key_value_heads_default=8,
+        head_dim_default=128,
+        windows=Windows.ALL,
+    ),
+    # The first Yi models' own code was Llama's; their type was renamed later.
+    "Yi": DenseFamily(),
     "qwen2": DenseFamily(
         qkv_bias=ALWAYS,
         output_bias=NEVER,

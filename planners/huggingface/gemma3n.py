@@ -54,33 +54,18 @@ class _Kind:
     intermediate_size: int
 
 
-def gemma3n_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
-    """Return the description of a Gemma 3n text model. Source: `transformers` 5.23, modeling_gemma3n."""
-    attention = read_attention(
-        config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=DEFAULT_KEY_VALUE_HEADS
-    )
-    hidden_size, bias = attention.hidden_size, config.flag("attention_bias", default=False)
-    kinds = _kinds(config)
-    per_layer = PerLayerInput(
-        hidden_size=hidden_size,
-        width=config.size("hidden_size_per_layer_input", default=256),
-        layers=len(kinds),
-        vocabulary_size=config.size("vocab_size_per_layer_input", default=262_144),
-    )
-    updates = AlternatingUpdates(
-        hidden_size=hidden_size,
-        streams=config.size("altup_num_inputs", default=4),
-        residual_rank=config.size("laurel_rank", default=64),
-    )
-    # Sparse activations are zeros within the same matrices.
-    config.ignore(
-        "activation_sparsity_pattern", "altup_active_idx", "altup_coef_clip", "altup_correct_scale",
-        "altup_lr_multiplier", "final_logit_softcapping", "hidden_activation", "query_pre_attn_scalar",
-        "rope_local_base_freq",
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What all layers of a model share."""
 
-    def layer(indices: tuple[int, ...], kind: _Kind) -> Block:
-        size = attention.with_window(kind.window)
+    attention: GroupedAttention
+    bias: bool
+    per_layer: PerLayerInput
+    updates: AlternatingUpdates
+
+    def block(self, indices: tuple[int, ...], kind: _Kind) -> Block:
+        """Return the layers of one kind, within their streams and with their own inputs."""
+        size, hidden_size = self.attention.with_window(kind.window), self.attention.hidden_size
         block = decoder_layer(
             layers=indices,
             hidden_size=hidden_size,
@@ -89,15 +74,44 @@ def gemma3n_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
             kv=None if kind.is_borrowing else size.kv_state(),
             norms=NormPlacement.SANDWICH,
             weights=(
-                *_attention_weights(size, is_borrowing=kind.is_borrowing, bias=bias),
+                *_attention_weights(size, is_borrowing=kind.is_borrowing, bias=self.bias),
                 *gated_weights(f"{PREFIX}.mlp", hidden_size, kind.intermediate_size),
                 *(weight for norm in NORM_NAMES for weight in norm_weights(f"{PREFIX}.{norm}", hidden_size)),
-                *alternating_update_weights(PREFIX, updates),
-                *per_layer_weights(PREFIX, per_layer),
+                *alternating_update_weights(PREFIX, self.updates),
+                *per_layer_weights(PREFIX, self.per_layer),
             ),
         )
-        return with_alternating_updates(block, updates, per_layer)
+        return with_alternating_updates(block, self.updates, self.per_layer)
 
+
+def gemma3n_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+    """Return the description of a Gemma 3n text model. Source: `transformers` 5.23, modeling_gemma3n."""
+    attention = read_attention(
+        config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=DEFAULT_KEY_VALUE_HEADS
+    )
+    hidden_size, kinds = attention.hidden_size, _kinds(config)
+    family = _Layer(
+        attention=attention,
+        bias=config.flag("attention_bias", default=False),
+        per_layer=PerLayerInput(
+            hidden_size=hidden_size,
+            width=config.size("hidden_size_per_layer_input", default=256),
+            layers=len(kinds),
+            vocabulary_size=config.size("vocab_size_per_layer_input", default=262_144),
+        ),
+        updates=AlternatingUpdates(
+            hidden_size=hidden_size,
+            streams=config.size("altup_num_inputs", default=4),
+            residual_rank=config.size("laurel_rank", default=64),
+        ),
+    )
+    per_layer, updates = family.per_layer, family.updates
+    # Sparse activations are zeros within the same matrices.
+    config.ignore(
+        "activation_sparsity_pattern", "altup_active_idx", "altup_coef_clip", "altup_correct_scale",
+        "altup_lr_multiplier", "final_logit_softcapping", "hidden_activation", "query_pre_attn_scalar",
+        "rope_local_base_freq",
+    )  # fmt: skip
     spec = decoder_model(
         config,
         name=name,
@@ -108,7 +122,7 @@ def gemma3n_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
             heads=attention.heads,
             key_value_heads=attention.key_value_heads,
         ),
-        layers=blocks_by_kind(kinds, layer),
+        layers=blocks_by_kind(kinds, family.block),
         tied=config.flag("tie_word_embeddings", default=True),
         other_embeddings=(
             *per_layer_embedding_weights(per_layer),

@@ -37,11 +37,11 @@ def llama4_tower(config: ConfigReader) -> tuple[Weight, ...]:
     shapes: list[tuple[str, Shape]] = [
         (f"{prefix}.class_embedding", (width,)),
         (f"{prefix}.positional_embedding_vlm", (positions, width)),
-        (f"{prefix}.patch_embedding.linear.weight", (width, channels * patch * patch)),
+        *linear(f"{prefix}.patch_embedding.linear", width, channels * patch * patch, bias=False),
         *norm(f"{prefix}.layernorm_pre", width),
         *norm(f"{prefix}.layernorm_post", width),
-        (f"{prefix}.vision_adapter.mlp.fc1.weight", (adapter_input, inner)),
-        (f"{prefix}.vision_adapter.mlp.fc2.weight", (adapter_output, adapter_output)),
+        *linear(f"{prefix}.vision_adapter.mlp.fc1", adapter_input, inner, bias=False),
+        *linear(f"{prefix}.vision_adapter.mlp.fc2", adapter_output, adapter_output, bias=False),
     ]
     for layer in range(config.size("num_hidden_layers", default=DEFAULT_LAYERS, most=MOST_LAYERS)):
         shapes.extend(_layer(f"{prefix}.model.layers.{layer}", width, inner))

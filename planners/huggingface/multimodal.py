@@ -1,7 +1,7 @@
-"""Multimodal wrappers: the text model of their `text_config`, and beside it what turns images into tokens.
+"""Multimodal wrappers: the text model of their `text_config`, and beside it what turns images and sound into tokens.
 
-The text model is described and planned as on its own. The vision tower and the
-projector are counted to the last weight; they stand whole with the embedding.
+The text model is described and planned as on its own. The towers and the
+projectors are counted to the last weight; they stand whole with the embedding.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from planners.architecture.model import Block, ModelSpec
 from planners.architecture.weight import Weight
 from planners.huggingface.config import ConfigReader
+from planners.huggingface.gemma3n_towers import gemma3n_projector, gemma3n_tower
 from planners.huggingface.gemma4_vision import gemma4_projector, gemma4_tower
 from planners.huggingface.kimi_vision import kimi_k25_projector, kimi_k25_tower
 from planners.huggingface.llama4_vision import llama4_projector, llama4_tower
@@ -28,8 +29,8 @@ Reader = Callable[[ConfigReader, str, str], ModelSpec]
 Projector = Callable[[ConfigReader, ConfigReader, int], tuple[Weight, ...]]
 
 VISION_NOTE = (
-    "The vision tower and projector are counted and held whole on every rank of the first stage; "
-    "their own computation and their activations are not planned."
+    "The vision tower and projector (and ears, where it has them) are counted and held whole on every rank of the "
+    "first stage; their own computation and their activations are not planned."
 )
 TOKEN_KEYS = (
     "audio_token_id", "boi_token_index", "eoi_token_index", "ignore_index", "image_grid_pinpoints", "image_seq_length",
@@ -189,6 +190,14 @@ def _qwen3(text_type: str, tower: Tower) -> Wrapper:
 WRAPPERS: Mapping[str, Wrapper] = {
     "gemma3": Wrapper(
         text_type="gemma3_text", tower="siglip_vision_model", tied_by_default=True, projector=_gemma3_projector
+    ),
+    "gemma3n": Wrapper(
+        text_type="gemma3n_text",
+        fixed_tower=gemma3n_tower,
+        tied_by_default=True,
+        prefix="",
+        text_module="model.language_model.",
+        projector=gemma3n_projector,
     ),
     "gemma4": Wrapper(
         text_type="gemma4_text",

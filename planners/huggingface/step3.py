@@ -47,19 +47,7 @@ def step3_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     windowed = _windowed_attention(config, full)
     mixture = _mixture(config, full.hidden_size)
     intermediate_size = config.size("intermediate_size", default=11_264)
-    config.must_be("attention_bias", False)
-    config.must_be("mlp_bias", False)
-    config.must_be("use_head_wise_attn_gate", True)
-    config.must_be("use_moe", True)
-    config.must_be("use_moe_router_bias", True)
-    config.must_be("n_shared_experts", 1)
-    config.ignore(
-        "att_impl_type", "hidden_act", "max_seq_len", "moe_every_n_layer", "moe_router_activation",
-        "moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types", "need_fp32_gate", "norm_expert_weight",
-        "output_router_logits", "partial_rotary_factors", "query_pre_attn_scalar", "scoring_func", "swiglu_limits",
-        "swiglu_limits_shared", "use_bidirectional_attention", "use_qk_norm", "use_rope_layers", "yarn_only_types",
-        "zero_centered",
-    )  # fmt: skip
+    _check_form(config)
 
     def layer(indices: tuple[int, ...], kind: _Kind) -> Block:
         size = windowed if kind.is_windowed else full
@@ -105,6 +93,23 @@ def step3_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         tied=config.flag("tie_word_embeddings", default=False),
         assumptions=multi_token_assumptions(config, config.named("num_nextn_predict_layers", "num_mtp_layers")),
     )
+
+
+def _check_form(config: ConfigReader) -> None:
+    """Raise where a config asks for another form of the model than the published ones; mark what changes nothing."""
+    config.must_be("attention_bias", False)
+    config.must_be("mlp_bias", False)
+    config.must_be("use_head_wise_attn_gate", True)
+    config.must_be("use_moe", True)
+    config.must_be("use_moe_router_bias", True)
+    config.must_be("n_shared_experts", 1)
+    config.ignore(
+        "att_impl_type", "hidden_act", "max_seq_len", "moe_every_n_layer", "moe_router_activation",
+        "moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types", "need_fp32_gate", "norm_expert_weight",
+        "output_router_logits", "partial_rotary_factors", "query_pre_attn_scalar", "scoring_func", "swiglu_limits",
+        "swiglu_limits_shared", "use_bidirectional_attention", "use_qk_norm", "use_rope_layers", "yarn_only_types",
+        "zero_centered",
+    )  # fmt: skip
 
 
 def _attention(config: ConfigReader) -> GroupedAttention:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planners.architecture.weight import Weight
 from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
+from planners.huggingface.vision import VISION_COSMETIC, Matrix, Shape, linear, norm, vision_weights
 
 TOWER = "vision_model"
 COSMETIC = (
@@ -59,7 +59,8 @@ def _inner_width(config: ConfigReader, width: int) -> int:
 
 def _layer(prefix: str, width: int, inner: int) -> list[tuple[str, Shape]]:
     return [
-        (f"{prefix}.attn.in_proj_weight", (3 * width, width)),
+        # Queries, keys and values in one tensor; read, they are three linear layers.
+        Matrix(f"{prefix}.attn.in_proj_weight", (3 * width, width)),
         (f"{prefix}.attn.in_proj_bias", (3 * width,)),
         *linear(f"{prefix}.attn.out_proj", width, width),
         *norm(f"{prefix}.ln_1", width),

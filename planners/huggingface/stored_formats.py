@@ -21,6 +21,8 @@ BY_NUMBERS: Mapping[tuple[object, object], str] = {
     ("int", 4): "int4",
     ("float", 4): "nvfp4",
 }
+INT4_EXPERTS = "int4-experts"
+KEPT_BESIDE_EXPERTS = ("self_attn", "shared_experts")
 MXFP4_PACKED = "mxfp4-pack-quantized"
 # AWQ and GPTQ both keep groups of integers.
 GROUPED = ("awq", "gptq")
@@ -57,7 +59,7 @@ def stored_formats(config: Mapping[str, Any], *, pointer: str = "/model/config")
         weights = _weights(stored)
         if weights == "fp8" and part.get("expert_dtype") == "fp4":
             # DeepSeek-V4 holds its experts, nearly all of it, in blocks of 32 with a scale of 8 bits.
-            weights = "mxfp4"
+            weights = "mxfp4-fp8"
         return None if weights is None else StoredFormats(weights=weights, kv_cache=_cache(stored))
     return None
 
@@ -94,7 +96,15 @@ def _of_groups(stored: Mapping[str, Any]) -> str | None:
     if stored.get("format") == MXFP4_PACKED:
         return "mxfp4"
     formats = {BY_NUMBERS.get((one.get("type"), one.get("num_bits"))) for one in weights if isinstance(one, Mapping)}
-    return formats.pop() if len(formats) == 1 else None
+    one_format = formats.pop() if len(formats) == 1 else None
+    return INT4_EXPERTS if one_format == "int4" and _ignores_all_but_experts(stored) else one_format
+
+
+def _ignores_all_but_experts(stored: Mapping[str, Any]) -> bool:
+    """Return whether attention and shared experts are among the modules that stay at 16 bits, as in Kimi-K2.5."""
+    ignored = stored.get("ignore")
+    names = [name for name in ignored if isinstance(name, str)] if isinstance(ignored, list | tuple) else []
+    return all(any(part in name for name in names) for part in KEPT_BESIDE_EXPERTS)
 
 
 def _cache(stored: Mapping[str, Any]) -> str | None:

@@ -38,6 +38,11 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, int]] = {
         "num_key_value_heads": 4,
         "max_position_embeddings": 131_072,
     },
+    "gemma3n_text": {
+        "hidden_size": 2048,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 32_768,
+    },
     "gemma4_text": {
         "vocab_size": 262_144,
         "hidden_size": 2304,
@@ -55,6 +60,14 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, int]] = {
         "num_hidden_layers": 40,
         "num_attention_heads": 32,
         "max_position_embeddings": 131_072,
+    },
+    "ministral3": {
+        "vocab_size": 131_072,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 262_144,
     },
     "mistral": {
         "vocab_size": 32_000,

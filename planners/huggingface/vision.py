@@ -8,6 +8,7 @@ function names; defaults are the config classes' own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from planners.architecture.weight import Part, Weight
 from planners.huggingface.config import MOST_LAYERS, ConfigReader
@@ -21,14 +22,23 @@ VISION_COSMETIC = (
 )  # fmt: skip
 
 
+class Matrix(NamedTuple):
+    """The name and shape of a linear layer's matrix, which quantizers address; other tensors are plain pairs."""
+
+    name: str
+    shape: Shape
+
+
 def vision_weights(shapes: Iterable[tuple[str, Shape]]) -> tuple[Weight, ...]:
     """Return weights that stand whole on every rank."""
-    return tuple(Weight(name=name, shape=shape, part=Part.VISION) for name, shape in shapes)
+    return tuple(
+        Weight(name=entry[0], shape=entry[1], part=Part.VISION, is_linear=isinstance(entry, Matrix)) for entry in shapes
+    )
 
 
 def linear(name: str, outputs: int, inputs: int, *, bias: bool = True) -> tuple[tuple[str, Shape], ...]:
     """Return the name and shape of a matrix and its bias."""
-    matrix = (f"{name}.weight", (outputs, inputs))
+    matrix = Matrix(f"{name}.weight", (outputs, inputs))
     return (matrix, (f"{name}.bias", (outputs,))) if bias else (matrix,)
 
 
@@ -61,7 +71,9 @@ def siglip_tower(config: ConfigReader) -> tuple[Weight, ...]:
                     (f"{head}.probe", (1, 1, width)),
                     (f"{head}.attention.in_proj_weight", (3 * width, width)),
                     (f"{head}.attention.in_proj_bias", (3 * width,)),
-                    *linear(f"{head}.attention.out_proj", width, width),
+                    # torch.nn.MultiheadAttention's own matrix, which quantizers leave alone.
+                    (f"{head}.attention.out_proj.weight", (width, width)),
+                    (f"{head}.attention.out_proj.bias", (width,)),
                     *norm(f"{head}.layernorm", width),
                     *linear(f"{head}.mlp.fc1", inner, width),
                     *linear(f"{head}.mlp.fc2", width, inner),

@@ -74,6 +74,14 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
         ),
         WeightFormat(name="nf4", scheme="nf4", dense_bytes=2, compute_formats=HALF, stack="vllm-bitsandbytes"),
         WeightFormat(name="int4", scheme="int4", dense_bytes=2, compute_formats=HALF, stack="awq"),
+        # Kimi-K2.5's checkpoint: everything but the routed experts stays at 16 bits.
+        WeightFormat(
+            name="int4-experts",
+            scheme="int4",
+            dense_bytes=2,
+            compute_formats=HALF,
+            stack="compressed-tensors-int4-experts",
+        ),
         # Weights alone are 4 bits wide; activations stay at 16.
         WeightFormat(
             name="mxfp4",
@@ -83,6 +91,8 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
             stack="compressed-tensors-mxfp4",
             stack_of_experts="gpt-oss-mxfp4",
         ),
+        # DeepSeek-V4's checkpoints: experts in 4 bits, the other matrices in 8.
+        WeightFormat(name="mxfp4-fp8", scheme="mxfp4", dense_bytes=2, compute_formats=HALF, stack="deepseek-mxfp4-fp8"),
         # Weights and activations in 4 bits where the card can (Blackwell).
         WeightFormat(
             name="nvfp4", scheme="nvfp4", dense_bytes=2, compute_formats=("nvfp4", *HALF), stack="modelopt-nvfp4"

@@ -12,9 +12,11 @@ from service.persistence.addresses import libpq_url, sqlalchemy_url
 from service.persistence.calibrations import CalibrationStore
 from service.persistence.job_changes import JobChanges
 from service.persistence.jobs import JobStore
+from service.persistence.keys import KeyStore
 from service.persistence.measurements import MeasurementStore
 from service.persistence.models_seen import ModelsSeenStore
 from service.persistence.plans import PlanStore
+from service.persistence.retention import ExpiredRows
 from service.persistence.transactions import Transactions
 from service.settings import Settings
 
@@ -30,10 +32,17 @@ class Database:
     and one that the server closed is replaced when it is next taken.
     """
 
-    def __init__(self, url: str, *, pool_size: int | None = None, queue_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int | None = None,
+        queue_limit: int | None = None,
+        key_job_limit: int | None = None,
+    ) -> None:
         """Set up the pool; raises ValueError where `url` does not name a PostgreSQL.
 
-        `pool_size` and `queue_limit` default to those of the settings.
+        `pool_size` and the limits default to those of the settings.
         """
         defaults = Settings.model_fields
         self._engine = create_async_engine(
@@ -45,13 +54,16 @@ class Database:
             connect_args={"connect_timeout": _CONNECT_TIMEOUT_SECONDS},
         )
         limit = defaults["queue_limit"].default if queue_limit is None else queue_limit
+        key_limit = defaults["key_job_limit"].default if key_job_limit is None else key_job_limit
         self._transactions = Transactions(self._engine)
         self.plans = PlanStore(self._transactions)
-        self.jobs = JobStore(self._transactions, queue_limit=limit)
+        self.jobs = JobStore(self._transactions, queue_limit=limit, key_job_limit=key_limit)
         self.job_changes = JobChanges(libpq_url(url))
         self.measurements = MeasurementStore(self._transactions)
         self.models_seen = ModelsSeenStore(self._transactions)
         self.calibrations = CalibrationStore(self._transactions)
+        self.keys = KeyStore(self._transactions)
+        self.expired = ExpiredRows(self._transactions)
 
     async def open(self) -> None:
         """Check that the database answers; raises DatabaseUnavailable."""

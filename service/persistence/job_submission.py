@@ -13,9 +13,9 @@ from psycopg import errors as postgres_errors
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from service.errors import IdempotencyConflict, PlanNotFound, QueueFull
+from service.errors import IdempotencyConflict, JobQuotaReached, PlanNotFound, QueueFull
 from service.persistence.job_rows import append_event, job_from_row
-from service.persistence.records import Job, NewJob
+from service.persistence.records import FINAL_STATES, Job, NewJob
 from service.persistence.tables import idempotency_keys, jobs
 from service.persistence.transactions import Transactions
 
@@ -41,17 +41,20 @@ _ENQUEUE = sa.text(
 class Submission:
     """Takes in new jobs."""
 
-    def __init__(self, transactions: Transactions, *, queue_limit: int) -> None:
+    def __init__(self, transactions: Transactions, *, queue_limit: int, key_job_limit: int) -> None:
         self._transactions = transactions
         self._queue_limit = queue_limit
+        self._key_job_limit = key_job_limit
         # Those of one process wait for their turn here, where they hold no connection.
         self._turn = asyncio.Lock()
 
     async def submit(self, job: NewJob, *, idempotency_key: str | None, route: str) -> Job:
         """Store and queue a job, or return the one that this key made before.
 
-        Raises IdempotencyConflict, QueueFull and PlanNotFound.
+        Raises IdempotencyConflict, QueueFull, JobQuotaReached and PlanNotFound.
         """
+        # Two keys may choose the same word, and neither may be told of the other's job.
+        route = route if job.key_id is None else f"{route} by {job.key_id}"
         try:
             async with self._turn, self._transactions.write() as connection:
                 await connection.execute(_TAKE_TURN, {"lock": _SUBMISSION_LOCK})
@@ -60,6 +63,7 @@ class Submission:
                     if first is not None:
                         return first
                 await self._refuse_if_full(connection)
+                await self._refuse_beyond_quota(connection, job.key_id)
                 stored = await _store(connection, job)
                 if idempotency_key is not None:
                     await _remember_key(connection, job, stored, idempotency_key, route)
@@ -75,6 +79,16 @@ class Submission:
         if waiting >= self._queue_limit:
             seconds = await _seconds_until_room(connection)
             raise QueueFull(waiting=waiting, limit=self._queue_limit, retry_after_seconds=seconds)
+
+    async def _refuse_beyond_quota(self, connection: AsyncConnection, key_id: str | None) -> None:
+        if key_id is None:
+            return
+        unfinished = jobs.c.state.not_in(FINAL_STATES)
+        query = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.key_id == key_id, unfinished)
+        held = (await connection.execute(query)).scalar_one()
+        if held >= self._key_job_limit:
+            seconds = await _seconds_until_room(connection)
+            raise JobQuotaReached(unfinished=held, limit=self._key_job_limit, retry_after_seconds=seconds)
 
 
 def request_hash(job: NewJob) -> str:
@@ -118,6 +132,7 @@ async def _store(connection: AsyncConnection, job: NewJob) -> Job:
             request=job.request,
             estimate=job.estimate,
             max_attempts=job.max_attempts,
+            key_id=job.key_id,
             queue_job_id=queue_job_id,
         )
         .returning(*jobs.c)

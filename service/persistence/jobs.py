@@ -25,18 +25,21 @@ from service.persistence.job_rows import append_event, job_from_row
 from service.persistence.job_submission import Submission
 from service.persistence.paging import newest_first, page_size, write_cursor
 from service.persistence.records import (
+    FINAL_STATES,
     JOB_STATES,
     Attempt,
     FinalState,
     Job,
     JobEvent,
     JobKind,
+    JobOutcomes,
     JobState,
     Json,
     NewJob,
     Page,
     Progress,
     ProgressReply,
+    QueueDepth,
 )
 from service.persistence.tables import job_events, jobs
 from service.persistence.transactions import Transactions
@@ -45,15 +48,15 @@ from service.persistence.transactions import Transactions
 class JobStore:
     """Every job there is."""
 
-    def __init__(self, transactions: Transactions, *, queue_limit: int) -> None:
+    def __init__(self, transactions: Transactions, *, queue_limit: int, key_job_limit: int) -> None:
         self._transactions = transactions
-        self._submission = Submission(transactions, queue_limit=queue_limit)
+        self._submission = Submission(transactions, queue_limit=queue_limit, key_job_limit=key_job_limit)
 
     async def submit(self, job: NewJob, *, idempotency_key: str | None, route: str) -> Job:
         """Store a job and queue it, in one transaction, and return it.
 
         The same key on the same route with the same request returns the first job, as it stands now.
-        Raises IdempotencyConflict for another request under the key, QueueFull, and PlanNotFound.
+        Raises IdempotencyConflict for another request under the key, QueueFull, JobQuotaReached and PlanNotFound.
         """
         return await self._submission.submit(job, idempotency_key=idempotency_key, route=route)
 
@@ -74,12 +77,14 @@ class JobStore:
         kind: JobKind | None = None,
         state: JobState | None = None,
         plan_id: str | None = None,
+        key_id: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Job]:
-        """Return jobs, newest first; raises InvalidCursor."""
+        """Return jobs, newest first, of those that match each filter given; raises InvalidCursor."""
         query = sa.select(jobs)
-        for column, wanted in ((jobs.c.kind, kind), (jobs.c.state, state), (jobs.c.plan_id, plan_id)):
+        filters = ((jobs.c.kind, kind), (jobs.c.state, state), (jobs.c.plan_id, plan_id), (jobs.c.key_id, key_id))
+        for column, wanted in filters:
             if wanted is not None:
                 query = query.where(column == wanted)
         query = newest_first(query, jobs.c.created_at, jobs.c.job_id, limit=limit, cursor=cursor)
@@ -95,6 +100,29 @@ class JobStore:
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()
         return dict.fromkeys(JOB_STATES, 0) | {row.state: row.jobs for row in rows}
+
+    async def queue_depths(self) -> tuple[QueueDepth, ...]:
+        """Return what waits, for each queue with anything in it."""
+        age = sa.func.extract("epoch", sa.func.now() - sa.func.min(jobs.c.created_at)).cast(sa.Double)
+        query = (
+            sa.select(jobs.c.queue, sa.func.count().label("waiting"), age.label("oldest_seconds"))
+            .where(jobs.c.state == "queued")
+            .group_by(jobs.c.queue)
+        )
+        async with self._transactions.read() as connection:
+            rows = (await connection.execute(query)).all()
+        return tuple(QueueDepth(**row._mapping) for row in rows)
+
+    async def outcomes(self) -> tuple[JobOutcomes, ...]:
+        """Return how the finished jobs on record ended."""
+        query = (
+            sa.select(jobs.c.kind, jobs.c.state, sa.func.count().label("jobs"))
+            .where(jobs.c.state.in_(FINAL_STATES))
+            .group_by(jobs.c.kind, jobs.c.state)
+        )
+        async with self._transactions.read() as connection:
+            rows = (await connection.execute(query)).all()
+        return tuple(JobOutcomes(**row._mapping) for row in rows)
 
     async def events_after(self, job_id: str, after_id: int = 0, limit: int = 100) -> tuple[JobEvent, ...]:
         """Return a job's events with ids above `after_id`, oldest first.

@@ -14,12 +14,13 @@ from sqlalchemy.dialects.postgresql import JSON, insert
 
 from service.errors import PlanNotFound, Unstorable
 from service.persistence.grouped_writes import GroupedWrites
+from service.persistence.keys import readable_by
 from service.persistence.paging import newest_first, page_size, write_cursor
 from service.persistence.records import Page, PlanKind, PlanSummary, StoredPlan
 from service.persistence.tables import plans
 from service.persistence.transactions import Transactions
 
-_SUMMARY_COLUMNS = [column for column in plans.c if column.name not in ("answer", "model_config")]
+_SUMMARY_COLUMNS = [column for column in plans.c if column.name not in ("answer", "model_config", "last_asked_at")]
 
 # As text both ways: parsing the answer would lose its digits and cost milliseconds.
 _ANSWER_TEXT = sa.cast(plans.c.answer, sa.Text).label("answer")
@@ -42,7 +43,8 @@ class PlanStore:
 
     async def get(self, plan_id: str) -> StoredPlan:
         """Return a plan; raises PlanNotFound."""
-        query = sa.select(*_SUMMARY_COLUMNS, plans.c.model_config, _ANSWER_TEXT).where(plans.c.plan_id == plan_id)
+        columns = (*_SUMMARY_COLUMNS, plans.c.model_config, plans.c.last_asked_at, _ANSWER_TEXT)
+        query = sa.select(*columns).where(plans.c.plan_id == plan_id)
         try:
             async with self._transactions.read() as connection:
                 row = (await connection.execute(query)).one_or_none()
@@ -52,6 +54,13 @@ class PlanStore:
             raise PlanNotFound(plan_id)
         return StoredPlan(**row._mapping)
 
+    async def note_asked(self, plan_id: str) -> None:
+        """Note that a plan was asked for now; raises PlanNotFound where it was deleted meanwhile."""
+        note = sa.update(plans).where(plans.c.plan_id == plan_id).values(last_asked_at=sa.func.now())
+        async with self._transactions.write() as connection:
+            if not (await connection.execute(note)).rowcount:
+                raise PlanNotFound(plan_id)
+
     async def page(
         self,
         *,
@@ -60,10 +69,14 @@ class PlanStore:
         gpu: str | None = None,
         fits: bool | None = None,
         verdict: str | None = None,
+        reader: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[PlanSummary]:
-        """Return plans, newest first, of those that match each filter given; raises InvalidCursor."""
+        """Return plans, newest first, of those that match each filter given; raises InvalidCursor.
+
+        `reader` is the id of a key: only what it may see.
+        """
         query = sa.select(*_SUMMARY_COLUMNS)
         filters = (
             (plans.c.kind, kind),
@@ -75,6 +88,8 @@ class PlanStore:
         for column, wanted in filters:
             if wanted is not None:
                 query = query.where(column == wanted)
+        if reader is not None:
+            query = query.where(plans.c.plan_id.in_(readable_by(reader)))
         query = newest_first(query, plans.c.created_at, plans.c.plan_id, limit=limit, cursor=cursor)
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()
@@ -97,5 +112,5 @@ class PlanStore:
 
 
 def _row(plan: StoredPlan) -> dict[str, object]:
-    columns = (column.name for column in plans.c if column.name != "created_at")
+    columns = (column.name for column in plans.c if column.name not in ("created_at", "last_asked_at"))
     return {name: getattr(plan, name) for name in columns}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar, get_args
 from uuid import UUID
@@ -13,6 +13,7 @@ JobKind = Literal["validate", "quantize"]
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 FinalState = Literal["succeeded", "failed", "cancelled"]
 EventKind = Literal["state", "progress", "result"]
+KeyScope = Literal["plan", "quantize", "validate", "admin"]
 Json = Mapping[str, Any]
 
 PLAN_KINDS: tuple[PlanKind, ...] = get_args(PlanKind)
@@ -20,6 +21,7 @@ JOB_KINDS: tuple[JobKind, ...] = get_args(JobKind)
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 FINAL_STATES: tuple[FinalState, ...] = get_args(FinalState)
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
+KEY_SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
 
 Item = TypeVar("Item")
 
@@ -62,6 +64,8 @@ class StoredPlan(PlanSummary):
     """The `config.json` that was planned for, where there was one."""
     answer: str
     """The whole response body as JSON text; given back character for character."""
+    last_asked_at: datetime | None = None
+    """When it was last planned or planned again, to the day; None until it is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,8 @@ class NewJob:
     request: Json
     estimate: Json | None = None
     max_attempts: int = 3
+    key_id: str | None = None
+    """The key that it was queued with; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +123,8 @@ class Job:
     """`{"code", "detail"}`, and whatever else explains it."""
     queue_job_id: int | None
     """The queue's own number for it."""
+    key_id: str | None = None
+    """The key that it was queued with; None without one."""
 
     @property
     def is_finished(self) -> bool:
@@ -214,3 +222,36 @@ class Calibration:
     report: Json
     """How they were fitted, and how well."""
     created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key on record; the key itself is nowhere but with whoever was given it."""
+
+    key_id: str
+    name: str
+    scopes: tuple[KeyScope, ...]
+    key_hash: str = field(repr=False)
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    """None: never."""
+    revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """What waits in one queue."""
+
+    queue: str
+    waiting: int
+    oldest_seconds: float
+    """How long the job has waited that was queued first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcomes:
+    """How many jobs of a kind ended in a state, of those on record."""
+
+    kind: JobKind
+    state: FinalState
+    jobs: int

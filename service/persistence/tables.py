@@ -56,8 +56,11 @@ plans = sa.Table(
     sa.Column("catalogue_revision", sa.Text, nullable=False),
     sa.Column("calibration_revision", sa.Text, nullable=False),
     _created_at(),
+    # To the day: what is asked for every day is kept, however old.
+    _created_at("last_asked_at"),
     _one_of("kind", PLAN_KINDS),
 )
+sa.Index("plans_last_asked_at_idx", plans.c.last_asked_at)
 sa.Index("plans_newest_idx", plans.c.created_at.desc(), plans.c.plan_id.desc())
 sa.Index("plans_model_newest_idx", plans.c.model, plans.c.created_at.desc(), plans.c.plan_id.desc())
 sa.Index("plans_gpu_newest_idx", plans.c.gpu, plans.c.created_at.desc(), plans.c.plan_id.desc())
@@ -87,6 +90,8 @@ jobs = sa.Table(
     sa.Column("finished_at", sa.TIMESTAMP(timezone=True)),
     sa.Column("result", JSON(none_as_null=True)),
     sa.Column("error", JSON(none_as_null=True)),
+    # Whose it is; null for jobs that were queued without a key.
+    sa.Column("key_id", sa.Text, sa.ForeignKey("api_keys.key_id")),
     _one_of("kind", JOB_KINDS),
     _one_of("state", JOB_STATES),
     sa.CheckConstraint("attempts >= 0 AND attempts <= max_attempts", name="attempts"),
@@ -95,6 +100,7 @@ jobs = sa.Table(
 )
 sa.Index("jobs_newest_idx", jobs.c.created_at.desc(), jobs.c.job_id.desc())
 sa.Index("jobs_state_newest_idx", jobs.c.state, jobs.c.created_at.desc(), jobs.c.job_id.desc())
+sa.Index("jobs_key_newest_idx", jobs.c.key_id, jobs.c.created_at.desc(), jobs.c.job_id.desc())
 sa.Index("jobs_finished_at_idx", jobs.c.finished_at)
 sa.Index("jobs_plan_id_idx", jobs.c.plan_id)
 sa.Index("jobs_queue_job_id_idx", jobs.c.queue_job_id)
@@ -166,6 +172,16 @@ api_keys = sa.Table(
     sa.Column("expires_at", sa.TIMESTAMP(timezone=True)),
     sa.Column("revoked_at", sa.TIMESTAMP(timezone=True)),
 )
+
+# A plan is stored once, whoever asks for it; who asked may see it.
+plan_readers = sa.Table(
+    "plan_readers",
+    metadata,
+    sa.Column("key_id", sa.Text, sa.ForeignKey("api_keys.key_id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("plan_id", sa.Text, sa.ForeignKey("plans.plan_id", ondelete="CASCADE"), primary_key=True),
+    _created_at(),
+)
+sa.Index("plan_readers_plan_id_idx", plan_readers.c.plan_id)
 
 hardware_calibrations = sa.Table(
     "hardware_calibrations",

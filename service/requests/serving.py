@@ -14,7 +14,9 @@ from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import Concurrency, Degree, Fraction, Name, Seconds, SequenceTokens, Wire, whole
 
-WeightFormat: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nf4", "int4", "mxfp4", "nvfp4"]
+WeightFormat: TypeAlias = Literal[
+    "fp32", "bf16", "fp16", "fp8", "int8", "nf4", "int4", "int4-experts", "mxfp4", "mxfp4-fp8", "nvfp4"
+]
 CacheFormat: TypeAlias = Literal["bf16", "fp16", "fp8", "int8", "nvfp4"]
 Engine: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "transformers"]
 ServingObjective: TypeAlias = Literal["throughput", "fewest_gpus", "cost", "latency"]

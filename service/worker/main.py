@@ -23,6 +23,7 @@ from service.logging import configure_logging
 from service.persistence.database import Database
 from service.persistence.jobs import JobStore
 from service.queue import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
+from service.retention import Retention
 from service.settings import PREFIX, Settings
 from service.worker.attempt import AttemptRunner
 from service.worker.child import ChildLimits, run_child
@@ -74,6 +75,7 @@ async def serve_jobs(
         settings=settings,
         database_url=database_url,
         jobs=database.jobs,
+        retention=Retention(database.expired, settings),
         runner=AttemptRunner(
             jobs=database.jobs,
             worker=name,
@@ -119,6 +121,7 @@ class _Worker:
     settings: Settings
     database_url: str
     jobs: JobStore
+    retention: Retention
     runner: AttemptRunner
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -137,7 +140,12 @@ class _Worker:
             wait_seconds = min(2 * wait_seconds, LONGEST_RESTART_SECONDS)
 
     async def _serve(self, stopping: asyncio.Event) -> None:
-        queue, manager = build_queue(self.database_url, self.runner.run, concurrency=self.concurrency)
+        queue, manager = build_queue(
+            self.database_url,
+            self.runner.run,
+            concurrency=self.concurrency,
+            delete_expired=self.retention.delete_expired,
+        )
         try:
             await queue.open_async()
             work = asyncio.ensure_future(

@@ -49,7 +49,7 @@ def test_an_unknown_name_carries_the_nearest():
 
 def test_a_full_queue_says_when_to_come_back():
     response = problem_of(QueueFull(waiting=10, limit=10, retry_after_seconds=7))
-    assert response.status_code == 503
+    assert response.status_code == 429
     assert response.headers["retry-after"] == "7"
 
 
@@ -77,3 +77,8 @@ async def test_what_nobody_foresaw_is_a_problem_without_a_trace(app: FastAPI, cl
     assert response.headers["content-type"] == "application/problem+json"
     assert "Traceback" not in response.text
     assert "NoneType" not in response.text
+
+
+async def test_a_method_that_is_not_there_names_all_that_are(client: httpx.AsyncClient):
+    response = await client.post("/hardware/h100-sxm-80gb/calibration")
+    assert (response.status_code, response.headers["allow"]) == (405, "DELETE, GET, PUT")

@@ -1,4 +1,4 @@
-"""Liveness, readiness, metrics, the page, and what surrounds every answer."""
+"""Liveness, readiness, metrics, and what surrounds every answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from api.app import create_app
 from api.services import DatabaseNotConfigured
 from service.settings import Settings
+from tests.api.questions import train
 
 
 async def test_a_running_service_is_alive_and_ready(client: httpx.AsyncClient):
@@ -55,15 +56,29 @@ async def test_metrics_count_requests_by_route_and_not_by_address(client: httpx.
     assert 'plimsoll_jobs{state="queued"}' in text
 
 
-@pytest.mark.parametrize("path", ["/", "/ui"])
-async def test_the_page_lists_the_routes(client: httpx.AsyncClient, path: str):
-    response = await client.get(path)
-    assert response.headers["content-type"].startswith("text/html")
-    assert "/plan/train" in response.text
-    assert 'href="/docs"' in response.text
-
-
 async def test_each_answer_says_which_request_it_was(client: httpx.AsyncClient):
     assert (await client.get("/healthz", headers={"x-request-id": "abc-1"})).headers["x-request-id"] == "abc-1"
     made = (await client.get("/healthz", headers={"x-request-id": "no good"})).headers["x-request-id"]
     assert len(made) == 32
+
+
+async def test_metrics_tell_searches_verdicts_queues_outcomes_and_errors(client: httpx.AsyncClient):
+    question = train(training={"global_batch_size": 16})
+    plan = (await client.post("/plan/train", json=question)).json()
+    await client.get(f"/plans/{plan['plan_id']}")
+    job = {"model": question["model"], "scheme": "nf4"}
+    cancelled = (await client.post("/quantize", json=job)).json()["job"]["job_id"]
+    await client.post(f"/jobs/{cancelled}/cancel")
+    await client.post("/quantize", json=job)
+    report = {"plan_id": plan["plan_id"], "peak_bytes": plan["plan"]["memory"]["peak_bytes"], "source": "test"}
+    assert (await client.post("/measurements", json=report)).status_code == 201
+    told = (await client.get("/metrics")).text
+    # Asked for twice, and searched for once.
+    assert f'plimsoll_plans_answered_total{{kind="train",verdict="{plan["verdict"]}"}} 2.0' in told
+    assert 'plimsoll_search_seconds_count{kind="train"} 1.0' in told
+    assert f'plimsoll_search_layouts_sum{{kind="train"}} {plan["search"]["layouts_considered"]:.1f}' in told
+    assert 'plimsoll_queue_waiting{queue="cpu"} 1.0' in told
+    assert 'plimsoll_queue_oldest_seconds{queue="cpu"}' in told
+    assert 'plimsoll_job_outcomes{kind="quantize",state="cancelled"} 1.0' in told
+    framework = plan["plan"]["layout"]["framework"]
+    assert f'plimsoll_prediction_median_error{{framework="{framework}",gpu="h100-sxm-80gb",level="run"}} 0.0' in told

@@ -155,3 +155,30 @@ def test_every_quantizing_scheme_follows_a_stack():
 def test_an_unknown_stack_lists_the_near_ones():
     with pytest.raises(UnknownName, match="autogptq"):
         quantized_stack("auto-gptq")
+
+
+def test_kimi_k2_5_is_as_large_as_its_files():
+    # 595 GB, as VentureBeat and others report the repository; the model card says int4 experts in groups of 32.
+    total = checkpoint_bytes(catalogued("moonshotai/Kimi-K2.5"), quantized_stack("compressed-tensors-int4-experts"))
+    assert total == pytest.approx(595e9, rel=1e-3)
+
+
+def test_deepseek_v4_holds_experts_in_4_bits_and_the_rest_in_8():
+    # 256 x 512: blocks of 32 with a byte each are 65,536 + 4,096; tiles of 128 x 128 are 131,072 + 2 x 4 scales.
+    stack = quantized_stack("deepseek-mxfp4-fp8")
+    assert weight_bytes(matrix(part=Part.EXPERT), stack, kept_bytes=2) == 69_632
+    assert weight_bytes(matrix(part=Part.ATTENTION), stack, kept_bytes=2) == 131_080
+
+
+@pytest.mark.parametrize(
+    ("stack", "reason"),
+    [("bitsandbytes-nf4", None), ("bitsandbytes-int8", None), ("awq", "vision tower"), ("gptq", "vision tower")],
+)
+def test_transformers_with_bitsandbytes_alone_quantizes_vision_towers(stack: str, reason: str | None):
+    assert quantized_stack(stack).reason_to_leave(matrix(part=Part.VISION)) == reason
+
+
+@pytest.mark.parametrize("name", ["block.{layer}.layer.1.DenseReluDense.wo.weight", "x.indexer.weights_proj.weight"])
+def test_bitsandbytes_leaves_what_transformers_keeps_in_full_precision(name: str):
+    assert quantized_stack("bitsandbytes-nf4").reason_to_leave(matrix(name=name)) is not None
+    assert quantized_stack("vllm-bitsandbytes").reason_to_leave(matrix(name=name)) is None

@@ -56,6 +56,12 @@ def test_queues_stand_between_commas(monkeypatch):
         ("worker_queues", ","),
         ("model_roots", '["unclosed"'),
         ("request_timeout_seconds", "0"),
+        ("keep_plans_days", "2"),
+        ("keep_plans_days", "-1"),
+        ("tls_certificate_file", "/only/one"),
+        ("tls_key_file", "/only/one"),
+        ("tls_client_ca_file", "/without/a/certificate"),
+        ("key_requests_per_second", "-1"),
     ],
 )
 def test_a_value_that_makes_no_sense_stops_the_start(monkeypatch, name, value):
@@ -94,3 +100,18 @@ def test_the_reference_shows_defaults():
 def test_the_page_of_settings_shows_the_reference_as_it_is():
     page = Path(__file__).parents[2] / "docs" / "settings.md"
     assert settings_reference() in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("host", "needs_keys"),
+    [("127.0.0.1", False), ("127.8.9.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True),  # noqa: S104
+     ("::", True), ("10.0.0.1", True), ("plimsoll.example", True)],
+)  # fmt: skip
+def test_keys_are_needed_as_soon_as_others_can_connect(host, needs_keys):
+    assert Settings(host=host).needs_keys is needs_keys
+    assert not Settings(host=host, allow_anonymous=True).needs_keys
+
+
+@pytest.mark.parametrize("days", [0, 3])
+def test_plans_are_kept_for_longer_than_they_are_remembered_or_for_ever(days):
+    assert Settings(keep_plans_days=days).keep_plans_days == days

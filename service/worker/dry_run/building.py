@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from planners.errors import InvalidModelConfig
+from service.worker.dry_run.adapters import adapt
 from service.worker.dry_run.attention import TRACED_ATTENTION, register_traced_attention
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.precision import parameter_dtype
@@ -46,4 +47,6 @@ def traced_model(job: TraceJob, stack: Stack) -> Any:
     # Longer than the config's own limit is only a matter of the rotary angles.
     model.config.max_position_embeddings = max(model.config.max_position_embeddings, job.sequence_length)
     model.train()
+    if job.trains_adapters:
+        adapt(model, job)
     return model

@@ -27,10 +27,10 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss, and keep both gradients."""
+        """Return the loss, and keep both gradients; a frozen head has none."""
         tokens, hidden_size = hidden.shape
         hidden_gradient = torch.zeros_like(hidden)
-        weight_gradient = torch.zeros_like(weight)
+        weight_gradient = torch.zeros_like(weight) if weight.requires_grad else None
         losses = torch.zeros(tokens, dtype=torch.float32)
         step = chunk_tokens(tokens, hidden_size, weight.shape[0])
         for start in range(0, tokens, step):
@@ -40,15 +40,17 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
             losses[start:end].copy_(labels[start:end])
             hidden_gradient[start:end] = logits @ weight
             # The product is cast to fp32 before it is added: ops/fused_linear_cross_entropy.py of Liger 0.7.
-            weight_gradient += (logits.t() @ hidden[start:end]).float()
+            if weight_gradient is not None:
+                weight_gradient += (logits.t() @ hidden[start:end]).float()
         ctx.save_for_backward(hidden_gradient, weight_gradient)
         return losses.sum()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         """Return the kept gradients, scaled in place."""
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient.mul_(gradients[0]), weight_gradient.mul_(gradients[0]), None
+        hidden_gradient.mul_(gradients[0])
+        return hidden_gradient, None if weight_gradient is None else weight_gradient.mul_(gradients[0]), None
 
 
 def fuse_loss(model: Any) -> None:

@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.questions import Lora
 
-TRACED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+# transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
+# know by name, and the others' are fused or stand in another order.
+LLAMA_LIKE_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+TRACED_MODEL_TYPES = (*LLAMA_LIKE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2")
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
 TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
 TRACED_KERNELS = (None, "eager", "fused")
 RECOMPUTE_MODES = ("none", "selective", "full")
+TRACED_METHODS = ("full", "lora", "qlora")
+# What of a training request is read here or, as a choice of the planner's, from the plan's layout. A part
+# that is not among them changes the job in a way that no trace knows of.
+READ_TRAINING_PARTS = frozenset(
+    {
+        "method", "lora", "precision", "optimizer", "sequence_length", "global_batch_size", "tokens", "gradient_dtype",
+        "optimizer_state_dtype", "micro_batch_size", "recompute", "activation_offload", "fused_cross_entropy",
+        "attention", "kernels", "expert_imbalance", "evaluation", "companions",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineStage:
+    """A stage of a pipeline of `stages`: its number and its layers, the last one included."""
+
+    number: int
+    stages: int
+    first_layer: int
+    last_layer: int
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether the embedding is here."""
+        return self.number == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether the head is here."""
+        return self.number == self.stages - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +77,26 @@ class TraceJob:
     zero_stage: int
     shard_group: int
     kernels: str | None = None
+    stages: tuple[PipelineStage, ...] = ()
+    method: str = "full"
+    lora: Lora = field(default_factory=Lora)
+
+    @property
+    def trains_adapters(self) -> bool:
+        """Return whether the model is frozen and only adapters learn."""
+        return self.method != "full"
+
+    @property
+    def deciding_stages(self) -> tuple[PipelineStage, ...]:
+        """Return the stages that can need the most: first, second and last.
+
+        Of those between, the second keeps the most micro-batches and has as many
+        layers as any. Without a pipeline there is one stage, which has all layers.
+        """
+        if self.pipeline_parallel == 1:
+            last_layer = int(self.config["num_hidden_layers"]) - 1
+            return (PipelineStage(number=0, stages=1, first_layer=0, last_layer=last_layer),)
+        return tuple(self.stages[number] for number in sorted({0, 1, self.pipeline_parallel - 1}))
 
     @property
     def world_size(self) -> int:
@@ -89,6 +143,9 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             sequence_parallel=layout["sequence_parallel"],
             zero_stage=layout["zero_stage"],
             shard_group=layout["shard_group"],
+            stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),
+            method=training.get("method", "full"),
+            lora=_lora(training.get("lora")),
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing
@@ -97,30 +154,53 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
     return job
 
 
+def _stages(memory: Mapping[str, Any], pipeline_parallel: int) -> tuple[PipelineStage, ...]:
+    """Return the stages as the plan cut them; a plan without a pipeline needs none."""
+    if pipeline_parallel == 1:
+        return ()
+    return tuple(
+        PipelineStage(
+            number=part["stage"], stages=pipeline_parallel, first_layer=part["layers"][0], last_layer=part["layers"][1]
+        )
+        for part in memory["stages"]
+    )
+
+
+def _lora(part: Mapping[str, Any] | None) -> Lora:
+    if part is None:
+        return Lora()
+    return Lora(
+        rank=part["rank"],
+        target_modules=tuple(part["target_modules"]),
+        double_quantization=part["double_quantization"],
+    )
+
+
 def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
-    if training.get("method", "full") != "full":
-        raise NotYetAvailable(f"Method {training['method']!r} is not traced yet.", pointer="/training/method")
-    for field, natural in (
-        ("pipeline_parallel", 1),
+    for name, value in training.items():
+        if name not in READ_TRAINING_PARTS and value is not None:
+            raise NotYetAvailable(f"A job with {name!r} is not traced yet.", pointer=f"/training/{name}")
+    for name, natural in (
         ("virtual_pipeline", 1),
         ("context_parallel", 1),
         ("expert_parallel", 1),
         ("offload", "none"),
         ("activation_offload", False),
     ):
-        value = layout.get(field, natural)
+        value = layout.get(name, natural)
         if value != natural:
-            raise NotYetAvailable(f"A layout with {field} {value!r} is not traced yet.", pointer=f"/layout/{field}")
+            raise NotYetAvailable(f"A layout with {name} {value!r} is not traced yet.", pointer=f"/layout/{name}")
     if training.get("expert_imbalance", 1.0) != 1.0:
         raise NotYetAvailable("expert_imbalance is not traced yet.", pointer="/training/expert_imbalance")
-    for field in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):
-        if training.get(field):
-            raise NotYetAvailable(f"{field} is not traced yet.", pointer=f"/training/{field}")
+    for name in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):
+        if training.get(name):
+            raise NotYetAvailable(f"{name} is not traced yet.", pointer=f"/training/{name}")
 
 
 def _refuse_job(job: TraceJob) -> None:
-    for field, value, known in (
+    for pointer, value, known in (
         ("/model/config/model_type", job.config.get("model_type"), TRACED_MODEL_TYPES),
+        ("/training/method", job.method, TRACED_METHODS),
         ("/training/precision", job.precision, TRACED_PRECISIONS),
         ("/training/optimizer", job.optimizer, TRACED_OPTIMIZERS),
         ("/training/attention", job.attention, ("flash", "eager")),
@@ -129,7 +209,12 @@ def _refuse_job(job: TraceJob) -> None:
         ("/layout/zero_stage", job.zero_stage, (0, 1, 2, 3)),
     ):
         if value not in known:
-            raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=field)
+            raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=pointer)
+    if job.pipeline_parallel > 1 and (job.trains_adapters or job.config.get("tie_word_embeddings")):
+        raise NotYetAvailable(
+            "A pipeline with adapters or with a head tied to the embedding is not traced yet.",
+            pointer="/layout/pipeline_parallel",
+        )
     tensor_parallel = job.tensor_parallel
     for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         length = job.config.get(key) or job.config["num_attention_heads"]

@@ -15,12 +15,19 @@ MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
 
 
 def parameter_dtype(job: TraceJob, stack: Stack) -> torch.dtype:
-    """Return the format of the model's own parameters."""
+    """Return the format of the model's own parameters; a frozen model needs none wider than it computes with."""
+    if job.trains_adapters and job.precision in MIXED_DTYPES:
+        return MIXED_DTYPES[job.precision]
     if job.precision == "bf16":
         return torch.bfloat16
     if keeps_master_weights(job, stack):
         return MIXED_DTYPES[job.precision]
     return torch.float32  # tf32 takes four bytes too
+
+
+def adapter_dtype(job: TraceJob) -> torch.dtype:
+    """Return the format of adapters: peft keeps them in fp32 beside a 16-bit base, if not told otherwise."""
+    return torch.bfloat16 if job.precision == "bf16" else torch.float32
 
 
 def sharding_policy(job: TraceJob) -> MixedPrecisionPolicy:

@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from service.worker.dry_run.building import traced_model
 from service.worker.dry_run.fused_kernels import fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
-from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
+from service.worker.dry_run.pipeline import cut_to_stage
 from service.worker.dry_run.recompute import recompute_activations
 from service.worker.dry_run.sharding import shard_fully
 from service.worker.dry_run.stacks import Stack
@@ -49,16 +51,17 @@ def process_group_of(world_size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh) -> Rank:
-    """Return rank 0, which holds the largest shard; call it in fake mode within the process group.
+def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Rank:
+    """Return the stage's first rank, which holds the largest shard; call it in fake mode within the process group.
 
     Raises `NotYetAvailable` for a sharding that the stack does not trace.
     """
     refuse_untraced_sharding(job, stack)
     model = traced_model(job, stack)
-    gathers_logits = job.tensor_parallel == 1 or stack.runs_own_code
+    is_tied = model.lm_head.weight is model.model.embed_tokens.weight
+    cut_to_stage(model, stage)
+    gathers_logits = job.tensor_parallel == 1 or stack.gathers_logits
     if job.tensor_parallel > 1:
-        is_tied = model.lm_head.weight is model.model.embed_tokens.weight
         split_over_tensor_ranks(
             model, mesh["tensor"], sequence_parallel=job.sequence_parallel, gather_logits=gathers_logits
         )
@@ -70,7 +73,6 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh) -> Rank:
         fuse_layers(model)
     recompute_activations(model, job.recompute, layers=job.recompute_layers, selective=stack.selective)
     if is_fully_sharded(job):
-        is_tied = model.lm_head.weight is model.model.embed_tokens.weight
         own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
         shard_fully(model, _data_mesh(mesh, job), job, wraps_vocabulary=own_units)
     return Rank(
@@ -87,19 +89,25 @@ def device_mesh(job: TraceJob) -> DeviceMesh:
         copies = job.data_parallel // job.shard_group
         return init_device_mesh(
             "cpu",
-            (copies, job.shard_group, job.tensor_parallel),
-            mesh_dim_names=("replicate", "shard", "tensor"),
+            (job.pipeline_parallel, copies, job.shard_group, job.tensor_parallel),
+            mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
         )
-    return init_device_mesh("cpu", (job.data_parallel, job.tensor_parallel), mesh_dim_names=("shard", "tensor"))
+    shape = (job.pipeline_parallel, job.data_parallel, job.tensor_parallel)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "shard", "tensor"))
 
 
 def _data_mesh(mesh: DeviceMesh, job: TraceJob) -> DeviceMesh:
     return mesh["replicate", "shard"] if job.shard_group < job.data_parallel else mesh["shard"]
 
 
+def learning_parameters(model: Any) -> list[nn.Parameter]:
+    """Return what the optimizer changes: all but what is frozen."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
     if not keeps_master_weights(job, stack):
-        return TorchOptimizer(job.optimizer, model.parameters())
+        return TorchOptimizer(job.optimizer, learning_parameters(model))
     return MasterWeightOptimizer(
         job.optimizer,
         model.parameters(),
@@ -114,7 +122,7 @@ def _gradient_buckets(job: TraceJob, stack: Stack, model: Any) -> list[torch.Ten
         return []
     buckets: list[torch.Tensor] = []
     elements, limit_bytes = 0, FIRST_BUCKET_BYTES
-    parameters = list(model.parameters())
+    parameters = learning_parameters(model)
     for parameter in reversed(parameters):
         elements += parameter.to_local().numel() if hasattr(parameter, "to_local") else parameter.numel()
         if elements * parameter.element_size() >= limit_bytes:

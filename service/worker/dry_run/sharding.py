@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -20,13 +21,14 @@ def shard_fully(model: Any, mesh: DeviceMesh, job: TraceJob, *, wraps_vocabulary
     of their own, of which the last stays gathered from the forward to the
     backward pass.
     """
-    reshard = job.zero_stage == 3
+    # A pipeline would gather anew for every micro-batch (torchtitan, models/llama3/infra/parallelize.py).
+    reshard = job.zero_stage == 3 and job.pipeline_parallel == 1
     settings: dict[str, Any] = {"mesh": mesh, "mp_policy": sharding_policy(job)}
     inner = model.model
-    if wraps_vocabulary:
+    if wraps_vocabulary and inner.embed_tokens is not None:
         fully_shard(inner.embed_tokens, reshard_after_forward=reshard, **settings)
     for layer in inner.layers:
         fully_shard(layer, reshard_after_forward=reshard, **settings)
-    if wraps_vocabulary:
+    if wraps_vocabulary and isinstance(model.lm_head, nn.Linear):
         fully_shard([inner.norm, model.lm_head], reshard_after_forward=False, **settings)
     fully_shard(model, reshard_after_forward=reshard, **settings)

@@ -35,24 +35,29 @@ class SelectiveRecompute(StrEnum):
 class Stack:
     """One training stack as it is traced.
 
-    `runs_own_code` says that the stack trains transformers' own modules, which is
-    what a trace runs; elsewhere they stand in for the stack's. Where
-    `loss_in_model` is false the logits leave the model, and a vocabulary split over
-    tensor-parallel ranks stays split in the loss. `wraps_vocabulary` gives the
+    `gathers_logits`: tensor-parallel ranks each hold the logits of the whole
+    vocabulary, and do not split the loss. `loss_in_model`: the logits do not leave
+    the model. `is_plain_on_one_rank`: without other ranks the stack adds nothing to
+    torch and transformers, whose own code a trace runs; everywhere else parts of the
+    stack are stood in for. `trains_adapters`: low-rank adapters are peft's. `wraps_vocabulary` gives the
     embedding, and the last norm with the head, FSDP units of their own.
     `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
     `has_fused_kernels`: norms, SwiGLU and the loss are single kernels.
+    `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
     """
 
-    runs_own_code: bool
+    gathers_logits: bool
     loss_in_model: bool
+    is_plain_on_one_rank: bool = False
+    trains_adapters: bool = False
     wraps_vocabulary: bool = False
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION
     replication: Replication = Replication.AUTOCAST
     has_gradient_buckets: bool = False
     main_gradients_in_fp32: bool = False
     has_fused_kernels: bool = False
+    frees_sent_outputs: bool = False
 
 
 # Sources: accelerate (fsdp_utils.py: one unit a decoder layer and one for the rest; loss by the model),
@@ -60,18 +65,25 @@ class Stack:
 # torch 2.13 (nn/parallel/distributed.py), Megatron-Core (distributed/param_and_grad_buffer.py,
 # optimizer/distrib_optimizer.py). `reference` is the textbook's 2 + 2 + 12 bytes a parameter.
 STACKS = {
-    "accelerate": Stack(runs_own_code=True, loss_in_model=True, has_gradient_buckets=True),
-    "ddp": Stack(runs_own_code=True, loss_in_model=True, has_gradient_buckets=True),
-    "fsdp2": Stack(
-        runs_own_code=False, loss_in_model=False, wraps_vocabulary=True, selective=SelectiveRecompute.OPERATIONS
+    "accelerate": Stack(gathers_logits=True, loss_in_model=True, trains_adapters=True, has_gradient_buckets=True),
+    "ddp": Stack(
+        gathers_logits=True,
+        loss_in_model=True,
+        is_plain_on_one_rank=True,
+        trains_adapters=True,
+        has_gradient_buckets=True,
     ),
-    "reference": Stack(runs_own_code=False, loss_in_model=True, replication=Replication.MASTER_WEIGHTS),
+    "fsdp2": Stack(
+        gathers_logits=False, loss_in_model=False, wraps_vocabulary=True, selective=SelectiveRecompute.OPERATIONS
+    ),
+    "reference": Stack(gathers_logits=False, loss_in_model=True, replication=Replication.MASTER_WEIGHTS),
     "megatron": Stack(
-        runs_own_code=False,
+        gathers_logits=False,
         loss_in_model=False,
         replication=Replication.MASTER_WEIGHTS,
         main_gradients_in_fp32=True,
         has_fused_kernels=True,
+        frees_sent_outputs=True,
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +15,13 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from service.worker.dry_run.fused_kernels import vocabulary_parallel_loss
 from service.worker.dry_run.fused_loss import chunk_tokens
-from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.ledger import Kind, Ledger
 from service.worker.dry_run.optimizers import MasterWeightOptimizer
 from service.worker.dry_run.patches import StreamClock, traceable_torch
+from service.worker.dry_run.pipeline import StageSchedule
 from service.worker.dry_run.precision import computing
-from service.worker.dry_run.rank import Rank, build_rank, device_mesh, process_group_of
+from service.worker.dry_run.rank import Rank, build_rank, device_mesh, learning_parameters, process_group_of
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tracker import BACKWARD, FORWARD, OPTIMIZER, StorageTracker
 
@@ -37,15 +39,16 @@ TRACE_STAGES = MOST_TRACED_STEPS + 2
 Report = Callable[[int, int, str, str], None]
 
 
-def trace_steps(job: TraceJob, stack: Stack, report: Report) -> Ledger:
-    """Run a few steps of rank 0 and return what they allocated and released."""
+def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage | None = None) -> Ledger:
+    """Run a few steps of a stage's first rank (of the first stage by default) and return what they did to memory."""
+    stage = stage or job.deciding_stages[0]
     ledger = Ledger()
     gc.freeze()  # what is imported stays: the collector need not visit it for every new tensor
     with traceable_torch() as clock, process_group_of(job.world_size):
         mesh = device_mesh(job)
         with FakeTensorMode(allow_non_fake_inputs=True):
             report(0, TRACE_STAGES, "stage", "building and sharding")
-            rank = build_rank(job, stack, mesh)
+            rank = build_rank(job, stack, mesh, stage)
             tracker = _tracker(job, ledger, clock)
             batch = _batch(job)
             _label_what_stands(rank, tracker, batch)
@@ -53,7 +56,7 @@ def trace_steps(job: TraceJob, stack: Stack, report: Report) -> Ledger:
                 for step in range(MOST_TRACED_STEPS):
                     report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
                     found = tracker.live_bytes()
-                    _step(step, job, stack, rank, tracker, batch)
+                    _step(step, job, stack, stage, rank, tracker, batch)
                     if step >= FIRST_STEADY_STEP and tracker.live_bytes() == found:
                         break
     return ledger
@@ -97,10 +100,9 @@ def _labelling_gradients(rank: Rank, tracker: StorageTracker) -> Any:
         if parameter.grad is not None:
             tracker.label(parameter.grad, Kind.GRADIENT, "gradient")
 
-    parameters: list[nn.Parameter] = list(rank.model.parameters())
     handles = [
         parameter.register_post_accumulate_grad_hook(label)  # type: ignore[no-untyped-call]
-        for parameter in parameters
+        for parameter in learning_parameters(rank.model)
     ]
     try:
         yield
@@ -110,17 +112,22 @@ def _labelling_gradients(rank: Rank, tracker: StorageTracker) -> Any:
 
 
 def _step(
-    step: int, job: TraceJob, stack: Stack, rank: Rank, tracker: StorageTracker, batch: dict[str, torch.Tensor]
+    step: int,
+    job: TraceJob,
+    stack: Stack,
+    stage: PipelineStage,
+    rank: Rank,
+    tracker: StorageTracker,
+    batch: dict[str, torch.Tensor],
 ) -> None:
     """Run one optimizer step: forward and backward of each micro-batch, then the update."""
-    for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
-        tracker.begin_phase(step, FORWARD)
-        with contextlib.nullcontext() if rank.gathers_logits else loss_parallel():
-            with computing(job, stack):
-                loss = _loss(job, stack, rank, batch)
-            tracker.begin_phase(step, BACKWARD)
-            loss.backward()
-        del loss
+    with contextlib.nullcontext() if rank.gathers_logits else loss_parallel():
+        if stage.stages > 1:
+            forward = functools.partial(_stage_output, job, stack, stage, rank, batch)
+            schedule = StageSchedule(job, stack, stage, rank.model, forward)
+            schedule.run(job.accumulation_steps, functools.partial(tracker.begin_phase, step))
+        else:
+            _run_micro_batches(step, job, stack, rank, tracker, batch)
     tracker.begin_phase(step, OPTIMIZER)
     rank.optimizer.step()
     tracker.label_all(rank.optimizer.named_states(), Kind.OPTIMIZER_STATE)
@@ -129,8 +136,40 @@ def _step(
     gc.collect()
 
 
+def _run_micro_batches(
+    step: int, job: TraceJob, stack: Stack, rank: Rank, tracker: StorageTracker, batch: dict[str, torch.Tensor]
+) -> None:
+    for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
+        tracker.begin_phase(step, FORWARD)
+        with computing(job, stack):
+            loss = _loss(job, stack, rank, batch)
+        tracker.begin_phase(step, BACKWARD)
+        loss.backward()
+        del loss
+
+
+def _stage_output(
+    job: TraceJob,
+    stack: Stack,
+    stage: PipelineStage,
+    rank: Rank,
+    batch: dict[str, torch.Tensor],
+    received: torch.Tensor | None,
+) -> Any:
+    """Return what a stage sends on, or the last one's loss."""
+    inputs = batch if received is None else {"inputs_embeds": received} | _without(batch, "input_ids")
+    with computing(job, stack):
+        if stage.is_last:
+            return _loss(job, stack, rank, inputs)
+        return rank.model(**_without(inputs, "labels")).logits
+
+
+def _without(batch: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in batch.items() if key != name}
+
+
 def _loss(job: TraceJob, stack: Stack, rank: Rank, batch: dict[str, torch.Tensor]) -> Any:
-    inputs = {name: batch[name] for name in ("input_ids", "position_ids")}
+    inputs = _without(batch, "labels")
     if job.fused_cross_entropy or (stack.loss_in_model and rank.gathers_logits):
         return rank.model(**inputs, labels=batch["labels"]).loss
     logits = rank.model(**inputs).logits

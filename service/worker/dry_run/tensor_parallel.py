@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -40,7 +41,8 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
     }
     if sequence_parallel:
         plan["model.norm"] = SequenceParallel()
-    parallelize_module(model, mesh, plan)
+    held = {name for name, module in model.named_modules() if not isinstance(module, nn.Identity)}
+    parallelize_module(model, mesh, {name: style for name, style in plan.items() if name in held})
     for layer in model.model.layers:
         parallelize_module(layer, mesh, _layer_plan(sequence_parallel=sequence_parallel))
 

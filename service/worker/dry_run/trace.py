@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from service.worker.dry_run.allocator import replay
 from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from service.worker.dry_run.job import TraceJob, read_job
-from service.worker.dry_run.ledger import ITEMS, Ledger, Peak
+from service.worker.dry_run.job import PipelineStage, TraceJob, read_job
+from service.worker.dry_run.ledger import ITEMS, Ledger
+from service.worker.dry_run.pipeline import STEADY_ROUNDS
 from service.worker.dry_run.stacks import Stack, find_stack
 from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report, trace_steps
-from service.worker.dry_run.traceable import is_fully_sharded
+from service.worker.dry_run.traceable import is_fully_sharded, runs_own_code
 from service.worker.dry_run.verdict import TOLERANCE_FRACTION, relative_error, verdict
 
-TRACED_RANK = 0  # FSDP2's first rank holds the largest shard
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTrace:
+    """What one pipeline stage's first rank did; FSDP2's first rank holds the largest shard."""
+
+    stage: PipelineStage
+    ledger: Ledger
 
 
 def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
@@ -26,19 +34,36 @@ def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     started = time.monotonic()
     job = read_job(request)
     stack = find_stack(job.framework, job.kernels)
-    ledger = trace_steps(job, stack, report)
-    report(TRACE_STAGES - 1, TRACE_STAGES, "stage", "replaying the allocations")
-    result = traced_result(job, stack, ledger, request["plan"]["memory"])
+    traces = [
+        StageTrace(stage=stage, ledger=trace_steps(job, stack, _stage_report(report, job, index), stage))
+        for index, stage in enumerate(job.deciding_stages)
+    ]
+    total = TRACE_STAGES * len(traces)
+    report(total - 1, total, "stage", "replaying the allocations")
+    result = traced_result(job, stack, traces, request["plan"]["memory"])
     result["seconds"] = time.monotonic() - started
-    report(TRACE_STAGES, TRACE_STAGES, "stage", "done")
+    report(total, total, "stage", "done")
     return result
 
 
-def traced_result(job: TraceJob, stack: Stack, ledger: Ledger, memory: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a ledger shows, beside what the plan's `memory` predicted.
+def _stage_report(report: Report, job: TraceJob, index: int) -> Report:
+    """Return a report that counts on from the stages before, and names the stage where there are several."""
+    stages = job.deciding_stages
+    prefix = f"stage {stages[index].number}: " if len(stages) > 1 else ""
+
+    def shifted(done: int, total: int, unit: str, message: str) -> None:
+        report(index * total + done, len(stages) * total, unit, prefix + message)
+
+    return shifted
+
+
+def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the worst stage's ledger shows, beside what the plan's `memory` predicted.
 
     Both are the allocator's live bytes; the reserved ones come from the replay.
     """
+    worst = max(traces, key=lambda trace: trace.ledger.peak().allocated_bytes)
+    ledger = worst.ledger
     peak = ledger.peak()
     predicted_bytes = int(memory["allocated_bytes"])
     fixed, expandable = replay(ledger.events), replay(ledger.events, expandable_segments=True)
@@ -46,7 +71,7 @@ def traced_result(job: TraceJob, stack: Stack, ledger: Ledger, memory: Mapping[s
     items = peak.bytes_by_item()
     return {
         "level": "trace",
-        "rank": TRACED_RANK,
+        "rank": worst.stage.number * job.data_parallel * job.tensor_parallel,
         "predicted": {
             "peak_bytes": predicted_bytes,
             "items": {name: int(memory["items"].get(name, 0)) for name in ITEMS},
@@ -65,12 +90,12 @@ def traced_result(job: TraceJob, stack: Stack, ledger: Ledger, memory: Mapping[s
         "verdict": verdict(
             predicted_bytes=predicted_bytes,
             measured_bytes=peak.allocated_bytes,
-            ran_own_code=stack.runs_own_code,
+            ran_own_code=runs_own_code(job, stack),
             runtime_bytes=int(memory["items"].get("runtime", 0)),
             planned_peak_bytes=int(memory["peak_bytes"]),
             limit_bytes=int(memory["limit_bytes"]),
         ),
-        "stages": [_stage(job, peak, fixed.peak_reserved_bytes)],
+        "stages": [_stage(trace) for trace in traces],
         "phases": phase_peaks(ledger),
         "timeline": thinned_curve(ledger.allocated_curve()),
         "peak_phase": phase,
@@ -101,16 +126,27 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         "Gradient clipping and checkpoint writing are not run.",
         "Steps are traced until one leaves the memory as it found it: the second, and a third at most.",
     ]
-    if not stack.runs_own_code:
-        notes.append(f"transformers' model stands in for {job.framework}'s own.")
+    if not runs_own_code(job, stack):
+        notes.append(
+            f"transformers' model and torch's sharding stand in for {job.framework}'s own code, which did not run."
+        )
+    if job.trains_adapters:
+        notes.append("Adapters are our own layers with peft's tensors: an fp32 pair beside each targeted matrix.")
+    if job.method == "qlora":
+        notes.append("NF4 weights are held by shape; their scales stand on every rank, as bitsandbytes' do.")
     if stack.has_fused_kernels:
         notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
-    if job.accumulation_steps > MOST_TRACED_MICRO_BATCHES:
+    if job.pipeline_parallel > 1:
+        notes.append(
+            "Pipeline stages run 1F1B: the first, the second and the last are traced, until the pipeline is full and "
+            f"{STEADY_ROUNDS} micro-batches more; those between keep less than the second."
+        )
+    elif job.accumulation_steps > MOST_TRACED_MICRO_BATCHES:
         notes.append(
             f"{MOST_TRACED_MICRO_BATCHES} of {job.accumulation_steps} micro-batches of each step were traced; "
             "the later ones find the memory as the second did."
         )
-    if job.accumulation_steps > 1 and is_fully_sharded(job):
+    if job.accumulation_steps > 1 and is_fully_sharded(job) and job.pipeline_parallel == 1:
         notes.append("Gradients are reduced after every micro-batch, so that none is kept whole.")
     if not is_fully_sharded(job) and job.data_parallel > 1 and stack.has_gradient_buckets:
         notes.append("DistributedDataParallel's gradient buckets are allocated by its own sizes, and not filled.")
@@ -119,11 +155,12 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
     return notes
 
 
-def _stage(job: TraceJob, peak: Peak, reserved_bytes: int) -> dict[str, Any]:
+def _stage(trace: StageTrace) -> dict[str, Any]:
+    peak = trace.ledger.peak()
     return {
-        "stage": 0,
-        "layers": [0, int(job.config["num_hidden_layers"]) - 1],
+        "stage": trace.stage.number,
+        "layers": [trace.stage.first_layer, trace.stage.last_layer],
         "peak_bytes": peak.allocated_bytes,
-        "reserved_bytes": reserved_bytes,
+        "reserved_bytes": replay(trace.ledger.events).peak_reserved_bytes,
         "items": peak.bytes_by_item(),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, TraceJob
 from service.worker.dry_run.stacks import Replication, Stack
 
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")
@@ -24,6 +24,11 @@ def keeps_master_weights(job: TraceJob, stack: Stack) -> bool:
     )
 
 
+def runs_own_code(job: TraceJob, stack: Stack) -> bool:
+    """Return whether all that the stack would run is what a trace runs."""
+    return stack.is_plain_on_one_rank and job.world_size == 1 and not job.trains_adapters
+
+
 def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
     """Raise `NotYetAvailable`, naming it, for a sharding that is not traced of this stack."""
     if is_fully_sharded(job) and stack.main_gradients_in_fp32:
@@ -39,6 +44,18 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             f"{job.framework} gathers a split sequence again in the backward pass; that is not traced yet.",
             pointer="/layout/sequence_parallel",
+        )
+    model_type = job.config["model_type"]
+    if model_type not in LLAMA_LIKE_MODEL_TYPES and (job.tensor_parallel > 1 or stack.has_fused_kernels):
+        raise NotYetAvailable(
+            f"{model_type!r} is traced without tensor parallelism and fused kernels only.",
+            pointer="/layout/tensor_parallel" if job.tensor_parallel > 1 else "/layout/framework",
+        )
+    if job.trains_adapters and not stack.trains_adapters:
+        raise NotYetAvailable(f"{job.framework} with {job.method} is not traced yet.", pointer="/training/method")
+    if job.trains_adapters and job.tensor_parallel > 1:
+        raise NotYetAvailable(
+            "Adapters over tensor-parallel ranks are not traced yet.", pointer="/layout/tensor_parallel"
         )
     if job.fused_cross_entropy and job.tensor_parallel > 1:
         raise NotYetAvailable(

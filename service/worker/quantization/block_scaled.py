@@ -34,7 +34,20 @@ class BlockScaled:
         packed = torch.empty(-(-elements // 2), dtype=torch.uint8, device=line.device)
         absmax = torch.empty(-(-elements // self._block_size), dtype=torch.float32, device=line.device)
 
+        kernels = workers.kernels_for(line)
+        thresholds, codes = self._book.tensors()
+
         def quantize_span(start: int, stop: int) -> None:
+            if kernels is not None:
+                kernels.quantize_blocks(
+                    line[start:stop],
+                    block_size=self._block_size,
+                    thresholds=thresholds,
+                    codes=codes,
+                    packed=packed[start // 2 : stop // 2],
+                    absmax=absmax[start // self._block_size : stop // self._block_size],
+                )
+                return
             blocks = line[start:stop].float().view(-1, self._block_size)
             scales = torch.amax(blocks.abs(), dim=-1)
             absmax[start // self._block_size : stop // self._block_size] = scales
@@ -46,22 +59,36 @@ class BlockScaled:
         if whole < elements:
             packed[whole // 2 :], absmax[-1] = self._last_block(line[whole:].float())
         check_finite(absmax)
-        scales = quantize_scales(absmax) if self._double_quantization else {"absmax": absmax}
+        scales = (
+            quantize_scales(absmax, workers.kernels_for(absmax)) if self._double_quantization else {"absmax": absmax}
+        )
         return QuantizedTensor(shape=tuple(weight.shape), parts={"packed": packed, **scales})
 
     def spans(self, shape: tuple[int, ...], chunk_elements: int) -> list[Span]:
         """Return spans of whole blocks."""
         return even_spans(torch.Size(shape).numel(), chunk_elements)
 
-    def restore(self, quantized: QuantizedTensor) -> Restore:
+    def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:
         """Return a function from a span of whole blocks to its weights in fp32."""
         parts = quantized.parts
         scales = parts["absmax"]
         if self._double_quantization:
             scales = restore_scales(scales, parts["nested_absmax"], parts["nested_offset"])
         packed, block_size = parts["packed"], self._block_size
+        kernels = workers.kernels_for(scales)
+        pairs = self._book.value_pairs(packed.device)
 
         def restore_span(start: int, stop: int) -> torch.Tensor:
+            if kernels is not None and (stop - start) % block_size == 0:
+                restored = torch.empty(stop - start, dtype=torch.float32)
+                kernels.restore_blocks(
+                    packed[start // 2 : stop // 2],
+                    block_size=block_size,
+                    pairs=pairs,
+                    scales=scales[start // block_size : stop // block_size],
+                    restored=restored,
+                )
+                return restored
             values = self._book.decode_pairs(packed[start // 2 : -(-stop // 2)])[: stop - start]
             whole = (stop - start) // block_size
             values[: whole * block_size].view(-1, block_size).mul_(

@@ -12,20 +12,33 @@ import functools
 import torch
 
 from planners.formats.storage import NESTED_BLOCK_SIZE
+from service.worker.quantization.native_kernels import NativeKernels
 
 EXPONENT_BITS = 7
 TABLE_BINS = 65_536
 
 
-def quantize_scales(scales: torch.Tensor) -> dict[str, torch.Tensor]:
+def quantize_scales(scales: torch.Tensor, kernels: NativeKernels | None = None) -> dict[str, torch.Tensor]:
     """Return the parts that stand for a line of fp32 scales.
 
     `absmax` are 8-bit codes of the scales less their mean, `nested_absmax` one
-    fp32 scale for each 256 of them, `nested_offset` the mean.
+    fp32 scale for each 256 of them, `nested_offset` the mean. `kernels` must be
+    some that read the scales.
     """
     offset = scales.mean()
     centred = scales - offset
     num_blocks = -(-centred.numel() // NESTED_BLOCK_SIZE)
+    if kernels is not None:
+        codes = torch.empty(centred.numel(), dtype=torch.uint8)
+        nested = torch.empty(num_blocks, dtype=torch.float32)
+        kernels.quantize_scales(
+            centred,
+            block_size=NESTED_BLOCK_SIZE,
+            code_of_bin=_codes_by_bin(scales.device),
+            codes=codes,
+            nested=nested,
+        )
+        return {"absmax": codes, "nested_absmax": nested, "nested_offset": offset}
     padded = torch.nn.functional.pad(centred, (0, num_blocks * NESTED_BLOCK_SIZE - centred.numel()))
     blocks = padded.view(num_blocks, NESTED_BLOCK_SIZE)
     nested = blocks.abs().amax(dim=1)

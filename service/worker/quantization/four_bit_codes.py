@@ -8,6 +8,7 @@ specification 1.0 for E2M1.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +60,14 @@ class CodeBook:
         """Return the fp32 values of bytes of two codes each, twice as many as bytes."""
         both = _decoding_table(self, pairs.device).index_select(0, pairs.to(torch.int32))
         return both.view(torch.float32)
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the thresholds in fp32 and the codes by rank in uint8."""
+        return torch.tensor(self.thresholds, dtype=torch.float32), torch.tensor(self.codes, dtype=torch.uint8)
+
+    def value_pairs(self, device: torch.device) -> torch.Tensor:
+        """Return the two fp32 values of each of 256 bytes, as one line."""
+        return _decoding_table(self, device).view(torch.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +133,8 @@ def _nf4() -> CodeBook:
 
 def _fp4() -> CodeBook:
     magnitudes = torch.tensor(FP4_MAGNITUDES, dtype=torch.float32)
-    values = torch.cat([magnitudes, -magnitudes]) / magnitudes.max()
+    # Adding 0 makes 0 of -0: bitsandbytes writes its map with two equal zeros.
+    values = torch.cat([magnitudes, -magnitudes]) / magnitudes.max() + 0.0
     order = torch.argsort(values, stable=True)
     return CodeBook(
         name="fp4",
@@ -159,3 +169,5 @@ def _e2m1() -> CodeBook:
 NF4 = _nf4()
 FP4 = _fp4()
 E2M1 = _e2m1()
+# By scheme; E2M1 is mxfp4's.
+CODE_BOOKS: Mapping[str, CodeBook] = {"nf4": NF4, "fp4": FP4}

@@ -13,6 +13,7 @@ import torch
 
 from service.worker.quantization.chunk_workers import ChunkWorkers, Span, row_spans
 from service.worker.quantization.four_bit_codes import E2M1
+from service.worker.quantization.native_kernels import PIECE_ELEMENTS, NativeKernels
 from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, rows_and_columns
 
 INT8_STEPS = 254
@@ -39,6 +40,17 @@ class GroupCodes(Protocol):
 
     packs_pairs: bool
     scale_parts: Mapping[str, torch.dtype]
+
+    def run_kernel(
+        self,
+        kernels: NativeKernels,
+        line: torch.Tensor,
+        group_size: int,
+        stored: torch.Tensor,
+        scales: Mapping[str, torch.Tensor],
+    ) -> float:
+        """Fill the parts of whole groups by a compiled kernel; return the largest magnitude."""
+        ...
 
     def scales(self, groups: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the parts that scale the groups."""
@@ -84,7 +96,14 @@ class GroupScaled:
             for name, dtype in self._codes.scale_parts.items()
         }
 
+        kernels = workers.kernels_for(matrix) if self._suits_kernels(columns) else None
+
         def quantize_rows(start: int, stop: int) -> torch.Tensor:
+            if kernels is not None:
+                span = slice(start * columns // per_byte, stop * columns // per_byte)
+                of_rows = {name: part[start:stop] for name, part in scales.items()}
+                line = matrix[start:stop]
+                return torch.tensor(self._codes.run_kernel(kernels, line, self._group_size, stored[span], of_rows))
             groups = self._grouped(matrix[start:stop].float())
             largest = groups.abs().amax()
             if not bool(torch.isfinite(largest)):
@@ -115,7 +134,7 @@ class GroupScaled:
         rows, columns = rows_and_columns(shape)
         return [(start * columns, stop * columns) for start, stop in row_spans(rows, columns, chunk_elements)]
 
-    def restore(self, quantized: QuantizedTensor) -> Restore:
+    def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:  # noqa: ARG002
         """Return a function from a span of whole rows to its weights in fp32."""
         rows, columns = rows_and_columns(quantized.shape)
         num_groups = -(-columns // self._group_size)
@@ -135,6 +154,9 @@ class GroupScaled:
 
         return restore_span
 
+    def _suits_kernels(self, columns: int) -> bool:
+        return columns % self._group_size == 0 and self._group_size <= PIECE_ELEMENTS
+
     def _grouped(self, matrix: torch.Tensor) -> torch.Tensor:
         rows, columns = matrix.shape
         missing = -columns % self._group_size
@@ -148,6 +170,17 @@ class Int8Codes:
 
     packs_pairs = False
     scale_parts: Mapping[str, torch.dtype] = {"scale": torch.float32}
+
+    def run_kernel(
+        self,
+        kernels: NativeKernels,
+        line: torch.Tensor,
+        group_size: int,
+        stored: torch.Tensor,
+        scales: Mapping[str, torch.Tensor],
+    ) -> float:
+        """Fill the parts by the compiled kernel; return the largest magnitude."""
+        return kernels.quantize_int8_groups(line, group_size=group_size, codes=stored, scales=scales["scale"])
 
     def scales(self, groups: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the scales; 0 for a group of zeros."""
@@ -183,6 +216,19 @@ class Int4Codes:
 
     packs_pairs = True
     scale_parts: Mapping[str, torch.dtype] = {"scale": torch.float16, "zero_point": torch.uint8}
+
+    def run_kernel(
+        self,
+        kernels: NativeKernels,
+        line: torch.Tensor,
+        group_size: int,
+        stored: torch.Tensor,
+        scales: Mapping[str, torch.Tensor],
+    ) -> float:
+        """Fill the parts by the compiled kernel; return the largest magnitude."""
+        return kernels.quantize_int4_groups(
+            line, group_size=group_size, packed=stored, scales=scales["scale"], zero_points=scales["zero_point"]
+        )
 
     def scales(self, groups: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the scale as fp16 and the code of zero, from 0 to 15."""
@@ -221,6 +267,25 @@ class Mxfp4Codes:
 
     packs_pairs = True
     scale_parts: Mapping[str, torch.dtype] = {"exponent": torch.uint8}
+
+    def run_kernel(
+        self,
+        kernels: NativeKernels,
+        line: torch.Tensor,
+        group_size: int,
+        stored: torch.Tensor,
+        scales: Mapping[str, torch.Tensor],
+    ) -> float:
+        """Fill the parts by the compiled kernel; return the largest magnitude."""
+        thresholds, codes = E2M1.tensors()
+        return kernels.quantize_microscaled(
+            line,
+            group_size=group_size,
+            thresholds=thresholds,
+            codes=codes,
+            packed=stored,
+            exponents=scales["exponent"],
+        )
 
     def scales(self, groups: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the biased exponents; a group of zeros has the least."""

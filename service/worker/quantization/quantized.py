@@ -46,7 +46,7 @@ class Quantizer(Protocol):
         """Return the spans of elements that can be restored one by one."""
         ...
 
-    def restore(self, quantized: QuantizedTensor) -> Restore:
+    def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:
         """Return a function from a span to its weights in fp32, as one line."""
         ...
 

@@ -28,7 +28,12 @@ class RowScaled:
         codes = torch.empty(rows, columns, dtype=torch.int8, device=weight.device)
         absmax = torch.empty(rows, dtype=torch.float32, device=weight.device)
 
+        kernels = workers.kernels_for(matrix)
+
         def quantize_rows(start: int, stop: int) -> None:
+            if kernels is not None:
+                kernels.quantize_int8_rows(matrix[start:stop], codes=codes[start:stop], absmax=absmax[start:stop])
+                return
             values = matrix[start:stop].to(torch.float16).float()
             largest = torch.amax(values.abs(), dim=1)
             absmax[start:stop] = largest
@@ -45,7 +50,7 @@ class RowScaled:
         rows, columns = rows_and_columns(shape)
         return [(start * columns, stop * columns) for start, stop in row_spans(rows, columns, chunk_elements)]
 
-    def restore(self, quantized: QuantizedTensor) -> Restore:
+    def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:  # noqa: ARG002
         """Return a function from a span of whole rows to its weights in fp32."""
         codes, absmax = quantized.parts["codes"], quantized.parts["absmax"]
         columns = codes.shape[1]

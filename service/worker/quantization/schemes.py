@@ -8,13 +8,12 @@ import torch
 
 from planners.quantization import SchemeSettings
 from service.worker.quantization.block_scaled import BlockScaled
-from service.worker.quantization.four_bit_codes import FP4, NF4
+from service.worker.quantization.four_bit_codes import CODE_BOOKS
 from service.worker.quantization.group_scaled import GroupCodes, GroupScaled, Int4Codes, Int8Codes, Mxfp4Codes
 from service.worker.quantization.quantized import Quantizer
 from service.worker.quantization.row_scaled import RowScaled
 from service.worker.quantization.tensor_scaled import TensorScaled
 
-_CODE_BOOKS = {"nf4": NF4, "fp4": FP4}
 _GROUP_CODES: Mapping[str, Callable[[], GroupCodes]] = {
     "int8-group": Int8Codes,
     "int4": Int4Codes,
@@ -32,8 +31,8 @@ def quantizer(settings: SchemeSettings) -> Quantizer:
         return RowScaled()
     if settings.block_size is None:
         raise ValueError(f"{scheme} needs a block size.")
-    if scheme in _CODE_BOOKS:
+    if scheme in CODE_BOOKS:
         return BlockScaled(
-            _CODE_BOOKS[scheme], block_size=settings.block_size, double_quantization=settings.double_quantization
+            CODE_BOOKS[scheme], block_size=settings.block_size, double_quantization=settings.double_quantization
         )
     return GroupScaled(_GROUP_CODES[scheme](), group_size=settings.block_size)

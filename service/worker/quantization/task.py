@@ -1,133 +1,239 @@
-"""The job of `POST /quantize`: every matrix of a model quantized, restored and measured."""
+"""The job of `POST /quantize`: every matrix of a model quantized, restored, measured and, where asked, written."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from planners.architecture import Weight
-from planners.errors import InvalidModelConfig, NotYetAvailable
+from planners.errors import InvalidModelConfig
 from planners.huggingface import describe_config
 from planners.quantization import (
+    QuantizationEstimate,
+    bytes_by_scheme,
     estimate_with,
-    quantized_weights,
     scheme_settings,
 )
-from planners.quantized_stacks import matrix_shape
+from service.allowed_paths import allowed_path
+from service.checkpoints import checkpoint_state, read_checkpoint
+from service.config_files import CONFIG_FILE, read_config
+from service.errors import InvalidCheckpoint
+from service.settings import Settings
 from service.worker.child_main import peak_host_bytes
+from service.worker.quantization.bitsandbytes_checkpoint import check_writable, quantized_config
+from service.worker.quantization.checkpoint_writer import CheckpointWriter, WrittenCheckpoint, planned_shards
 from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.error import ErrorSums, quantization_error
-from service.worker.quantization.initialization import fill_normal
-from service.worker.quantization.quantized import NonFiniteWeights, Quantizer
-from service.worker.quantization.report import ModelReport, TensorReport, model_report
+from service.worker.quantization.error import ErrorSums
+from service.worker.quantization.fast_path import kernels_for_job
+from service.worker.quantization.measuring import MeasuredTensor, TensorMeasurer
+from service.worker.quantization.output_folder import (
+    REPORT_FILE,
+    SUMS_FILE,
+    OutputFolder,
+    output_folder,
+    published_result,
+)
+from service.worker.quantization.progress import ByteProgress
+from service.worker.quantization.report import ModelReport, OutputReport, model_report
 from service.worker.quantization.schemes import quantizer
+from service.worker.quantization.side_files import copied_side_files
+from service.worker.quantization.sources import (
+    POINTER,
+    RANDOM_DTYPE,
+    READ_DTYPES,
+    CheckpointSource,
+    RandomSource,
+    SourceTensor,
+    WeightSource,
+    matrix,
+)
+from service.worker.quantization.termination import termination_raises
 from service.worker.tasks import Report
 
 # transformers 5.23: the initializer_range of LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config and GPT2Config.
 DEFAULT_INITIALIZER_RANGE = 0.02
-ORIGINAL_DTYPE, TORCH_DTYPE = "bf16", torch.bfloat16
-TENSORS_LEFT_ALONE_NOTE = "Weights that the scheme leaves alone were counted, not initialised."
+DTYPE_NAMES: Mapping[str, str] = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
+TENSORS_LEFT_ALONE_NOTE = "Weights that the scheme leaves alone were counted, not {}."
 
 
 def run(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """Quantize a model's weights, initialised one tensor at a time; return sizes, errors and speed.
+    """Quantize a model's weights one tensor at a time; return sizes, errors and speed.
 
     `request` holds `model` {"name", "config"}, `scheme` and optionally
-    `double_quantization`, `block_size`, `weights` ("random"), `seed`, `output`.
-    Progress counts the original bytes of what is quantized. Raises
-    `NotYetAvailable` for real checkpoints and written output, what
-    `describe_config` and `scheme_settings` raise, and `NonFiniteWeights` naming
-    the tensor.
+    `double_quantization`, `block_size`, `weights` ("random" or {"path"}), `seed`
+    and `output`, a folder to write to. Paths must lie under the roots that this
+    process' settings allow. Progress counts original bytes. Raises what
+    `describe_config`, `scheme_settings`, `allowed_path` and `read_checkpoint`
+    raise, `InvalidCheckpoint`, `NotYetAvailable` and `InvalidQuestion` for an
+    output that cannot be written, and `NonFiniteWeights` naming the tensor.
     """
-    _refuse_what_is_not_there(request)
-    config = request["model"]["config"]
-    spec = describe_config(config, name=request["model"]["name"])
-    settings = scheme_settings(
-        request["scheme"],
-        double_quantization=request.get("double_quantization", False),
-        block_size=request.get("block_size"),
-    )
-    estimate = estimate_with(settings, spec, original_dtype=ORIGINAL_DTYPE)
-    deviation = _initializer_range(config)
-    scheme = quantizer(settings)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    total_bytes = estimate.quantized_parameters * TORCH_DTYPE.itemsize
-    done_bytes = 0
-    tensors: list[TensorReport] = []
-    sums = ErrorSums()
-    started = time.perf_counter()
-    with ChunkWorkers(device) as workers:
-        for name, weight in quantized_weights(spec, settings.scheme):
-            report(done_bytes, total_bytes, "bytes", name)
-            values = _initialised(name, weight, int(request.get("seed", 0)), deviation, workers)
-            tensor, error = quantized_tensor_report(name, values, scheme, workers)
-            tensors.append(tensor)
-            sums += error
-            done_bytes += tensor.original_bytes
-    report(done_bytes, total_bytes, "bytes", "done")
-    notes = (
-        f"Weights drawn from a normal distribution about 0 with standard deviation {deviation} and rounded to bf16.",
-        TENSORS_LEFT_ALONE_NOTE,
-    )
-    whole: ModelReport = model_report(
-        estimate,
-        tensors,
-        sums,
-        device=_device_name(device),
-        torch_version=torch.__version__,
-        wall_seconds=time.perf_counter() - started,
-        peak_host_bytes=peak_host_bytes(),
-        peak_device_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0,
-        notes=notes,
-    )
-    return dataclasses.asdict(whole)
+    with termination_raises():
+        return _Job(request, report).result()
 
 
-def quantized_tensor_report(
-    name: str, weight: torch.Tensor, scheme: Quantizer, workers: ChunkWorkers
-) -> tuple[TensorReport, ErrorSums]:
-    """Return one tensor's sizes, error and quantizing time, and the sums behind the error.
+class _Job:
+    """One request, understood: the model, the scheme, and where weights come from and go to."""
 
-    The time is the quantization's own: initialisation, restoring and comparing
-    are left out. Raises `NonFiniteWeights` naming the tensor.
-    """
-    _wait_for(weight.device)
-    started = time.perf_counter()
-    try:
-        quantized = scheme.quantize(weight, workers)
-    except NonFiniteWeights as error:
-        raise NonFiniteWeights(f"{name}: {error}") from error
-    _wait_for(weight.device)
-    seconds = time.perf_counter() - started
-    error_sums = quantization_error(weight, quantized, scheme, workers)
-    return (
-        TensorReport(
-            name=name,
-            shape=tuple(weight.shape),
-            original_bytes=weight.nbytes,
-            quantized_bytes=quantized.bytes,
-            relative_error=error_sums.relative_error,
-            sqnr_db=error_sums.sqnr_db,
-            max_abs_error=error_sums.max_abs_error,
-            seconds=seconds,
-            bytes_per_second=weight.nbytes / seconds,
-        ),
-        error_sums,
-    )
-
-
-def _refuse_what_is_not_there(request: Mapping[str, Any]) -> None:
-    if request.get("weights", "random") != "random":
-        raise NotYetAvailable(
-            "Quantizing a real checkpoint is not available yet; use weights 'random'.", pointer="/weights"
+    def __init__(self, request: Mapping[str, Any], report: Report) -> None:
+        self._request = request
+        self._report = report
+        self._roots = Settings()
+        self._config: Mapping[str, Any] = request["model"]["config"]
+        self._spec = describe_config(self._config, name=request["model"]["name"])
+        self._settings = scheme_settings(
+            request["scheme"],
+            double_quantization=request.get("double_quantization", False),
+            block_size=request.get("block_size"),
         )
-    if request.get("output") is not None:
-        raise NotYetAvailable("Writing a quantized checkpoint is not available yet.", pointer="/output")
+        self._folder = self._source_folder()
+        self._source = self._made_source()
+        self._started = time.perf_counter()
+
+    def result(self) -> dict[str, Any]:
+        """Do it and return the report."""
+        output = self._request.get("output")
+        if output is None:
+            return self._run(None)
+        check_writable(self._settings, self._source.tensors)
+        path = allowed_path(output, self._roots.output_roots, pointer="/output", kind="output")
+        identity = self._identity()
+        done = published_result(path, identity)
+        if done is not None:
+            return done
+        with output_folder(path, identity) as folder:
+            result = self._run(folder, path)
+            folder.write_json(REPORT_FILE, {"identity": identity, "result": result})
+            folder.publish()
+        return result
+
+    def _run(self, folder: OutputFolder | None, path: Path | None = None) -> dict[str, Any]:
+        quantized = [tensor for tensor in self._source.tensors if tensor.reason is None]
+        read = quantized if folder is None else self._source.tensors
+        progress = ByteProgress(self._report, sum(tensor.stored_bytes for tensor in read))
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        parameters = sum(math.prod(tensor.shape) for tensor in quantized)
+        kernels, speed_note = kernels_for_job(quantizer(self._settings), parameters=parameters, device=device)
+        notes = [*self._source.notes, speed_note]
+        written = None
+        with ChunkWorkers(device, kernels=kernels) as workers:
+            measurer = TensorMeasurer(self._settings, workers)
+            if folder is None:
+                measured = [self._measured(tensor, measurer, workers, progress) for tensor in quantized]
+                notes.append(TENSORS_LEFT_ALONE_NOTE.format("initialised" if self._folder is None else "read"))
+            else:
+                writer = CheckpointWriter(self._source, self._settings, measurer, workers, progress.advance)
+                written = writer.write(planned_shards(self._source.tensors, self._settings), folder)
+                measured = written.measured
+                notes += _written_notes(written)
+        progress.end()
+        output = None if path is None or folder is None or written is None else self._finished(folder, written, path)
+        return self._reported(measured, device, notes, output)
+
+    def _measured(
+        self, tensor: SourceTensor, measurer: TensorMeasurer, workers: ChunkWorkers, progress: ByteProgress
+    ) -> MeasuredTensor:
+        stored = self._source.load(tensor, workers)
+        one, _ = measurer.measure(tensor.name, matrix(tensor, stored).to(workers.device))
+        progress.advance(tensor)
+        return one
+
+    def _finished(self, folder: OutputFolder, written: WrittenCheckpoint, path: Path) -> OutputReport:
+        folder.write_json(CONFIG_FILE, quantized_config(self._output_config(), self._settings, self._source.tensors))
+        if self._folder is not None:
+            for name, content in copied_side_files(self._folder, self._roots.model_roots):
+                folder.write_bytes(name, content)
+        sums = folder.sums(written.sha256)
+        folder.write_bytes(SUMS_FILE, "".join(f"{sum_}  {name}\n" for name, sum_ in sums.items()).encode())
+        return OutputReport(path=self._below_its_root(path), file_bytes=written.file_bytes, sha256=sums)
+
+    def _output_config(self) -> Mapping[str, Any]:
+        """Return the `config.json` beside the weights, or where there is none the request's."""
+        if self._folder is None or not (self._folder / CONFIG_FILE).exists():
+            return self._config
+        return read_config(self._folder, self._roots.model_roots, pointer=POINTER)
+
+    def _below_its_root(self, path: Path) -> str:
+        """Return an output's path as a client may name it, without the root that it lies in."""
+        roots = [root.resolve() for root in self._roots.output_roots]
+        return next(str(path.relative_to(root)) for root in roots if path.is_relative_to(root))
+
+    def _reported(
+        self, measured: list[MeasuredTensor], device: torch.device, notes: list[str], output: OutputReport | None
+    ) -> dict[str, Any]:
+        sums = sum((one.sums for one in measured), ErrorSums())
+        estimate = self._estimate()
+        whole: ModelReport = model_report(
+            estimate,
+            [one.report for one in measured],
+            sums,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            torch_version=torch.__version__,
+            kept_bytes=sum(tensor.stored_bytes for tensor in self._source.tensors if tensor.reason is not None),
+            quantized_bytes_by_scheme=bytes_by_scheme(self._spec, original_dtype=estimate.original_dtype),
+            output=output,
+            wall_seconds=time.perf_counter() - self._started,
+            peak_host_bytes=peak_host_bytes(),
+            peak_device_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0,
+            notes=tuple(notes),
+        )
+        return dataclasses.asdict(whole)
+
+    def _estimate(self) -> QuantizationEstimate:
+        dtypes = [tensor.dtype for tensor in self._source.tensors if tensor.reason is None] or [RANDOM_DTYPE]
+        commonest = max(READ_DTYPES, key=dtypes.count)
+        return estimate_with(self._settings, self._spec, original_dtype=DTYPE_NAMES[commonest])
+
+    def _source_folder(self) -> Path | None:
+        weights = self._request.get("weights", "random")
+        if weights == "random":
+            return None
+        return allowed_path(weights["path"], self._roots.model_roots, pointer=POINTER)
+
+    def _made_source(self) -> WeightSource:
+        scheme = self._settings.scheme
+        if self._folder is None:
+            return RandomSource(
+                self._spec,
+                scheme,
+                seed=int(self._request.get("seed", 0)),
+                standard_deviation=_initializer_range(self._config),
+            )
+        checkpoint = read_checkpoint(self._folder, self._roots.model_roots, pointer=POINTER)
+        if checkpoint is None:
+            raise InvalidCheckpoint("The folder holds no safetensors checkpoint.", pointer=POINTER)
+        return CheckpointSource(checkpoint, self._spec, scheme, roots=self._roots.model_roots)
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what decides every byte of the output; the source's place and state as a sum, for it is published."""
+        identity = {
+            "config": self._output_config(),
+            "settings": dataclasses.asdict(self._settings),
+            "seed": int(self._request.get("seed", 0)) if self._folder is None else None,
+            "source_sha256": None if self._folder is None else _source_sha256(self._folder),
+            "torch": torch.__version__,
+        }
+        as_stored: dict[str, Any] = json.loads(json.dumps(identity))
+        return as_stored
+
+
+def _source_sha256(folder: Path) -> str:
+    return hashlib.sha256(json.dumps([str(folder), checkpoint_state(folder)]).encode()).hexdigest()
+
+
+def _written_notes(written: WrittenCheckpoint) -> list[str]:
+    notes = []
+    if written.shards_found:
+        notes.append(f"{written.shards_found} shard(s) had been written by an attempt that was killed.")
+    if written.non_finite:
+        notes.append(f"Copied as they are, with values that are not finite: {', '.join(written.non_finite)}.")
+    return notes
 
 
 def _initializer_range(config: Mapping[str, Any]) -> float:
@@ -139,20 +245,3 @@ def _initializer_range(config: Mapping[str, Any]) -> float:
             "'initializer_range' must be a positive number.", pointer="/model/config/initializer_range"
         )
     return float(value)
-
-
-def _initialised(
-    name: str, weight: Weight, seed: int, standard_deviation: float, workers: ChunkWorkers
-) -> torch.Tensor:
-    values = torch.empty(matrix_shape(weight), dtype=TORCH_DTYPE, device=workers.device)
-    fill_normal(values, name=name, seed=seed, standard_deviation=standard_deviation, workers=workers)
-    return values
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -25,7 +25,11 @@ class TensorScaled:
         """Return codes and scale; a tensor of zeros has scale 0. Raises `NonFiniteWeights`."""
         line = weight.reshape(-1)
         spans = even_spans(line.numel(), workers.chunk_elements)
-        largest = workers.map(lambda start, stop: line[start:stop].abs().amax(), spans)
+        kernels = workers.kernels_for(line)
+        if kernels is None:
+            largest = workers.map(lambda start, stop: line[start:stop].abs().amax(), spans)
+        else:
+            largest = workers.map(lambda start, stop: torch.tensor(kernels.largest_magnitude(line[start:stop])), spans)
         amax = torch.stack(largest).amax().float()
         check_finite(amax)
         scale = 2 * amax / INT8_STEPS if self._dtype is torch.int8 else amax / E4M3_LARGEST
@@ -33,6 +37,10 @@ class TensorScaled:
         codes = torch.empty(line.numel(), dtype=self._dtype, device=line.device)
 
         def quantize_span(start: int, stop: int) -> None:
+            if kernels is not None:
+                fill = kernels.quantize_int8 if self._dtype is torch.int8 else kernels.quantize_e4m3
+                fill(line[start:stop], divisor=divisor.item(), codes=codes[start:stop])
+                return
             codes[start:stop] = self._rounded(line[start:stop].float() / divisor)
 
         workers.map(quantize_span, spans)
@@ -42,7 +50,7 @@ class TensorScaled:
         """Return spans of any elements."""
         return even_spans(torch.Size(shape).numel(), chunk_elements)
 
-    def restore(self, quantized: QuantizedTensor) -> Restore:
+    def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:  # noqa: ARG002
         """Return a function from a span to its weights in fp32."""
         codes, scale = quantized.parts["codes"], quantized.parts["scale"]
         return lambda start, stop: codes[start:stop].float().mul_(scale)

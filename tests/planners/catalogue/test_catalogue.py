@@ -34,6 +34,31 @@ def test_a_gpu_is_found_by_id_product_name_or_kubernetes_label(name: str) -> Non
     assert catalogue().gpu(name).id == "h100-sxm-80gb"
 
 
+@pytest.mark.parametrize(
+    ("label", "gpu"),
+    [
+        # cloud.google.com/gke-accelerator: https://cloud.google.com/kubernetes-engine/docs/concepts/gpus.
+        ("nvidia-h100-80gb", "h100-sxm-80gb"),
+        ("nvidia-h100-mega-80gb", "h100-sxm-80gb"),
+        ("nvidia-h200-141gb", "h200-sxm-141gb"),
+        ("nvidia-b200", "b200-sxm-180gb"),
+        ("nvidia-gb200", "gb200-nvl-186gb"),
+        ("nvidia-tesla-a100", "a100-sxm-40gb"),
+        ("nvidia-a100-80gb", "a100-sxm-80gb"),
+        ("nvidia-l4", "l4-24gb"),
+        # The same label on EKS: k8s.amazonaws.com/accelerator of g4dn and p3 nodes.
+        ("nvidia-tesla-t4", "t4-16gb"),
+        ("nvidia-tesla-v100", "v100-sxm-16gb"),
+        # amd.com/gpu.product-name, written by AMD's node labeller.
+        ("AMD_Instinct_MI300X_OAM", "mi300x-192gb"),
+        ("AMD_Instinct_MI325X_OAM", "mi325x-256gb"),
+        ("AMD_Instinct_MI355X_OAM", "mi355x-288gb"),
+    ],
+)
+def test_a_gpu_is_found_by_the_label_of_a_cloud_or_a_maker(label: str, gpu: str) -> None:
+    assert catalogue().gpu(label).id == gpu
+
+
 def test_an_unknown_model_names_the_nearest() -> None:
     with pytest.raises(UnknownModel, match=r"llama-3\.1-8b") as caught:
         catalogue().model("llama-3.1-9b")

@@ -68,6 +68,10 @@ def test_no_two_clusters_share_a_name() -> None:
         # Oracle: 1,600 and 3,200 Gb/s of RDMA.
         ("BM.GPU4.8", "a100-sxm-40gb", 8, 200, 2048),
         ("BM.GPU.H100.8", "h100-sxm-80gb", 8, 400, 2048),
+        # No server in particular: an adapter for two or for all eight, and twice the GPUs' memory.
+        ("8x-a100-pcie-80gb", "a100-pcie-80gb", 8, 100, 1280),
+        ("pcie-8x-h100-80gb", "h100-pcie-80gb", 8, 200, 1280),
+        ("pcie-8x-rtx-4090-24gb", "rtx-4090-24gb", 8, 12.5, 384),
         # NVIDIA's own.
         ("dgx-a100", "a100-sxm-80gb", 8, 200, 2048),
         ("dgx-h100", "h100-sxm-80gb", 8, 400, 2048),
@@ -75,7 +79,7 @@ def test_no_two_clusters_share_a_name() -> None:
     ],
 )
 def test_a_cluster_is_what_its_maker_publishes(
-    name: str, gpu: str, gpus: int, gigabits_a_gpu: int, host_gib: int
+    name: str, gpu: str, gpus: int, gigabits_a_gpu: float, host_gib: int
 ) -> None:
     cluster = catalogue().cluster(name)
     assert (cluster.gpu, cluster.gpus_per_node) == (gpu, gpus)

@@ -81,6 +81,17 @@ SHARED: Mapping[str, Any] = {
 }
 GEMMA4_SMALL: Mapping[str, Any] = {**SHARED, "global_head_dim": 16}
 GEMMA3N: Mapping[str, Any] = {**SHARED, "laurel_rank": 5, "altup_num_inputs": 3}
+GEMMA3N_EARS: Mapping[str, Any] = {
+    "hidden_size": 48,
+    "conf_num_attention_heads": 4,
+    "conf_num_hidden_layers": 2,
+    "conf_conv_kernel_size": 3,
+    "input_feat_size": 20,
+    "sscp_conv_channel_size": [10, 6],
+    "sscp_conv_kernel_size": [[3, 5], [5, 3]],
+    "sscp_conv_stride_size": [[2, 3], [2, 2]],
+    "vocab_size": 7,
+}
 MLLAMA_TOWER: Mapping[str, Any] = {
     "hidden_size": 40,
     "intermediate_size": 56,
@@ -138,6 +149,10 @@ RECENT_VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
         GEMMA3N,
         {**GEMMA3N, "intermediate_size": [88, 88, 40, 40, 40, 72], "num_kv_shared_layers": 0},
         {**GEMMA3N, "attention_bias": True, "tie_word_embeddings": False},
+    ),
+    "gemma3n": (
+        {"text_config": {"model_type": "gemma3n_text", **GEMMA3N}, "audio_config": GEMMA3N_EARS},
+        {"text_config": {"model_type": "gemma3n_text", **GEMMA3N}, "vision_config": {"vocab_size": 5}},
     ),
     "mllama": (
         {"text_config": {**TEXT, "cross_attention_layers": [1, 3]}, "vision_config": MLLAMA_TOWER},

@@ -126,3 +126,11 @@ def test_only_the_small_baichuan_rotates(name: str, rotates: bool) -> None:
     spec = describe_config(catalogue().model(name.lower()).config, name=name)
     kinds = {operation.kind for block in spec.layers for operation in block.operations}
     assert (OperationKind.ROTARY in kinds) is rotates
+
+
+def test_the_first_yi_models_are_llamas_under_another_type() -> None:
+    config = dict(catalogue().model("01-ai/Yi-34B").config)
+    as_llama, as_yi = (
+        describe_config({**config, "model_type": model_type}, name="34b") for model_type in ("llama", "Yi")
+    )
+    assert list(as_yi.named_weights()) == list(as_llama.named_weights())

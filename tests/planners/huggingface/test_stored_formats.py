@@ -35,6 +35,9 @@ def groups(*weights: dict[str, Any], **fields: Any) -> dict[str, Any]:
         (groups({"num_bits": 4, "type": "int"}), "int4"),
         (groups({"num_bits": 4, "type": "float"}), "nvfp4"),
         (groups({"num_bits": 4, "type": "float"}, format="mxfp4-pack-quantized"), "mxfp4"),
+        (groups({"num_bits": 4, "type": "int"}, ignore=["re:.*self_attn.*", "re:.*shared_experts.*"]), "int4-experts"),
+        (groups({"num_bits": 4, "type": "int"}, ignore=["lm_head", "re:.*self_attn.*"]), "int4"),
+        (groups({"num_bits": 4, "type": "int"}, ignore="lm_head"), "int4"),
     ],
 )
 def test_a_quantized_checkpoint_has_the_format_that_its_config_names(stored: dict[str, Any], weights: str) -> None:
@@ -86,9 +89,9 @@ def test_what_is_no_object_is_refused(stored: object) -> None:
         ("deepseek-v3", "fp8"),
         ("openai/gpt-oss-120b", "mxfp4"),
         # The text model's own section says it.
-        ("moonshotai/Kimi-K2.5", "int4"),
+        ("moonshotai/Kimi-K2.5", "int4-experts"),
         # Its experts are in 4 bits, whatever `quant_method` says of the rest.
-        ("deepseek-ai/DeepSeek-V4-Pro", "mxfp4"),
+        ("deepseek-ai/DeepSeek-V4-Pro", "mxfp4-fp8"),
         ("nvidia/DeepSeek-V3.1-NVFP4", "nvfp4"),
     ],
 )

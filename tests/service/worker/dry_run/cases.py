@@ -46,9 +46,9 @@ def job(**changes):
     return TraceJob(**({"shard_group": values["data_parallel"]} | values))
 
 
-def traced(**changes):
+def traced(stage=None, **changes):
     wanted = job(**changes)
-    return trace_steps(wanted, find_stack(wanted.framework), lambda *_progress: None)
+    return trace_steps(wanted, find_stack(wanted.framework), lambda *_progress: None, stage)
 
 
 def requested_bytes(ledger, kind, *, phase="optimizer"):
@@ -57,7 +57,7 @@ def requested_bytes(ledger, kind, *, phase="optimizer"):
     return sum(piece.requested_bytes for piece in ledger.peak(*ranges[-1]).live if piece.kind == kind)
 
 
-def request(level="trace", *, allocated_bytes=1, training=None, layout=None, kind="train", model=None):
+def request(level="trace", *, allocated_bytes=1, training=None, layout=None, kind="train", model=None, stages=()):
     return {
         "level": level,
         "kind": kind,
@@ -100,6 +100,7 @@ def request(level="trace", *, allocated_bytes=1, training=None, layout=None, kin
                 "limit_bytes": 80 * 10**9,
                 "allocated_bytes": allocated_bytes,
                 "items": {"parameters": allocated_bytes, "runtime": 0},
+                "stages": list(stages),
             },
         },
     }

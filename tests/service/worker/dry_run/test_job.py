@@ -5,7 +5,7 @@ import pytest
 from planners.errors import InvalidQuestion, NotYetAvailable
 from service.worker.dry_run.job import read_job
 from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.traceable import refuse_untraced_sharding
+from service.worker.dry_run.traceable import refuse_untraced_sharding, runs_own_code
 from tests.service.worker.dry_run.cases import config, request
 
 
@@ -17,7 +17,6 @@ def test_a_job_takes_its_batch_from_the_plan_and_its_precision_from_the_request(
 @pytest.mark.parametrize(
     "layout",
     [
-        {"pipeline_parallel": 2},
         {"virtual_pipeline": 2},
         {"context_parallel": 2},
         {"expert_parallel": 2},
@@ -37,7 +36,10 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
 @pytest.mark.parametrize(
     "training",
     [
-        {"method": "lora"},
+        {"method": "prefix-tuning"},
+        {"companions": [{"role": "reference"}]},
+        {"evaluation": {"micro_batch_size": 8}},
+        {"kernels": "fused"},
         {"precision": "fp8-mixed"},
         {"optimizer": "lion"},
         {"attention": "linear"},
@@ -103,6 +105,64 @@ def test_a_sharding_that_is_not_traced_of_a_stack_is_refused_by_name(framework, 
     with pytest.raises(NotYetAvailable) as refusal:
         refuse_untraced_sharding(job, find_stack(framework))
     assert refusal.value.pointer.startswith("/layout/")
+
+
+@pytest.mark.parametrize(
+    ("framework", "layout", "training"),
+    [
+        ("fsdp2", {}, {"method": "lora"}),
+        ("accelerate", {"tensor_parallel": 2}, {"method": "lora"}),
+    ],
+)
+def test_adapters_are_refused_where_they_are_not_traced(framework, layout, training):
+    job = read_job(request(layout={"framework": framework, **layout}, training=training))
+    with pytest.raises(NotYetAvailable, match="not traced yet"):
+        refuse_untraced_sharding(job, find_stack(framework))
+
+
+@pytest.mark.parametrize(
+    "layout", [{"framework": "fsdp2", "tensor_parallel": 2}, {"framework": "megatron", "zero_stage": 1}]
+)
+def test_families_with_other_matrices_are_refused_where_llama_s_names_matter(layout):
+    job = read_job(request(layout=layout, model=config(model_type="phi3")))
+    with pytest.raises(NotYetAvailable, match="phi3"):
+        refuse_untraced_sharding(job, find_stack(job.framework))
+
+
+def test_a_pipeline_with_a_tied_head_is_refused():
+    with pytest.raises(NotYetAvailable, match="tied"):
+        read_job(request(layout={"pipeline_parallel": 2}, model=config(tie_word_embeddings=True), stages=[]))
+
+
+def test_a_pipeline_s_first_second_and_last_stage_decide():
+    parts = [{"stage": number, "layers": [2 * number, 2 * number + 1]} for number in range(5)]
+    job = read_job(request(layout={"pipeline_parallel": 5}, model=config(num_hidden_layers=10), stages=parts))
+    assert [stage.number for stage in job.deciding_stages] == [0, 1, 4]
+    assert [(stage.first_layer, stage.last_layer) for stage in job.deciding_stages] == [(0, 1), (2, 3), (8, 9)]
+
+
+def test_without_a_pipeline_the_one_stage_has_every_layer():
+    (stage,) = read_job(request()).deciding_stages
+    assert (stage.is_first, stage.is_last, stage.first_layer, stage.last_layer) == (True, True, 0, 1)
+
+
+def test_an_unset_part_of_the_training_request_is_not_refused():
+    assert read_job(request(training={"kernels": None, "lora": None})).lora.rank == 16
+
+
+def test_adapters_are_read_from_the_request():
+    part = {"rank": 8, "target_modules": ["q_proj"], "double_quantization": False}
+    lora = read_job(request(training={"method": "qlora", "lora": part})).lora
+    assert (lora.rank, lora.target_modules, lora.double_quantization) == (8, ("q_proj",), False)
+
+
+@pytest.mark.parametrize(
+    ("framework", "ranks", "method", "ran"),
+    [("ddp", 1, "full", True), ("ddp", 2, "full", False), ("ddp", 1, "lora", False), ("accelerate", 1, "full", False)],
+)
+def test_a_stack_s_own_code_runs_only_where_it_adds_nothing_to_torch(framework, ranks, method, ran):
+    job = read_job(request(layout={"framework": framework, "data_parallel": ranks}, training={"method": method}))
+    assert runs_own_code(job, find_stack(framework)) is ran
 
 
 def test_a_sharding_that_is_traced_is_not_refused():

@@ -113,7 +113,7 @@ def test_restored_weights_equal_those_of_bitsandbytes(dtype, scheme):
     ours = quantizer(scheme_settings(scheme, double_quantization=True))
     with ChunkWorkers(threads=1) as workers:
         parts = ours.quantize(weight, workers)
-    restore = ours.restore(parts)
+    restore = ours.restore(parts, workers)
     restored = torch.cat([restore(start, stop) for start, stop in ours.spans(parts.shape, 2**14)])
     expected = bitsandbytes.functional.dequantize_4bit(packed, state)
     assert torch.equal(restored.to(dtype).view(weight.shape), expected)

@@ -19,7 +19,7 @@ class Shifted:
     def spans(self, shape, chunk_elements):
         return [(0, 2), (2, self.line.numel())]
 
-    def restore(self, quantized):
+    def restore(self, quantized, workers):
         return lambda start, stop: self.line[start:stop] + self.shift
 
     def quantize(self, weight, workers):

@@ -34,7 +34,7 @@ def gauss(*shape, dtype=torch.bfloat16):
 
 
 def restored(scheme, quantized, chunk_elements=4096):
-    restore = scheme.restore(quantized)
+    restore = scheme.restore(quantized, ChunkWorkers())
     spans = scheme.spans(quantized.shape, chunk_elements)
     return torch.cat([restore(start, stop) for start, stop in spans]).view(quantized.shape)
 

@@ -5,13 +5,10 @@ import json
 import pytest
 import torch
 
-from planners.errors import InvalidModelConfig, NotYetAvailable, UnknownName
+from planners.errors import InvalidModelConfig, UnknownName
 from planners.huggingface import describe_config
-from planners.quantization import quantization_estimate, scheme_settings
-from service.worker.quantization.chunk_workers import ChunkWorkers
-from service.worker.quantization.quantized import NonFiniteWeights
-from service.worker.quantization.schemes import quantizer
-from service.worker.quantization.task import quantized_tensor_report, run
+from planners.quantization import quantization_estimate
+from service.worker.quantization.task import run
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 192, "intermediate_size": 520, "num_hidden_layers": 2,
@@ -102,22 +99,20 @@ def test_an_initializer_range_that_is_no_positive_number_is_refused(value):
         run(request({**LLAMA, "initializer_range": value}), ignore)
 
 
-def test_what_is_not_there_yet_says_so():
-    with pytest.raises(NotYetAvailable, match="checkpoint") as caught:
-        run(request(weights={"path": "/models/x"}), ignore)
-    assert caught.value.pointer == "/weights"
-    with pytest.raises(NotYetAvailable, match="Writing") as caught:
-        run(request(output="/models/y"), ignore)
-    assert caught.value.pointer == "/output"
-
-
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(UnknownName, match="nf4"):
         run(request(scheme="nf5"), ignore)
 
 
-def test_a_tensor_that_is_not_finite_is_named():
-    weight = torch.ones(4, 64)
-    weight[1, 3] = torch.nan
-    with ChunkWorkers(threads=1) as workers, pytest.raises(NonFiniteWeights, match=r"layers\.0\.q_proj"):
-        quantized_tensor_report("layers.0.q_proj", weight, quantizer(scheme_settings("nf4")), workers)
+def test_the_whole_model_is_weighed_under_every_scheme():
+    result = run(request(), ignore)
+    weighed = result["quantized_bytes_by_scheme"]
+    assert weighed["nf4"] == result["quantized_bytes"]
+    # 4 bits and a scale for each 64, 8 bits and a scale for each row: NF4 is the smaller, its double the smallest.
+    assert weighed["nf4-double"] < weighed["nf4"] < weighed["int8-channel"] < result["original_bytes"]
+
+
+def test_the_histogram_counts_a_sample_of_every_tensor():
+    result = run(request(), ignore)
+    # Tensors of 192 x 192, 96 x 192 and 520 x 192 weights; of the large ones 65,536.
+    assert sum(result["error_histogram"]["counts"]) == 2 * (2 * 36_864 + 2 * 18_432 + 3 * 65_536)

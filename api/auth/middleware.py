@@ -1,0 +1,102 @@
+"""Lets a request through, or answers why not. Plain ASGI, and outside everything that reads a body."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import structlog
+from fastapi import Depends
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.auth.rules import Need, need_of
+from api.errors import problem_of
+from planners.errors import PlimsollError
+from service.errors import Unauthenticated
+from service.keys import ANONYMOUS, Caller, KeyRing
+from service.persistence.records import KEY_SCOPES, KeyScope
+from service.rate_limits import RateLimits
+from service.settings import Settings, is_loopback
+
+_CALLER = "plimsoll.caller"
+_SCOPES: dict[str, KeyScope] = {scope: scope for scope in KEY_SCOPES}
+_SCOPES |= {"admission": "plan", "metrics": "admin"}
+
+
+class Authentication:
+    """Finds out who asks, whether they may, and whether they ask too often.
+
+    A key that is shown is looked at even where none is needed: a wrong one is
+    refused, and a right one sees its own alone.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._needs_keys = settings.needs_keys
+        self._has_client_certificates = settings.tls_client_ca_file is not None
+        self._limits = RateLimits(settings.key_requests_per_second)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        need = need_of(scope["method"], scope["path"])
+        try:
+            caller = await self._caller(scope, need)
+        except PlimsollError as error:
+            await problem_of(error)(scope, receive, send)
+            return
+        scope[_CALLER] = caller
+        if caller.key_id is None:
+            await self._app(scope, receive, send)
+            return
+        with structlog.contextvars.bound_contextvars(key_id=caller.key_id):
+            await self._app(scope, receive, send)
+
+    async def _caller(self, scope: Scope, need: Need) -> Caller:
+        key = _shown_key(scope)
+        if key is None:
+            return self._without_key(scope, need)
+        if need == "nothing":
+            return ANONYMOUS
+        ring: KeyRing = scope["app"].state.services.key_ring
+        caller = await ring.caller(key)
+        self._limits.take(caller.key_id or "")
+        wanted = _SCOPES.get(need)
+        if wanted is not None:
+            caller.check(wanted)
+        return caller
+
+    def _without_key(self, scope: Scope, need: Need) -> Caller:
+        host = (scope.get("client") or ("",))[0]
+        is_near = is_loopback(host)
+        is_free = (
+            need == "nothing"
+            or (need == "metrics" and is_near)
+            or (need == "admission" and self._has_client_certificates)
+        )
+        if self._needs_keys and not is_free:
+            raise Unauthenticated
+        # The cluster's API server is one address, and its question stands in the path of every workload.
+        if not (is_free or is_near):
+            self._limits.take(f"address {host}")
+        return ANONYMOUS
+
+
+def _shown_key(scope: Scope) -> str | None:
+    """Return what follows `Bearer` in the Authorization header; None without the header."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, key = value.decode("latin-1").strip().partition(" ")
+            return key.strip() if kind.lower() == "bearer" else ""
+    return None
+
+
+async def _caller(request: Request) -> Caller:
+    # A coroutine, though it waits for nothing: FastAPI sends plain functions to a thread.
+    caller: Caller = request.scope[_CALLER]
+    return caller
+
+
+Asking = Annotated[Caller, Depends(_caller)]

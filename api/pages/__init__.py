@@ -1,0 +1,1 @@
+"""The web pages: their templates, and the files that they load."""

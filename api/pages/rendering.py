@@ -1,0 +1,30 @@
+"""Pages made from templates."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from api.pages.assets import assets
+from api.pages.choices import choices
+from planners import PLANNER_VERSION
+
+
+@cache
+def page(name: str) -> str:
+    """Return the page of that name; it depends on nothing but the version, so each is made once."""
+    return _environment().get_template(f"{name}.html").render(page=name)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(asset=assets().url, choices=choices(), version=PLANNER_VERSION)
+    return environment

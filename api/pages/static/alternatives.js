@@ -1,0 +1,94 @@
+// Layouts beside the chosen one: step time against memory, and the front that nothing beats in both.
+
+import { ask } from "./asking.js";
+import { chart } from "./charts.js";
+import { el, section, table } from "./elements.js";
+import { setField } from "./forms.js";
+import { GIB, duration, gib, words } from "./quantities.js";
+
+// Where each field of a layout stands in the form.
+const FIELDS = {
+  framework: "framework", data_parallel: "layout.data_parallel", tensor_parallel: "layout.tensor_parallel",
+  pipeline_parallel: "layout.pipeline_parallel", virtual_pipeline: "layout.virtual_pipeline", context_parallel: "layout.context_parallel",
+  expert_parallel: "layout.expert_parallel", sequence_parallel: "layout.sequence_parallel", zero_stage: "layout.zero_stage",
+  shard_group: "layout.shard_group", offload: "layout.offload", micro_batch_size: "training.micro_batch_size",
+  recompute: "training.recompute", activation_offload: "training.activation_offload", fused_cross_entropy: "training.fused_cross_entropy",
+};
+// The degrees that are told of every layout; the rest only where they differ from doing nothing.
+const TOLD = [["data_parallel", "data"], ["tensor_parallel", "tensor"], ["pipeline_parallel", "pipeline"], ["context_parallel", "context"], ["expert_parallel", "expert"]];
+const COMPARED = ["data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
+  "sequence_parallel", "zero_stage", "shard_group", "offload", "micro_batch_size", "fused_cross_entropy", "framework"];
+
+/** Return a layout in a line. */
+export function layoutText(layout) {
+  const degrees = TOLD.filter(([field]) => layout[field] > 1).map(([field, name]) => `${name} ${layout[field]}`);
+  const offload = layout.offload === "none" ? [] : [`offload ${layout.offload}`];
+  return [layout.framework, `${layout.gpus} GPUs`, ...degrees, `ZeRO ${layout.zero_stage}`, `micro-batch ${layout.micro_batch_size}`,
+    `recompute ${layout.recompute}`, ...offload].join(", ");
+}
+
+/** Return those of [{x, y}] that no other one beats or equals in both, by growing x. */
+export function paretoFront(points) {
+  let best = Infinity;
+  return [...points].sort((a, b) => a.x - b.x || a.y - b.y).filter((point) => {
+    if (point.y >= best) return false;
+    best = point.y;
+    return true;
+  });
+}
+
+/** Return the scatter and the table of alternatives. Selecting one fixes its layout in the form. */
+export function alternativesPart(answer, context) {
+  const chosen = { layout: answer.plan.layout, peak_bytes: answer.plan.memory.peak_bytes, step_seconds: answer.plan.step.seconds, verdict: answer.verdict };
+  const points = [chosen, ...answer.alternatives].map((entry) => ({
+    x: entry.peak_bytes,
+    y: entry.step_seconds,
+    kind: entry === chosen ? "chosen" : entry.verdict,
+    label: `${entry === chosen ? "Chosen: " : ""}${layoutText(entry.layout)}: ${gib(entry.peak_bytes)}, ${duration(entry.step_seconds)}`,
+    act: context.form && entry !== chosen ? () => select(entry.layout, context) : null,
+  }));
+  const front = paretoFront(points);
+  const drawing = chart({
+    title: "Step time against memory; the line joins what nothing beats in both",
+    x: { label: "Peak memory of a GPU", format: gib, unit: GIB },
+    y: { label: "Step time", format: (seconds) => (seconds ? duration(seconds) : "0") },
+    points,
+    lines: [{ points: front.map((point) => [point.x, point.y]), kind: "front" }],
+    marks: [{ x: answer.plan.memory.limit_bytes, label: "limit" }],
+  });
+  const rows = answer.alternatives.map((entry) => [layoutText(entry.layout), gib(entry.peak_bytes), duration(entry.step_seconds),
+    words(entry.verdict), actions(entry.layout, context)]);
+  return section("Alternatives", drawing, answer.alternatives.length
+    ? el("details", {}, el("summary", {}, `All ${answer.alternatives.length} in a table`), table("Alternatives", ["Layout", "Peak", "Step", "Verdict", ""], rows))
+    : el("p", { class: "quiet" }, "There are none."));
+}
+
+function actions(layout, context) {
+  if (!context.form) return "";
+  const told = el("span", { class: "told", role: "status" });
+  return el("span", {}, el("button", { type: "button", onclick: () => select(layout, context) }, "Use"), " ",
+    el("button", { type: "button", onclick: () => tellWhyNot(layout, context, told) }, "Why not?"), told);
+}
+
+function select(layout, context) {
+  for (const [field, name] of Object.entries(FIELDS)) {
+    // A number of fully recomputed layers has no field of its own: the search finds it again.
+    const value = field === "recompute" && layout.recompute_layers !== null ? "" : layout[field];
+    setField(context.form.elements[name], String(value));
+  }
+  setField(context.form.elements["hardware.gpus"], String(layout.gpus));
+  context.replan();
+}
+
+async function tellWhyNot(layout, context, told) {
+  const named = Object.fromEntries(COMPARED.map((field) => [field, layout[field]]));
+  named.recompute = layout.recompute_layers === null ? layout.recompute : { full_layers: layout.recompute_layers };
+  told.textContent = " …";
+  try {
+    const answer = await ask("/plan/train", { method: "POST", body: { ...context.request, compare: [named] } });
+    const [comparison] = answer.comparisons;
+    told.textContent = ` ${words(comparison.outcome)}. ${comparison.reasons.map((reason) => reason.detail).join(" ")}`;
+  } catch (problem) {
+    told.textContent = ` ${problem.message}`;
+  }
+}

@@ -1,0 +1,110 @@
+// The parts of an answer that training and serving share: verdict, memory, advice, assumptions, launch files.
+
+import { ask } from "./asking.js";
+import { legend, stackedBar } from "./bars.js";
+import { copyButton, el, section, table } from "./elements.js";
+import { setField } from "./forms.js";
+import { duration, gib, signed, words } from "./quantities.js";
+
+const VERDICTS = { fits: "Fits", tight: "Tight", no: "Does not fit" };
+
+/** Return the verdict, its margin and its summary. */
+export function verdictOf(answer) {
+  const memory = answer.plan.memory;
+  const spared = memory.margin_bytes;
+  const parts = [
+    el("p", { class: `verdict ${answer.verdict}` }, el("strong", {}, VERDICTS[answer.verdict] ?? answer.verdict),
+      ` ${gib(Math.abs(spared))} ${spared < 0 ? "too much" : "to spare"} on each GPU`),
+    el("p", {}, answer.summary),
+  ];
+  if (memory.peak_high_bytes !== undefined) {
+    parts.push(el("p", { class: "quiet" }, `Peak ${gib(memory.peak_bytes)}, between ${gib(memory.peak_low_bytes)} and `
+      + `${gib(memory.peak_high_bytes)}, of ${gib(memory.limit_bytes)}${memory.phase ? `, in ${memory.phase}` : ""}.`));
+  }
+  return parts;
+}
+
+/** Return a problem as the page shows it. */
+export function problemOf(problem) {
+  const details = problem.errors ?? [];
+  return [el("div", { class: "problem", role: "alert" }, el("strong", {}, problem.message),
+    details.length > 1 ? el("ul", {}, details.map((error) => el("li", {}, `${error.pointer}: ${error.detail}`))) : null)];
+}
+
+/** Return each pipeline stage's memory against the limit; `gpu` (of the catalogue) tells what is kept free of it. */
+export function memoryPart(memory, gpu) {
+  const capacity = Math.max(gpu?.memory_bytes ?? 0, memory.limit_bytes);
+  const scale = Math.max(capacity, memory.peak_high_bytes ?? 0, ...memory.stages.map((stage) => stage.peak_bytes));
+  const worst = Math.max(...memory.stages.map((stage) => stage.peak_bytes));
+  const bars = memory.stages.map((stage) => stackedBar({
+    title: `Stage ${stage.stage}, layers ${stage.layers.join("–")}: ${gib(stage.peak_bytes)}`,
+    parts: stage.items,
+    format: gib,
+    scale,
+    limit: memory.limit_bytes,
+    reserved: capacity - memory.limit_bytes,
+    low: stage.peak_bytes === worst ? memory.peak_low_bytes : undefined,
+    high: stage.peak_bytes === worst ? memory.peak_high_bytes : undefined,
+  }));
+  return section("Memory of one GPU", ...bars, stagesLegend(memory),
+    el("p", { class: "quiet" }, `The line is the limit, ${gib(memory.limit_bytes)}; the thin bar is the error of the worst stage.`));
+}
+
+/** Return the legend of all stages: with values where there is but one, and every part that any of them has. */
+function stagesLegend({ items, stages }) {
+  if (stages.length === 1) return legend(items, gib);
+  return legend(Object.fromEntries(Object.keys(items).map((name) => [name, Math.max(...stages.map((stage) => stage.items[name]))])));
+}
+
+/** Return the advice with what each change gains; `take` is called with a change that is to be tried. */
+export function advicePart(advice, take) {
+  if (!advice.length) return null;
+  const rows = advice.map((entry) => [
+    Object.entries(entry.change).map(([field, value]) => `${field} = ${textOf(value)}`).join(", "),
+    VERDICTS[entry.verdict] ?? words(entry.verdict ?? "?"),
+    gib(entry.peak_bytes),
+    gain(entry.peak_bytes_difference, gib),
+    entry.step_seconds == null ? "" : duration(entry.step_seconds),
+    gain(entry.step_seconds_difference, duration),
+    entry.reason,
+    take ? el("button", { type: "button", onclick: () => take(entry.change) }, "Try") : "",
+  ]);
+  return section("Advice", table("Changes that were checked", ["Change", "Verdict", "Peak", "Gain", "Step", "Gain", "Why", ""], rows));
+}
+
+const gain = (difference, format) => (difference == null ? "" : signed(difference, format));
+const textOf = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+
+/** Put a change that advice names into the form; answers whether the form has a field for all of it. */
+export function applyChange(form, change) {
+  const fields = Object.entries(change).map(([name, value]) => [form.elements[name], value]);
+  if (!fields.every(([field, value]) => field && typeof value !== "object")) return false;
+  for (const [field, value] of fields) setField(field, String(value));
+  if ("model" in change) form.elements["model.config"].value = "";
+  return true;
+}
+
+/** Return the launch files, each to copy or to download. */
+export function artifactsPart(answer) {
+  const files = Object.entries(answer.artifacts).map(([name, content]) => {
+    const text = typeof content === "string" ? content : JSON.stringify(content, null, 2);
+    const path = `/plans/${encodeURIComponent(answer.plan_id)}/artifacts/${encodeURIComponent(name)}`;
+    return el("div", { class: "file" }, el("h3", {}, name), el("div", { class: "row" }, copyButton(text),
+      el("a", { href: path, download: name }, "Download")), el("pre", { tabindex: 0, "aria-label": name }, text));
+  });
+  return files.length ? section("Launch", ...files) : null;
+}
+
+/** Return what was assumed, and which plan this is. */
+export function assumptionsPart(answer) {
+  return section("Assumptions", el("ul", {}, answer.assumptions.map((line) => el("li", {}, line))),
+    el("p", { class: "quiet" }, "Plan ", el("code", {}, answer.plan_id), ` · planner ${answer.planner_version} · catalogue ${answer.catalogue_revision} · `,
+      el("a", { href: `/ui/jobs?plan_id=${encodeURIComponent(answer.plan_id)}` }, "validate it"), " · ",
+      el("a", { href: `/ui/compare?a=${encodeURIComponent(answer.plan_id)}` }, "compare it")));
+}
+
+/** Return the stored plan that the address names, or null. */
+export async function planOfAddress() {
+  const id = new URLSearchParams(location.search).get("plan");
+  return id === null ? null : ask(`/plans/${encodeURIComponent(id)}`);
+}

@@ -1,0 +1,39 @@
+// Asking the public API.
+
+/** What the API answered in place of what was asked for: an RFC 9457 problem document. */
+export class Problem extends Error {
+  constructor(document) {
+    super(document.detail ?? document.title ?? "The service did not answer as expected.");
+    this.errors = document.errors ?? [];
+    this.status = document.status;
+  }
+}
+
+/** Return the answer's JSON; throws Problem, or an AbortError when another question has overtaken it. */
+export async function ask(path, { method = "GET", body, signal } = {}) {
+  const request = { method, signal, headers: { accept: "application/json" } };
+  if (body !== undefined) {
+    request.headers["content-type"] = "application/json";
+    request.body = JSON.stringify(body);
+  }
+  const response = await fetch(path, request).catch((reason) => {
+    if (reason.name === "AbortError") throw reason;
+    throw new Problem({ detail: "The service cannot be reached." });
+  });
+  if (response.ok) return response.json();
+  throw new Problem(await response.json().catch(() => ({ status: response.status, title: response.statusText })));
+}
+
+/** Return a function that acts once its caller has been quiet for a while, dropping what is still under way. */
+export function debounced(act, quietMilliseconds) {
+  let timer;
+  let running;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      running?.abort();
+      running = new AbortController();
+      act(running.signal);
+    }, quietMilliseconds);
+  };
+}

@@ -1,0 +1,60 @@
+// Jobs: start one, follow it, cancel it, list them all.
+
+import { problemOf } from "./answers.js";
+import { ask } from "./asking.js";
+import { el, table } from "./elements.js";
+import { fillModels, remember, requestOf, restore } from "./forms.js";
+import { follow } from "./jobprogress.js";
+import { words } from "./quantities.js";
+
+const note = document.querySelector("#note");
+const filters = document.querySelector("#filters");
+const validation = document.querySelector("#validate");
+const quantization = document.querySelector("#quantize");
+
+async function start(path, body) {
+  note.replaceChildren();
+  try {
+    const answer = await ask(path, { method: "POST", body });
+    open((answer.job ?? answer).job_id);
+  } catch (problem) {
+    note.replaceChildren(...problemOf(problem));
+  }
+}
+
+function open(id) {
+  follow(id, document.querySelector("#job"), list);
+  list();
+}
+
+async function list() {
+  try {
+    const { items } = await ask(`/jobs?${new URLSearchParams(requestOf(filters))}`);
+    document.querySelector("#list").replaceChildren(table(items.length ? "Jobs, newest first" : "No jobs", ["Job", "Kind", "State", "Plan", "Begun", "Worker"],
+      items.map((job) => [
+        el("button", { type: "button", onclick: () => open(job.job_id) }, job.job_id.slice(0, 8)), job.kind, words(job.state),
+        job.plan_id ? el("code", {}, job.plan_id.slice(0, 10)) : "", job.started_at ? new Date(job.started_at).toLocaleString() : "", job.worker ?? "",
+      ])));
+  } catch (problem) {
+    note.replaceChildren(...problemOf(problem));
+  }
+}
+
+validation.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const { plan_id: id, level } = requestOf(validation);
+  start(`/plans/${encodeURIComponent(id)}/validate`, { level });
+});
+quantization.addEventListener("submit", (event) => {
+  event.preventDefault();
+  start("/quantize", requestOf(quantization));
+});
+filters.addEventListener("input", () => { remember(filters); list(); });
+
+const query = new URLSearchParams(location.search);
+if (query.has("plan_id")) validation.elements.plan_id.value = query.get("plan_id");
+restore(filters);
+await list();
+const [models, plans] = await Promise.all([ask("/models"), ask("/plans")]);
+fillModels(models.items);
+document.querySelector("#plans").replaceChildren(...plans.items.map((plan) => el("option", { value: plan.plan_id }, plan.summary)));

@@ -1,0 +1,28 @@
+// Numbers as people read them. The wire carries base units; GiB is 2^30 bytes.
+
+export const GIB = 2 ** 30;
+const SIGNIFICANT_DIGITS = 3;
+
+export const gib = (bytes) => `${(bytes / GIB).toFixed(Math.abs(bytes) < GIB ? 2 : 1)} GiB`;
+export const percent = (fraction) => `${(100 * fraction).toFixed(1)} %`;
+export const whole = (count) => Math.round(count).toLocaleString("en");
+
+/** Return a duration in the largest unit that it fills. */
+export function duration(seconds) {
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"]];
+  const [size, unit] = units.find(([least]) => Math.abs(seconds) >= least) ?? units.at(-1);
+  return `${short(seconds / size)} ${unit}`;
+}
+
+/** Return a number in a few digits, with k, M, G or T. */
+export function short(number) {
+  const sizes = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  const [size, letter] = sizes.find(([least]) => Math.abs(number) >= least) ?? [1, ""];
+  return `${Number((number / size).toPrecision(SIGNIFICANT_DIGITS))}${letter}`;
+}
+
+/** Return a wire name as words. */
+export const words = (name) => String(name).replaceAll("_", " ");
+
+/** Return a signed quantity, with a true minus. */
+export const signed = (value, format) => `${value < 0 ? "−" : "+"}${format(Math.abs(value))}`;

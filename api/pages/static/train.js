@@ -1,0 +1,63 @@
+// The training page.
+
+import { alternativesPart, layoutText } from "./alternatives.js";
+import { advicePart, applyChange, artifactsPart, assumptionsPart, memoryPart, verdictOf } from "./answers.js";
+import { legend, stackedBar } from "./bars.js";
+import { el, section, table } from "./elements.js";
+import { meshPart } from "./mesh.js";
+import { duration, gib, percent, short, whole, words } from "./quantities.js";
+import { runQuestion } from "./questions.js";
+
+function show(answer, context) {
+  const { plan } = answer;
+  const gpu = context.gpus.get(context.request?.hardware?.gpu);
+  const perNode = context.request?.hardware?.gpus_per_node ?? gpu?.gpus_per_node ?? Math.min(plan.layout.gpus, 8);
+  document.querySelector("#verdict").replaceChildren(...verdictOf(answer));
+  document.querySelector("#parts").replaceChildren(...[
+    section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
+      `${whole(answer.search.layouts_considered)} layouts evaluated, ${whole(answer.search.layouts_fitting)} fit, ${whole(answer.search.layouts_excluded)} excluded by a rule, in ${duration(answer.search.seconds)}.`)),
+    memoryPart(plan.memory, gpu),
+    stepPart(plan.step),
+    runPart(plan.run),
+    advicePart(answer.advice, context.form ? (change) => tryChange(change, context) : null),
+    alternativesPart(answer, context),
+    meshPart(plan, perNode),
+    communicationPart(plan.communication),
+    artifactsPart(answer),
+    assumptionsPart(answer),
+  ].filter(Boolean));
+}
+
+function tryChange(change, context) {
+  if (applyChange(context.form, change)) context.replan();
+  else document.querySelector("#form-note").textContent = "The form has no field for this; send it to the API.";
+}
+
+function stepPart(step) {
+  return section("Step time",
+    stackedBar({ title: `One step: ${duration(step.seconds)}, between ${duration(step.low_seconds)} and ${duration(step.high_seconds)}`,
+      parts: step.parts, format: duration, scale: step.high_seconds, low: step.low_seconds, high: step.high_seconds }),
+    legend(step.parts, duration),
+    el("p", {}, `${whole(step.tokens_per_second)} tokens a second, ${Math.round(step.tflops_per_gpu)} TFLOP/s a GPU, `
+      + `model FLOPs utilization ${percent(step.model_flops_utilization)}.`));
+}
+
+function runPart(run) {
+  if (!run?.steps) return null;
+  const facts = [
+    ["Steps", whole(run.steps)], ["Time", duration(run.expected_seconds ?? run.seconds)], ["GPU hours", whole(run.gpu_hours)],
+    ["Cost", run.cost_usd == null ? "say US$ per GPU hour" : `US$ ${whole(run.cost_usd)}`], ["Work", `${short(run.model_flops)}FLOP`],
+    ["Failures a day", run.failures_per_day.toPrecision(2)], ["Checkpoint", `${gib(run.checkpoint_bytes)} every ${duration(run.checkpoint_interval_seconds)}`],
+    ["Goodput", percent(run.goodput)],
+  ];
+  return section("Run", el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
+}
+
+function communicationPart(calls) {
+  if (!calls.length) return null;
+  return section("Communication", el("details", {}, el("summary", {}, `${calls.length} kinds of calls in a step`),
+    table("Communication of one step", ["Group", "Operation", "Bytes a layer", "Calls", "Time"],
+      calls.map((call) => [call.group, words(call.operation), gib(call.bytes_per_layer), whole(call.calls_per_step), duration(call.seconds)]))));
+}
+
+runQuestion({ path: "/plan/train", show });

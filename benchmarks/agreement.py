@@ -1,0 +1,192 @@
+"""The planner against the trace, over a grid of plans: `python -m benchmarks.trace --grid`.
+
+Each model keeps its own widths and vocabulary and is cut to a few layers, for the
+planner and for the trace alike: what a layer adds is the same from the first to
+the last, and a grid then takes minutes. What the cut hides is how errors of a
+single layer add up in a deep model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planners.catalogue import catalogue
+from planners.hardware import GpuCount, Hardware
+from planners.huggingface import describe_config
+from planners.questions import LayoutRequest, Recompute, TrainingQuestion
+from planners.training import plan_without_advice
+from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, TraceJob, read_job
+
+SAMPLED_LAYERS = 4
+GPU = "h200-sxm-141gb"
+# The aims of the comparison: mean and worst distance of the allocated peaks.
+MEAN_FRACTION, WORST_FRACTION = 0.03, 0.08
+
+MODELS = (
+    "meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B",
+    "mistralai/Mistral-7B-v0.1", "mistralai/Mistral-Nemo-Base-2407", "mistralai/Mistral-Large-Instruct-2407",
+    "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-72B",
+    "Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "Qwen/Qwen3-32B",
+    "microsoft/Phi-3-mini-4k-instruct", "microsoft/Phi-3-medium-4k-instruct", "microsoft/phi-4",
+    "bigcode/starcoder2-3b", "bigcode/starcoder2-7b", "bigcode/starcoder2-15b",
+    "google/gemma-2b", "google/gemma-7b",
+    "allenai/OLMo-2-1124-7B", "allenai/OLMo-2-1124-13B",
+    "ibm-granite/granite-3.1-2b-instruct", "ibm-granite/granite-3.1-8b-instruct",
+)  # fmt: skip
+
+TENSOR_PARALLEL = {"framework": "fsdp2", "tensor_parallel": 2, "recompute": "full"}
+MEGATRON = {"framework": "megatron", "zero_stage": 1, "sequence_parallel": False, "recompute": "none"}
+FEW_MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-72B", "Qwen/Qwen3-8B")
+PIPELINE_MICRO_BATCHES = 4
+# Run for `FEW_MODELS` alone: each of them traces two stages or three.
+PIPELINES: tuple[dict[str, Any], ...] = (
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "pipeline_parallel": 2},
+    {"framework": "fsdp2", "recompute": "full", "sequence_length": 8192, "pipeline_parallel": 4},
+    MEGATRON | {"sequence_length": 4096, "pipeline_parallel": 2},
+    MEGATRON | {"sequence_length": 4096, "pipeline_parallel": 4},
+    MEGATRON | {"sequence_length": 4096},
+)
+WAYS: tuple[dict[str, Any], ...] = (
+    {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
+    {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
+    {"framework": "accelerate", "method": "qlora", "recompute": "full", "sequence_length": 8192},
+    {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192},
+    TENSOR_PARALLEL | {"sequence_length": 4096},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One plan of the grid; `way` names the framework and what else is fixed."""
+
+    model: str
+    way: Mapping[str, Any]
+    layers: int | None = SAMPLED_LAYERS
+
+    @property
+    def name(self) -> str:
+        """Return the model and the way, in words."""
+        said = {"framework": "", "method": "", "recompute": "", "sequence_length": "", "tensor_parallel": "tensor "}
+        said["pipeline_parallel"] = "pipeline "
+        ways = (f"{said[key]}{value}" for key, value in self.way.items() if key in said)
+        return " ".join((self.model, *ways))
+
+
+def grid() -> Iterator[Case]:
+    """Yield every plan of the comparison."""
+    for model in MODELS:
+        model_type = catalogue().model(model).config["model_type"]
+        for way in WAYS:
+            if "tensor_parallel" not in way or model_type in LLAMA_LIKE_MODEL_TYPES:
+                yield Case(model=model, way=way)
+    for model in FEW_MODELS:
+        yield from (Case(model=model, way=way) for way in PIPELINES)
+
+
+def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a plan's validation request, and the memory it predicts."""
+    config = dict(catalogue().model(case.model).config)
+    if case.layers is not None:
+        config["num_hidden_layers"] = case.layers
+    way = dict(case.way)
+    mode, length = way.pop("recompute"), way.pop("sequence_length")
+    training = {"method": way.pop("method", "full"), "precision": "bf16-mixed", "optimizer": "adamw"}
+    framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
+    micro_batches = PIPELINE_MICRO_BATCHES if pipeline > 1 else 1
+    hardware = Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
+    question = TrainingQuestion(
+        model=describe_config(config, name=case.model),
+        hardware=hardware,
+        sequence_length=length,
+        global_batch_size=8 // tensor // pipeline * micro_batches,
+        micro_batch_size=1,
+        recompute=Recompute(mode=mode),
+        fused_cross_entropy=False,
+        activation_offload=False,
+        framework=framework,
+        layout=LayoutRequest(
+            tensor_parallel=tensor,
+            pipeline_parallel=pipeline,
+            virtual_pipeline=1,
+            context_parallel=1,
+            zero_stage=way.pop("zero_stage", 3),
+            **way,
+        ),
+        **training,
+    )
+    plan = plan_without_advice(question).plan
+    request = {
+        "model": {"name": case.model, "config": config},
+        "request": {"training": {**training, "sequence_length": length, "attention": "flash"}},
+        "plan": {"layout": dataclasses.asdict(plan.layout), "memory": dataclasses.asdict(plan.memory)},
+    }
+    return request, dataclasses.asdict(plan.memory)
+
+
+def compare(case: Case) -> dict[str, Any]:
+    """Return a plan's predicted and traced peaks, item by item."""
+    from service.worker.dry_run.curve import phase_at
+    from service.worker.dry_run.stacks import find_stack
+    from service.worker.dry_run.step import trace_steps
+
+    request, memory = planned(case)
+    job: TraceJob = read_job(request)
+    started = time.monotonic()
+    ledgers = [
+        trace_steps(job, find_stack(job.framework), lambda *_progress: None, stage) for stage in job.deciding_stages
+    ]
+    ledger = max(ledgers, key=lambda ledger: ledger.peak().allocated_bytes)
+    peak = ledger.peak()
+    return {
+        "case": case.name,
+        "family": job.config["model_type"],
+        "predicted_bytes": memory["allocated_bytes"],
+        "traced_bytes": peak.allocated_bytes,
+        "relative_error": memory["allocated_bytes"] / peak.allocated_bytes - 1,
+        "predicted_phase": memory["phase"],
+        "traced_phase": phase_at(ledger, peak.event)[1],
+        "predicted_items": {name: held for name, held in memory["items"].items() if name in peak.bytes_by_item()},
+        "traced_items": peak.bytes_by_item(),
+        "seconds": time.monotonic() - started,
+    }
+
+
+def run_grid(show: Callable[[str], None], *, only: str = "") -> list[dict[str, Any]]:
+    """Compare every plan whose name holds `only`, a line each, and the summary last."""
+    rows = []
+    for case in grid():
+        if only in case.name:
+            rows.append(compare(case))
+            show(_line(rows[-1]))
+    show(summary(rows))
+    return rows
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    gib = 2**30
+    apart = ", ".join(
+        f"{name} {(held - row['traced_items'][name]) / row['traced_bytes']:+.1%}"
+        for name, held in row["predicted_items"].items()
+        if abs(held - row["traced_items"][name]) > row["traced_bytes"] / 100
+    )
+    return (
+        f"{row['case']:62} {row['predicted_bytes'] / gib:7.3f} {row['traced_bytes'] / gib:7.3f} GiB "
+        f"{row['relative_error']:+7.2%}  {row['predicted_phase']} / {row['traced_phase']}  {apart}"
+    )
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Return mean and worst distance, over all rows and by family."""
+    lines = []
+    for family in ("all", *sorted({row["family"] for row in rows})):
+        errors = [abs(row["relative_error"]) for row in rows if family in ("all", row["family"])]
+        lines.append(f"{family:12} {len(errors):3} plans, mean {statistics.mean(errors):.2%}, worst {max(errors):.2%}")
+    near = statistics.mean(abs(row["relative_error"]) for row in rows) <= MEAN_FRACTION
+    near = near and all(abs(row["relative_error"]) <= WORST_FRACTION for row in rows)
+    lines.append(f"mean within {MEAN_FRACTION:.0%} and worst within {WORST_FRACTION:.0%}: {'yes' if near else 'no'}")
+    return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""API keys by their hashes, and which plans each may see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from service.errors import KeyNotFound
+from service.persistence.records import ApiKey
+from service.persistence.tables import api_keys, plan_readers
+from service.persistence.transactions import Transactions
+
+
+class KeyStore:
+    """Every key that was ever made: one that is revoked stays on record."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def add(self, key: ApiKey) -> ApiKey:
+        """Store a new key and return it with the time."""
+        values = {
+            "key_id": key.key_id,
+            "name": key.name,
+            "key_hash": key.key_hash,
+            "scopes": list(key.scopes),
+            "expires_at": key.expires_at,
+        }
+        add = sa.insert(api_keys).values(**values).returning(*api_keys.c)
+        async with self._transactions.write() as connection:
+            return _key((await connection.execute(add)).one())
+
+    async def all(self) -> tuple[ApiKey, ...]:
+        """Return every key, newest first."""
+        query = sa.select(api_keys).order_by(api_keys.c.created_at.desc(), api_keys.c.key_id)
+        async with self._transactions.read() as connection:
+            return tuple(_key(row) for row in (await connection.execute(query)).all())
+
+    async def revoke(self, key_id: str) -> ApiKey:
+        """Revoke a key and return it; one that is revoked keeps its time. Raises KeyNotFound."""
+        now = sa.func.coalesce(api_keys.c.revoked_at, sa.func.now())
+        revoke = sa.update(api_keys).where(api_keys.c.key_id == key_id).values(revoked_at=now).returning(*api_keys.c)
+        async with self._transactions.write() as connection:
+            row = (await connection.execute(revoke)).one_or_none()
+        if row is None:
+            raise KeyNotFound(key_id)
+        return _key(row)
+
+    async def let_read(self, key_id: str, plan_id: str) -> None:
+        """Let a key see a plan from now on."""
+        let = insert(plan_readers).values(key_id=key_id, plan_id=plan_id).on_conflict_do_nothing()
+        async with self._transactions.write() as connection:
+            await connection.execute(let)
+
+    async def may_read(self, key_id: str, plan_id: str) -> bool:
+        """Return whether a key asked for a plan."""
+        query = readable_by(key_id).where(plan_readers.c.plan_id == plan_id)
+        async with self._transactions.read() as connection:
+            return (await connection.execute(query)).one_or_none() is not None
+
+
+def readable_by(key_id: str) -> sa.Select[Any]:
+    """Return the query for the ids of all plans that a key may see."""
+    return sa.select(plan_readers.c.plan_id).where(plan_readers.c.key_id == key_id)
+
+
+def _key(row: sa.Row[Any]) -> ApiKey:
+    return ApiKey(**{**row._mapping, "scopes": tuple(row.scopes)})

@@ -1,0 +1,65 @@
+"""Low-rank adapters beside frozen matrices, with the tensors that peft's layers make and keep.
+
+Source: Hu et al. 2021, arXiv:2106.09685; peft 0.19, tuners/lora/layer.py,
+`Linear.forward`. Dropout is off, as peft's default has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from planners.errors import InvalidQuestion
+from service.worker.dry_run.four_bit import FourBitLinear
+from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.precision import adapter_dtype
+
+SCALING = 1.0  # lora_alpha / rank; its value changes no tensor
+
+
+class AdaptedLinear(nn.Module):
+    """A frozen linear layer and, beside it, A (rank x inputs) and B (outputs x rank)."""
+
+    def __init__(self, base: nn.Module, *, features: tuple[int, int], rank: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        inputs, outputs = features
+        self.base_layer = base
+        self.lora_A = nn.Linear(inputs, rank, bias=False, dtype=dtype)
+        self.lora_B = nn.Linear(rank, outputs, bias=False, dtype=dtype)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the sum of both ways, in the base's format; the input is cast to the adapter's."""
+        result: torch.Tensor = self.base_layer(hidden)
+        base_dtype = result.dtype
+        hidden = hidden.to(self.lora_A.weight.dtype)
+        result = result + self.lora_B(self.lora_A(hidden)) * SCALING
+        return result.to(base_dtype)
+
+
+def adapt(model: Any, job: TraceJob) -> None:
+    """Freeze the model and put adapters beside the targeted matrices of its layers.
+
+    QLoRA packs every matrix of a layer in four bits, targeted or not, and leaves
+    embedding, norms and head as they are. Raises `InvalidQuestion` where no matrix
+    is targeted.
+    """
+    model.requires_grad_(False)
+    adapted = 0
+    for layer in model.model.layers:
+        for path, linear in [(path, module) for path, module in layer.named_modules() if type(module) is nn.Linear]:
+            parent_path, _, name = path.rpartition(".")
+            base: nn.Module = linear
+            if job.method == "qlora":
+                base = FourBitLinear(linear, double_quantization=job.lora.double_quantization)
+            if name in job.lora.target_modules:
+                adapted += 1
+                features = (linear.in_features, linear.out_features)
+                base = AdaptedLinear(base, features=features, rank=job.lora.rank, dtype=adapter_dtype(job))
+            setattr(layer.get_submodule(parent_path), name, base)
+    if not adapted:
+        raise InvalidQuestion(
+            f"None of {', '.join(job.lora.target_modules)} is a matrix of {type(model).__name__}'s layers.",
+            pointer="/training/lora/target_modules",
+        )

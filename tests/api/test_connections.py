@@ -1,0 +1,108 @@
+"""Slow and endless requests, against a real server on a port of this machine."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+
+from api.connections import MOST_HEAD_BYTES
+from api.main import server_config
+from service.settings import Settings
+
+START_SECONDS = 30
+# Long enough that a whole request gets through on a busy machine, short enough to be waited for.
+HEAD_AND_BODY_SECONDS = 2.0
+PATIENCE_SECONDS = 60.0
+
+HEAD = b"POST /plan/infer HTTP/1.1\r\nhost: plimsoll\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
+WHOLE = b"GET /healthz HTTP/1.1\r\nhost: plimsoll\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def port(module_database_url: str) -> Iterator[int]:
+    config = server_config(Settings(database_url=module_database_url, body_timeout_seconds=HEAD_AND_BODY_SECONDS))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(START_SECONDS)
+
+
+@pytest.fixture
+def connection(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as opened:
+        yield opened
+
+
+def all_that_comes(connection: socket.socket) -> bytes:
+    """Return everything until the server closes the connection."""
+    received = b""
+    try:
+        while part := connection.recv(65536):
+            received += part
+    except ConnectionResetError:
+        pass  # Closed with something of ours still unread.
+    return received
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nhost: plimsoll\r\n"])
+def test_a_head_that_does_not_come_costs_the_connection(connection: socket.socket, begun: bytes):
+    connection.sendall(begun)
+    assert all_that_comes(connection) == b""
+
+
+def test_the_second_head_of_a_connection_is_waited_for_no_longer(connection: socket.socket):
+    connection.sendall(WHOLE)
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    connection.sendall(WHOLE[:-4])
+    assert all_that_comes(connection) == b""
+
+
+def test_a_body_that_does_not_come_is_refused_and_the_connection_closed(connection: socket.socket):
+    connection.sendall(HEAD + b'{"model":')
+    answer = all_that_comes(connection)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"body-too-slow" in answer
+
+
+def test_a_body_that_trickles_is_no_better(connection: socket.socket):
+    connection.sendall(HEAD)
+    stop = threading.Event()
+
+    def trickle() -> None:
+        while not stop.wait(HEAD_AND_BODY_SECONDS / 10):
+            try:
+                connection.send(b" ")
+            except OSError:
+                return
+
+    sender = threading.Thread(target=trickle)
+    sender.start()
+    answer = all_that_comes(connection)
+    stop.set()
+    sender.join()
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_a_head_without_end_is_refused(connection: socket.socket):
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nx: " + b"a" * MOST_HEAD_BYTES)
+    assert all_that_comes(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_a_large_head_that_ends_is_answered(connection: socket.socket):
+    # The whole head is as large as it may be.
+    rest = MOST_HEAD_BYTES - len(WHOLE) - len(b"x: \r\n")
+    connection.sendall(WHOLE[:-2] + b"x: " + b"a" * rest + b"\r\n\r\n")
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_many_requests_on_one_connection_are_answered(connection: socket.socket):
+    for _ in range(20):
+        connection.sendall(WHOLE)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from service.errors import RateLimited
+from service.rate_limits import RateLimits
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_bucket_holds_two_seconds_and_fills_at_the_rate():
+    clock = Clock()
+    limits = RateLimits(5.0, clock=clock)
+    for _ in range(10):  # 2 s x 5 a second
+        limits.take("a")
+    with pytest.raises(RateLimited) as refused:
+        limits.take("a")
+    assert refused.value.retry_after_seconds == 1  # a fifth of a second, in whole ones
+    clock.now = 0.19
+    with pytest.raises(RateLimited):
+        limits.take("a")
+    clock.now = 0.21
+    limits.take("a")
+
+
+def test_each_caller_has_a_bucket():
+    limits = RateLimits(0.5, clock=Clock())
+    limits.take("a")
+    limits.take("b")
+    with pytest.raises(RateLimited, match=r"0\.5 requests a second"):
+        limits.take("a")
+
+
+def test_no_rate_limits_nothing():
+    limits = RateLimits(0.0, clock=Clock())
+    for _ in range(1000):
+        limits.take("a")

@@ -1,0 +1,80 @@
+"""Adapters and four-bit bases, worked out by hand for the small Llama of `cases`.
+
+A layer's matrices (outputs x inputs): q and o 64 x 64, k and v 32 x 64, gate and up 176 x 64, down 64 x 176. Rank 4 on
+q and v: A 4 x 64 each, B 64 x 4 and 32 x 4, so 256 + 256 + 256 + 128 = 896 elements a layer and 1,792 in two.
+"""
+
+import pytest
+import torch
+
+from planners.errors import InvalidQuestion
+from planners.formats import tensor_bytes
+from planners.questions import Lora
+from service.worker.dry_run.four_bit import FourBitLinear
+from service.worker.dry_run.ledger import Kind
+from tests.service.worker.dry_run.cases import config, requested_bytes, traced
+
+LORA = Lora(rank=4, target_modules=("q_proj", "v_proj"))
+ADAPTERS, ADAPTER_TENSORS = 1_792, 8
+ALL_ELEMENTS = 105_408
+PACKED = 2 * 46_080
+REPLICATED = {"framework": "ddp", "zero_stage": 0, "lora": LORA}
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def replicated():
+    return traced(method="lora", **REPLICATED)
+
+
+def test_the_base_takes_two_bytes_and_an_adapter_four(replicated):
+    assert requested_bytes(replicated, Kind.PARAMETER) == 2 * ALL_ELEMENTS + 4 * ADAPTERS
+
+
+def test_only_adapters_have_gradients_buckets_and_moments(replicated):
+    assert requested_bytes(replicated, Kind.GRADIENT) == 4 * ADAPTERS
+    assert requested_bytes(replicated, Kind.COMMUNICATION) == 4 * ADAPTERS
+    assert requested_bytes(replicated, Kind.OPTIMIZER_STATE) == 8 * ADAPTERS + 4 * ADAPTER_TENSORS
+
+
+def test_four_ranks_shard_base_and_adapters():
+    # Base: 26,448 elements a rank (see test_step). Adapters: A one row of 64, B 16 and 8 rows of 4: 64 + 64 + 64 + 32.
+    ledger = traced(method="lora", lora=LORA)
+    assert requested_bytes(ledger, Kind.PARAMETER) == 2 * 26_448 + 4 * 2 * 224
+
+
+def test_a_four_bit_base_leaves_embedding_head_and_norms_in_16_bits():
+    ledger = traced(method="qlora", **REPLICATED)
+    packed_bytes = PACKED // 2
+    assert requested_bytes(ledger, Kind.PARAMETER) == 2 * (ALL_ELEMENTS - PACKED) + packed_bytes + 4 * ADAPTERS
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("features", [(64, 176), (33, 7)])
+def test_a_packed_layer_takes_what_the_planner_counts_and_its_codebook(features, double):
+    linear = torch.nn.Linear(*features, bias=False, dtype=torch.bfloat16, device="meta")
+    with torch.device("meta"):
+        layer = FourBitLinear(linear, double_quantization=double)
+    held = [*layer.parameters(), *layer.buffers()]
+    stored = sum(tensor.untyped_storage().nbytes() for tensor in held)
+    assert stored == tensor_bytes("nf4", features[::-1], double_quantization=double) + 16 * 4
+
+
+def test_scales_are_on_every_rank_and_packed_weights_on_one():
+    whole, sharded = (traced(method="qlora", lora=LORA, data_parallel=ranks) for ranks in (1, 4))
+    assert requested_bytes(whole, Kind.BUFFER) == requested_bytes(sharded, Kind.BUFFER)
+    assert requested_bytes(whole, Kind.PARAMETER) > 3 * requested_bytes(sharded, Kind.PARAMETER)
+
+
+def test_targets_that_no_layer_has_are_no_question():
+    with pytest.raises(InvalidQuestion, match="c_attn"):
+        traced(method="lora", lora=Lora(target_modules=("c_attn",)))
+
+
+def test_a_fused_loss_makes_no_gradient_of_a_frozen_head():
+    # With 4,001 words the head's gradient would be 2 x 4,001 x 64 bytes.
+    ledger = traced(method="lora", lora=LORA, fused_cross_entropy=True, config=config(vocab_size=4001))
+    made = [event.piece for event in ledger.events if event.piece.kind is Kind.FORWARD_ACTIVATION]
+    assert all(piece.requested_bytes != 2 * 4001 * 64 for piece in made)

@@ -1,0 +1,13 @@
+"""Compiled kernels, once for all tests that ask for them."""
+
+import pytest
+
+from service.worker.quantization.native_kernels import NoKernels, compiled_kernels
+
+
+@pytest.fixture(scope="session")
+def kernels():
+    try:
+        return compiled_kernels()
+    except NoKernels as error:
+        pytest.skip(f"The kernels cannot be compiled here: {error}.")

@@ -1,0 +1,72 @@
+"""A small Llama whose weights follow from a formula, so that every machine makes the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from planners.huggingface import describe_config
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 160,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 96,
+    "max_position_embeddings": 128, "tie_word_embeddings": False, "dtype": "bfloat16",
+}  # fmt: skip
+
+
+def numbers(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return numbers from -0.05 to 0.05 that depend on the name and the place alone."""
+    places = torch.arange(torch.Size(shape).numel(), dtype=torch.int64)
+    # Knuth's multiplicative hash, and the largest prime below 2^16.
+    mixed = (places * 2654435761 + zlib.crc32(name.encode())) % 65521
+    return ((mixed.double() / 65521 - 0.5) * 0.1).view(shape)
+
+
+def weights(dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
+    """Return every tensor of the model; the scales of norms are 1."""
+    spec = describe_config(CONFIG, name="small")
+    return {
+        name: torch.ones(weight.shape, dtype=dtype) if "norm" in name else numbers(name, weight.shape).to(dtype)
+        for name, weight in spec.named_weights()
+    }
+
+
+def write_checkpoint(folder: Path, tensors: dict[str, torch.Tensor] | None = None, *, files: int = 1) -> Path:
+    """Write the model, or these tensors, to so many files; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = weights() if tensors is None else tensors
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    if files == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+    file_of = {name: f"model-{index % files + 1:05d}-of-{files:05d}.safetensors" for index, name in enumerate(tensors)}
+    for file in set(file_of.values()):
+        save_file({name: tensors[name] for name in tensors if file_of[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": file_of}))
+    return folder
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    """Return every tensor of a checkpoint."""
+    tensors = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            tensors.update({name: file.get_tensor(name) for name in sorted(file.keys())})
+    return tensors
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """Return a checkpoint's quantization config, and dtype, shape and SHA-256 of each of its tensors."""
+    tensors = {}
+    for name, tensor in sorted(stored(folder).items()):
+        content = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        tensors[name] = f"{tensor.dtype} {list(tensor.shape)} {hashlib.sha256(content).hexdigest()}"
+    config = json.loads((folder / "config.json").read_text())
+    return {"quantization_config": config["quantization_config"], "tensors": tensors}
