@@ -62,7 +62,10 @@ class SiteEfficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The GPUs a plan may use, what of each is already spoken for, and what the site measured of them."""
+    """The GPUs a plan may use, what of each is already spoken for, and what the site measured of them.
+
+    `nvme_bytes_per_second` is one GPU's share of its machine's drives, None where unknown.
+    """
 
     gpu: Gpu
     gpus: GpuCount
@@ -71,6 +74,7 @@ class Hardware:
     used_bytes: int = 0
     usd_per_gpu_hour: float | None = None
     site: SiteEfficiency | None = None
+    nvme_bytes_per_second: float | None = None
 
     @property
     def limit_bytes(self) -> int:

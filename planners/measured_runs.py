@@ -63,6 +63,7 @@ def layout_as_candidates(layout: Layout) -> Candidates:
                 "zero_stage": layout.zero_stage,
                 "shard_group": layout.shard_group,
                 "offload": OFFLOAD_TARGETS.index(layout.offload),
+                "activation_offload": layout.activation_offload,
                 "micro_batch_size": layout.micro_batch_size,
                 "recompute": RECOMPUTE_MODES.index(layout.recompute),
                 "full_layers": ALL_LAYERS if layout.recompute_layers is None else layout.recompute_layers,

@@ -76,11 +76,22 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """A moment outside the steps: one GPU's live tensors, and the host memory a GPU, at that moment."""
+
+    name: str
+    device_bytes: int
+    host_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What one GPU of the worst stage must hold, as nvidia-smi would show it.
 
     `allocated_bytes` are the allocator's live tensors, `reserved_bytes` adds
     rounding and fragmentation, `peak_bytes` the context and communicators too.
+    `host_bytes` is what the host needs for each GPU of the fullest node, loading and checkpoints included.
     """
 
     peak_bytes: int
@@ -89,21 +100,27 @@ class Memory:
     limit_bytes: int
     margin_bytes: int
     host_bytes: int
+    nvme_bytes: int
     allocated_bytes: int
     reserved_bytes: int
     phase: str
     items: MemoryItems
+    spikes: tuple[Spike, ...]
     stages: tuple[StageMemory, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """The seconds of a step that nothing else hides, by what they are spent on."""
+    """The seconds of a step that nothing else hides, by what they are spent on.
+
+    `expert_parallel` is the exchange of tokens with the ranks of their experts.
+    """
 
     forward: float
     backward: float
     recompute: float
     tensor_parallel: float
+    expert_parallel: float
     pipeline_bubble: float
     data_parallel: float
     optimizer: float
@@ -117,6 +134,7 @@ class StepParts:
             + self.backward
             + self.recompute
             + self.tensor_parallel
+            + self.expert_parallel
             + self.pipeline_bubble
             + self.data_parallel
             + self.optimizer

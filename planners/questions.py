@@ -56,6 +56,34 @@ class Recompute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Evaluations between steps: `batch_size` sequences on each replica, `samples` in all.
+
+    `keeps_logits` says that metrics are computed of the predictions, so that a trainer
+    keeps them: for `accumulation_steps` batches, None for all.
+    """
+
+    batch_size: int = 8
+    samples: int = 1
+    keeps_logits: bool = False
+    accumulation_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A frozen model beside the one that learns; `model` None is the policy's own model as it was.
+
+    `role` is `reference` (its logits are compared), `reward` or `value` (one number a sequence or token).
+    """
+
+    role: str
+    model: ModelSpec | None = None
+    precision: str = "bf16"
+    trainable: bool = False
+    offload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resilience:
     """How often hardware fails and what a restart costs.
 
@@ -95,6 +123,7 @@ class TrainingQuestion:
     `kernels` says how the model's operations are run: `eager` (one by one),
     `fused` (hand-written kernels such as Liger's or Transformer Engine's) or
     `compiled` (torch.compile); None is the framework's default.
+    `expert_imbalance` is the tokens of the busiest expert-parallel rank over the mean rank's (at least 1).
     """
 
     model: ModelSpec
@@ -112,7 +141,10 @@ class TrainingQuestion:
     activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
+    expert_imbalance: float = 1.0
     kernels: str | None = None
+    evaluation: Evaluation | None = None
+    companions: tuple[Companion, ...] = ()
     lora: Lora = field(default_factory=Lora)
     layout: LayoutRequest = field(default_factory=LayoutRequest)
     objective: str = "throughput"

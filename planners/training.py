@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from planners.advice import advice_for
-from planners.architecture import OperationKind
+from planners.architecture import ModelSpec, OperationKind
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
 from planners.layout.exclusion import every_broken_rule
 from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
@@ -20,6 +20,7 @@ from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.optimizers import optimizer_kind
 from planners.memory.peak import VERDICT_NAMES, memory_of
 from planners.memory.profile import Profile, load_profile, profile_names, profiles_to_search
+from planners.memory.recurrent import block_scan
 from planners.plans import Alternative, Layout, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
 from planners.questions import TrainingQuestion
@@ -33,8 +34,8 @@ METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
 ATTENTION_KINDS = ("flash", "eager")
 KERNEL_KINDS = ("eager", "fused", "compiled")
-# Kinds of work whose activations are not derived yet: recurrent layers.
-NOT_YET_PLANNED = (OperationKind.CONVOLUTION, OperationKind.SCAN)
+
+
 GIB = 2**30
 
 
@@ -108,6 +109,11 @@ def check_question(question: TrainingQuestion) -> None:
             raise InvalidQuestion(f"must be at least 1, not {number}.", pointer=pointer)
     if question.tokens is not None and question.tokens <= 0:
         raise InvalidQuestion("tokens must be above 0.", pointer="/training/tokens")
+    if not question.expert_imbalance >= 1.0:
+        raise InvalidQuestion(
+            f"must be at least 1, the mean rank's own tokens, not {question.expert_imbalance:g}.",
+            pointer="/training/expert_imbalance",
+        )
     if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
         raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer="/deadline_seconds")
     if question.resilience.target_availability is not None and question.resilience.repair_seconds is None:
@@ -118,7 +124,8 @@ def check_question(question: TrainingQuestion) -> None:
     _check_length(question)
     if question.method != "full":
         check_targets(question.model.layers, question.lora)
-    _check_model(question)
+    for model in (question.model, *(companion.model for companion in question.companions if companion.model)):
+        _check_model(model)
     _check_gpu(question)
 
 
@@ -137,12 +144,12 @@ def _check_length(question: TrainingQuestion) -> None:
         )
 
 
-def _check_model(question: TrainingQuestion) -> None:
-    blocks = question.model.layers
-    kinds = {op.kind for block in blocks for op in block.operations}
-    if kinds & set(NOT_YET_PLANNED):
+def _check_model(model: ModelSpec) -> None:
+    recurrences = [op for block in model.layers for op in block.operations if op.kind is OperationKind.SCAN]
+    if any(recurrence.scan is None for recurrence in recurrences):
         raise NotYetAvailable(
-            f"training of {question.model.model_type} models is not planned yet: recurrent layers are missing.",
+            f"training of {model.model_type} models is not planned yet: no public kernel tells what their "
+            "recurrent layers keep for the backward pass.",
             pointer="/model",
         )
 
@@ -227,6 +234,8 @@ def _summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> st
     degrees = f"data {layout.data_parallel} x tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel}"
     if layout.context_parallel > 1:
         degrees += f" x context {layout.context_parallel}"
+    if layout.expert_parallel > 1:
+        degrees += f", experts over {layout.expert_parallel}"
     where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}, {degrees}"
     how = f"ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, recompute {layout.recompute}"
     if verdict == "no":
@@ -234,6 +243,14 @@ def _summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> st
     word = "Fits" if verdict == "fits" else "Fits tightly"
     speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
     return f"{word}: {where}, {how} needs {needs} in {memory.phase} and takes {speed}."
+
+
+def _expert_note(question: TrainingQuestion, layout: Layout) -> str:
+    if layout.expert_parallel == 1:
+        return "Every rank has all experts; they are taken to be equally busy."
+    if question.expert_imbalance == 1.0:
+        return "Experts are taken to be equally busy; say expert_imbalance where the busiest rank has more tokens."
+    return f"The busiest expert-parallel rank has {question.expert_imbalance:g} times the mean rank's tokens."
 
 
 def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficiency: Efficiency) -> tuple[str, ...]:
@@ -253,9 +270,22 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
         f"Attention is {question.attention}; host_bytes are for each GPU.",
     ]
     if any(weight.experts > 1 for part in job.layers for weight in part.block.weights):
+        notes.append(_expert_note(question, layout))
+    if any(block_scan(part.block) is not None for part in job.layers):
         notes.append(
-            "Experts are taken to be equally busy, and the time of their all-to-all exchange is not in the step."
+            "Recurrent layers run on the kernels of mamba_ssm, causal_conv1d and flash-linear-attention; no measured "
+            "run of such a model is on record."
         )
+    if job.offload_target == "nvme" and question.hardware.nvme_bytes_per_second is None:
+        rate = efficiency.common.nvme_bytes_per_second / 1e9
+        notes.append(f"NVMe drives give each GPU {rate:.1f} GB/s, a DGX-2's published share.")
+    if job.companions:
+        notes.append(
+            "Companions run forward after the policy; gathering them is taken to hide. Generation is not in the step."
+        )
+    if job.method != "full":
+        merged = job.model.parameters * job.precision.compute_bytes / GIB
+        notes.append(f"Merged into the base, the adapters leave {merged:.1f} GiB of weights to serve, no more than it.")
     if job.optimizer.paged_to_host:
         notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
     positions = question.model.max_position_embeddings

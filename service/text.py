@@ -116,6 +116,7 @@ def _budget(memory: Mapping[str, Any]) -> str:
             ("margin", gib(memory.get("margin_bytes"))),
             ("worst moment", memory.get("phase")),
             ("host memory", gib(memory.get("host_bytes")) if memory.get("host_bytes") else None),
+            ("on NVMe", gib(memory.get("nvme_bytes")) if memory.get("nvme_bytes") else None),
         )
     )
 
@@ -174,6 +175,7 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("recompute", _recompute(layout)),
             ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
             ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
+            ("activations", "offloaded to the host" if layout.get("activation_offload") else None),
         )
     )
 

@@ -72,7 +72,7 @@ def _refuse_what_no_worker_traces(plan: StoredPlan, request: dict[str, Any]) -> 
         raise NotYetAvailable("Tracing a serving plan is not there yet; training plans can be traced.")
     try:
         job = read_job(request)
-        refuse_untraced_sharding(job, find_stack(job.framework))
+        refuse_untraced_sharding(job, find_stack(job.framework, job.kernels))
     except PlimsollError as error:
         # Its pointer leads into the plan's own request, not into the one that asks for the proof.
         error.pointer = ""

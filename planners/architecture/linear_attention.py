@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planners.architecture.mamba import channels, row, whole
+from planners.architecture.operation import Scan, ScanKernel
 from planners.architecture.recurrent import DELTA_FLOPS_PER_STATE_ELEMENT, Projection, RecurrentMixer
 from planners.architecture.weight import Part, Split, Weight
 
@@ -58,6 +59,12 @@ class GatedDelta:
             inner_width=self.value_width,
             has_output_norm=True,
             flops_per_state_element=DELTA_FLOPS_PER_STATE_ELEMENT,
+            scan=Scan(
+                kernel=ScanKernel.GATED_DELTA,
+                heads=self.value_heads,
+                key_dim=self.key_head_dim,
+                value_dim=self.value_head_dim,
+            ),
         )
 
     def weights(self, prefix: str) -> tuple[Weight, ...]:
@@ -135,6 +142,9 @@ class KimiDelta:
             inner_width=self.width,
             has_output_norm=True,
             flops_per_state_element=DELTA_FLOPS_PER_STATE_ELEMENT,
+            scan=Scan(
+                kernel=ScanKernel.CHANNEL_DELTA, heads=self.heads, key_dim=self.head_dim, value_dim=self.head_dim
+            ),
         )
 
     def weights(self, prefix: str) -> tuple[Weight, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planners.architecture.operation import Scan, ScanKernel
 from planners.architecture.recurrent import Projection, RecurrentMixer, Selection
 from planners.architecture.weight import Part, Split, Weight
 
@@ -40,6 +41,13 @@ class Mamba:
             memory_elements=self.inner_width * self.state_size,
             inner_width=self.inner_width,
             selection=Selection(width=self.selection_width, rank=self.step_rank),
+            scan=Scan(
+                # The fused kernel knows no norms of step, B and C (`transformers`, modeling_jamba).
+                kernel=ScanKernel.SELECTIVE_APART if self.has_selection_norms else ScanKernel.SELECTIVE,
+                heads=self.inner_width,
+                key_dim=self.state_size,
+                value_dim=1,
+            ),
         )
 
     def weights(self, prefix: str) -> tuple[Weight, ...]:
@@ -113,6 +121,13 @@ class Mamba2:
             memory_elements=self.inner_width * self.state_size,
             inner_width=self.inner_width,
             has_output_norm=True,
+            scan=Scan(
+                kernel=ScanKernel.STATE_SPACE,
+                heads=self.heads,
+                key_dim=self.state_size,
+                value_dim=self.head_dim,
+                groups=self.groups,
+            ),
         )
 
     def weights(self, prefix: str) -> tuple[Weight, ...]:

@@ -41,6 +41,37 @@ class OperationKind(StrEnum):
     LOSS = "loss"
 
 
+class ScanKernel(StrEnum):
+    """The training kernels of recurrent layers, which differ in what they keep and how they compute.
+
+    `selective` is mamba_ssm's mamba_inner_fn, convolution to output projection in one;
+    `selective_apart` its selective_scan_fn with the layer's own products around it;
+    `state_space` mamba_split_conv1d_scan_combined; `gated_delta` and `channel_delta`
+    flash-linear-attention's chunk_gated_delta_rule and chunk_kda.
+    """
+
+    SELECTIVE = "selective"
+    SELECTIVE_APART = "selective_apart"
+    STATE_SPACE = "state_space"
+    GATED_DELTA = "gated_delta"
+    CHANNEL_DELTA = "channel_delta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """A recurrence over tokens: each of `heads` has a state of `key_dim` x `value_dim` elements.
+
+    Of Mamba a head is a channel and of every state space model the keys are B and
+    the queries C, of which each group of heads has its own.
+    """
+
+    kernel: ScanKernel
+    heads: int
+    key_dim: int
+    value_dim: int
+    groups: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """An activation: `width` elements for each token of the micro-batch."""
@@ -62,7 +93,8 @@ class Operation:
     beginning of its chunk of `window` positions. A position may stand for
     `tokens_per_position` tokens (DeepSeek-V4).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
-    recurrent scan or a short convolution.
+    recurrent scan or a short convolution. `scan` says which kernel trains a recurrence, None that no source tells
+    what one keeps.
     """
 
     name: str
@@ -81,6 +113,7 @@ class Operation:
     is_bidirectional: bool = False
     fixed_flops_per_token: float = 0.0
     is_row_parallel: bool = False
+    scan: Scan | None = None
 
     def forward_flops_per_token(self, context_tokens: float) -> float:
         """Return the multiply and add operations one token costs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from planners.architecture.operation import Operation, OperationKind, Region, Scan, Tensor
 from planners.architecture.sequence_state import KvKind, KvState, RecurrentState
 
 # Operations for each element of the state and token, in the recurrent form that generation computes: decay it (1),
@@ -43,7 +43,7 @@ class RecurrentMixer:
     Of the `projections`, the first holds the `convolution_channels` that pass a
     causal convolution over `kernel` tokens (no channels: no convolution); the
     state has `memory_elements`; `inner_width` features go into the output
-    projection, after a gated norm where `has_output_norm`.
+    projection, after a gated norm where `has_output_norm`; `scan` is how it is trained.
     """
 
     hidden_size: int
@@ -55,6 +55,7 @@ class RecurrentMixer:
     selection: Selection | None = None
     has_output_norm: bool = False
     flops_per_state_element: float = SCAN_FLOPS_PER_STATE_ELEMENT
+    scan: Scan | None = None
 
     def kv_state(self) -> KvState:
         """Return the state that one such layer carries for each sequence."""
@@ -167,6 +168,7 @@ def _scan(size: RecurrentMixer) -> Iterator[Operation]:
         inputs=(*convolved, *selected, *projected),
         output="recurrence" if size.has_output_norm else "attention_context",
         fixed_flops_per_token=size.flops_per_state_element * size.memory_elements,
+        scan=size.scan,
     )
     if size.has_output_norm:
         yield Operation(

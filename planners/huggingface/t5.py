@@ -24,6 +24,12 @@ EQUAL_LENGTHS_NOTE = (
 )
 
 
+RELATIVE_BIAS_NOTE = (
+    "Attention adds a learned bias by distance, which flash attention has no place for: ask for attention 'eager' to "
+    "plan what `transformers` runs."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stack:
     """The sizes that encoder and decoder share."""
@@ -162,7 +168,7 @@ def t5(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         layers=layers,
         tied=config.flag("tie_word_embeddings", default=True),
         names=DecoderNames(embedding="shared.weight", final_norm="decoder.final_layer_norm"),
-        assumptions=(EQUAL_LENGTHS_NOTE,),
+        assumptions=(EQUAL_LENGTHS_NOTE, RELATIVE_BIAS_NOTE),
     )
 
 

@@ -19,9 +19,11 @@ from planners.layout.candidates import (
     Candidates,
     IntArray,
 )
+from planners.layout.experts import over_expert_degrees
 from planners.layout.grid import Grid, grid_of
 from planners.layout.objectives import wants_fewest_gpus
 from planners.memory.job import Job
+from planners.memory.profile import Capabilities
 from planners.questions import LayoutRequest, TrainingQuestion
 
 # Values worth trying where the client fixed none. Tensor parallelism beyond a node crosses the slow links in every
@@ -48,7 +50,7 @@ class Axes:
     repeats_whole_group: BoolArray
     micro_batch_sizes: tuple[int, ...]
     zero_stages: tuple[int, ...]
-    offload: tuple[int, ...]
+    offload: tuple[tuple[int, bool], ...]
     recompute: tuple[tuple[int, float], ...]
     fused_cross_entropy: tuple[bool, ...]
 
@@ -60,8 +62,8 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with
     it costs host memory and a slow link that other layouts do not need.
     """
     axes = _axes(question, job, gpus, with_offload=with_offload)
-    stages = np.array([(stage, offload) for stage in axes.zero_stages for offload in axes.offload], dtype=np.int64)
-    zero_stage, offload = stages.reshape(-1, 2, 1).swapaxes(0, 1)
+    stages = np.array([(stage, *moved) for stage in axes.zero_stages for moved in axes.offload], dtype=np.int64)
+    zero_stage, offload, activation_offload = stages.reshape(-1, 3, 1).swapaxes(0, 1)
     # A base is a mesh with a micro-batch size, every mesh with every size.
     sizes = np.array(axes.micro_batch_sizes, dtype=np.int64)
     mesh = {name: np.repeat(values, sizes.size) for name, values in axes.mesh.items()}
@@ -77,10 +79,10 @@ def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with
     return grid_of(
         Candidates(
             **{**mesh, "shard_group": group},
-            expert_parallel=np.full_like(mesh["data_parallel"], question.layout.expert_parallel or 1),
             sequence_parallel=np.repeat(axes.sequence_parallel, sizes.size),
             zero_stage=zero_stage,
             offload=offload,
+            activation_offload=activation_offload.astype(bool),
             micro_batch_size=np.tile(sizes, axes.mesh["data_parallel"].size),
             recompute=modes,
             full_layers=full_layers,
@@ -167,8 +169,6 @@ def _is_power_of_two(number: int) -> bool:
 def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload: bool) -> Axes:
     request, can = question.layout, job.profile.can
     fused = (question.fused_cross_entropy,) if question.fused_cross_entropy is not None else (False, True)
-    searched = tuple(name for name in can.offload if (name != "none") is with_offload)
-    offloads = searched if request.offload is None else (request.offload,)
     mesh, sequence_parallel, repeats_whole_group = _meshes(question, job, gpus)
     return Axes(
         mesh=mesh,
@@ -177,11 +177,28 @@ def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload:
         micro_batch_sizes=(question.micro_batch_size,) if question.micro_batch_size else _micro_batches(question),
         zero_stages=_zero_stages(request, can.zero_stages),
         recompute=_recompute(question, job),
-        offload=tuple(OFFLOAD_TARGETS.index(name) for name in offloads),
+        offload=offload_choices(question, can, last_resort=with_offload),
         fused_cross_entropy=tuple(
             choice for choice in fused if not choice or can.fused_cross_entropy or len(fused) == 1
         ),
     )
+
+
+def offload_choices(
+    question: TrainingQuestion, can: Capabilities, *, last_resort: bool
+) -> tuple[tuple[int, bool], ...]:
+    """Return (what of the states, whether activations) to put on the host: first what is asked for, then the rest.
+
+    What nobody asked for is only tried as a last resort, and what was refused never.
+    """
+    asked = question.layout.offload
+    wanted = (asked or "none", bool(question.activation_offload))
+    states = tuple(can.offload if can.searches_offload else ("none",)) if asked is None else (asked,)
+    may_move = question.activation_offload is None and can.activation_offload != "none"
+    moves = (False, True) if may_move else (wanted[1],)
+    pairs = [(name, moved) for name in states for moved in moves]
+    chosen = [pair for pair in pairs if pair != wanted] if last_resort else [wanted]
+    return tuple((OFFLOAD_TARGETS.index(name), moved) for name, moved in chosen)
 
 
 def _micro_batches(question: TrainingQuestion) -> tuple[int, ...]:
@@ -214,7 +231,7 @@ def _zero_stages(request: LayoutRequest, able: tuple[int, ...]) -> tuple[int, ..
 
 def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[str, IntArray], BoolArray, BoolArray]:
     """Return mesh shapes, their sequence parallelism, and which repeat another with a smaller shard group."""
-    mesh = _degrees(question, job, gpus)
+    mesh = over_expert_degrees(_degrees(question, job, gpus), question, job)
     groups = _shard_groups(question, job, mesh)
     # A group that is all replicas after all stands first already.
     is_new = groups != mesh["data_parallel"]

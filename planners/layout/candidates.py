@@ -52,6 +52,7 @@ class Candidates:
     recompute: IntArray
     full_layers: IntArray
     fused_cross_entropy: BoolArray
+    activation_offload: BoolArray
 
     def __len__(self) -> int:
         return math.prod(self.shape)
@@ -99,7 +100,7 @@ class Candidates:
             gradient_accumulation_steps=int(self.micro_batches(global_batch_size)[index]),
             recompute=RECOMPUTE_MODES[int(self.recompute[index])],
             recompute_layers=full_layers if full_layers != ALL_LAYERS else None,
-            activation_offload=False,
+            activation_offload=bool(self.activation_offload[index]),
             fused_cross_entropy=bool(self.fused_cross_entropy[index]),
         )
 
@@ -129,6 +130,7 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
         "recompute": NONE,
         "full_layers": ALL_LAYERS,
         "fused_cross_entropy": False,
+        "activation_offload": False,
     }
     merged = [{**plain, "shard_group": row.get("data_parallel", 1), **row} for row in rows]
     return Candidates(

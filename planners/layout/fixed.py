@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion
 from planners.hardware import GpuCount
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
 from planners.layout.violations import Violation
@@ -70,8 +70,13 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
         found.append(("zero_stage", f"{name} has ZeRO stage {known}, not {request.zero_stage}."))
     if request.offload is not None and request.offload not in can.offload:
         found.append(("offload", f"{name} has offload {', '.join(can.offload)}, not {request.offload}."))
+    if request.offload_target is not None and request.offload_target not in can.offload_targets:
+        known = ", ".join(can.offload_targets)
+        found.append(("offload_target", f"{name} offloads to {known}, not to {request.offload_target}."))
     if request.sequence_parallel and not any(can.sequence_parallel):
         found.append(("sequence_parallel", f"{name} has no sequence parallelism."))
+    if question.activation_offload and can.activation_offload == "none":
+        found.append(("activation_offload", f"{name} cannot offload activations."))
     if question.fused_cross_entropy and not can.fused_cross_entropy:
         found.append(("fused_cross_entropy", f"{name} has no fused cross-entropy."))
     wanted = question.recompute
@@ -87,10 +92,13 @@ def check_values(question: TrainingQuestion) -> None:
     request = question.layout
     if request.offload is not None and request.offload not in OFFLOAD_TARGETS:
         raise InvalidQuestion(f"offload must be one of {', '.join(OFFLOAD_TARGETS)}.", pointer="/layout/offload")
-    if request.offload_target not in (None, "cpu"):
-        raise NotYetAvailable("offload_target 'nvme' is not planned yet; 'cpu' is.", pointer="/layout/offload_target")
-    if question.activation_offload:
-        raise NotYetAvailable("activation_offload is not planned yet.", pointer="/training/activation_offload")
+    if request.offload_target not in (None, "cpu", "nvme"):
+        raise InvalidQuestion("offload_target must be cpu or nvme.", pointer="/layout/offload_target")
+    if request.offload_target == "nvme" and request.offload == "none":
+        raise InvalidQuestion(
+            "offload 'none' puts nothing on NVMe. Say what to offload, or leave offload_target away.",
+            pointer="/layout/offload_target",
+        )
     if question.recompute is not None and question.recompute.mode not in RECOMPUTE_MODES:
         raise InvalidQuestion(f"recompute must be one of {', '.join(RECOMPUTE_MODES)}.", pointer="/training/recompute")
     full_layers = question.recompute.full_layers if question.recompute else None

@@ -19,10 +19,12 @@ from planners.layout.candidates import (
     BoolArray,
     Candidates,
 )
+from planners.layout.experts import expert_counts, ranks_form_groups
 from planners.layout.grid import counted
 from planners.memory.holdings import in_zero_stages, shard_ranks
 from planners.memory.job import Job
-from planners.memory.shards import are_divisible, divisions, has_equal_parts
+from planners.memory.recurrent import block_scan
+from planners.memory.shards import WHOLE, are_divisible, divisions, has_equal_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,13 @@ def context_needs_flash(layouts: Candidates, job: Job) -> BoolArray:
     return obeyed
 
 
+def context_needs_attention(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where a sequence is not cut for recurrent layers, whose state no ring of keys and values carries on."""
+    recurs = any(block_scan(part.block) is not None for part in job.layers)
+    obeyed: BoolArray = (layouts.context_parallel == 1) | np.bool_(not recurs)
+    return obeyed
+
+
 def sequence_parallel_needs_tensor(layouts: Candidates, job: Job) -> BoolArray:  # noqa: ARG001
     """Return where sequence parallelism has tensor-parallel ranks to divide over."""
     return ~layouts.sequence_parallel | (layouts.tensor_parallel > 1)
@@ -111,12 +120,31 @@ def shard_group_divides(layouts: Candidates, job: Job) -> BoolArray:  # noqa: AR
 
 
 def experts_divide(layouts: Candidates, job: Job) -> BoolArray:
-    """Return where every expert-parallel rank has as many experts, and the ranks are some of those that share data."""
-    degree = layouts.expert_parallel
-    counts = {weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1} or {1}
-    obeyed: BoolArray = (layouts.data_parallel * layouts.context_parallel) % degree == 0
-    for count in counts:
-        obeyed = obeyed & (count % degree == 0)
+    """Return where every expert-parallel rank has as many experts, and the ranks that may share them form groups."""
+    obeyed = ranks_form_groups(layouts, job)
+    for count in expert_counts(job) or {1}:
+        obeyed = obeyed & (count % layouts.expert_parallel == 0)
+    return obeyed
+
+
+def experts_need_sequence_parallel(layouts: Candidates, job: Job) -> BoolArray:  # noqa: ARG001
+    """Return where tensor-parallel ranks that share experts do not send the same tokens twice.
+
+    Source: NVIDIA/Megatron-LM, training/arguments.py: expert beside tensor parallelism needs sequence parallelism.
+    """
+    alone: BoolArray = (layouts.expert_parallel == 1) | (layouts.tensor_parallel == 1)
+    return alone | layouts.sequence_parallel
+
+
+def experts_lie_in_shard_groups(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where experts are divided within a shard group, so that each group holds the whole model.
+
+    Source: pytorch/torchtitan, distributed/parallel_dims.py: `ep` divides dp_shard x cp (x tp), never dp_replicate.
+    """
+    grouped = layouts.shard_group * layouts.context_parallel
+    if job.profile.can.experts_over_tensor:
+        grouped = grouped * layouts.tensor_parallel
+    obeyed: BoolArray = (layouts.shard_group == layouts.data_parallel) | (grouped % layouts.expert_parallel == 0)
     return obeyed
 
 
@@ -126,7 +154,7 @@ def expert_shards_exist(layouts: Candidates, job: Job) -> BoolArray:
     mixtures = [part for part in job.layers if any(weight.experts > 1 for weight in part.block.weights)]
     if mixtures:
         is_cut = layouts.zero_stage >= job.profile.sharding.optimizer_from
-        by = divisions(layouts, np.where(is_cut, shard_ranks(layouts, job), 1), job)
+        by = divisions(layouts, np.where(is_cut, shard_ranks(layouts, job), WHOLE), job)
         for part in mixtures:
             obeyed = obeyed & are_divisible(part, by)
     return obeyed
@@ -135,6 +163,12 @@ def expert_shards_exist(layouts: Candidates, job: Job) -> BoolArray:
 def parameters_are_sharded_before_offload(layouts: Candidates, job: Job) -> BoolArray:
     """Return where parameters go to the host only in the stage that gathers them when needed."""
     return (layouts.offload < 2) | (layouts.zero_stage >= 3) | np.bool_(job.profile.name == "reference")
+
+
+def stage_three_reaches_nvme(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where NVMe is used only under ZeRO stage 3, the one stage with swappers (DeepSpeed, offload_config.py)."""
+    obeyed: BoolArray = (layouts.offload == 0) | (layouts.zero_stage >= 3) | np.bool_(job.offload_target != "nvme")
+    return obeyed
 
 
 def framework_can(layouts: Candidates, job: Job) -> BoolArray:
@@ -149,11 +183,15 @@ def framework_can(layouts: Candidates, job: Job) -> BoolArray:
         (can.expert_parallel, layouts.expert_parallel),
     ):
         obeyed = obeyed if able else obeyed & (degree == 1)
+    if can.expert_parallel:
+        obeyed = obeyed & ((layouts.expert_parallel == 1) | in_zero_stages(layouts.zero_stage, can.expert_zero_stages))
     if not can.shard_group:
         obeyed = obeyed & (layouts.shard_group == layouts.data_parallel)
     sequence = np.array([choice in can.sequence_parallel for choice in (False, True)])
     obeyed = obeyed & ((layouts.tensor_parallel == 1) | sequence[layouts.sequence_parallel.astype(np.int64)])
     obeyed = obeyed & np.array([name in can.offload for name in OFFLOAD_TARGETS])[layouts.offload]
+    if can.activation_offload == "none":
+        obeyed = obeyed & ~layouts.activation_offload
     if not can.fused_cross_entropy:
         obeyed = obeyed & ~layouts.fused_cross_entropy
     if "full_layers" not in can.recompute:
@@ -214,6 +252,12 @@ RULES: tuple[Rule, ...] = (
         obeyed=context_needs_flash,
     ),
     Rule(
+        name="context_needs_attention",
+        field="context_parallel",
+        reason="context parallelism is planned for attention only, not for recurrent layers",
+        obeyed=context_needs_attention,
+    ),
+    Rule(
         name="sequence_parallel_needs_tensor",
         field="sequence_parallel",
         reason="sequence_parallel needs tensor_parallel above 1",
@@ -228,8 +272,23 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="experts_divide",
         field="expert_parallel",
-        reason="expert_parallel must divide the experts (a dense model has one) and data_parallel x context_parallel",
+        reason=(
+            "expert_parallel must divide the experts (a dense model has one) and data_parallel x context_parallel "
+            "(x tensor_parallel where the framework lets it)"
+        ),
         obeyed=experts_divide,
+    ),
+    Rule(
+        name="experts_need_sequence_parallel",
+        field="sequence_parallel",
+        reason="expert_parallel beside tensor_parallel needs sequence_parallel",
+        obeyed=experts_need_sequence_parallel,
+    ),
+    Rule(
+        name="experts_lie_in_shard_groups",
+        field="expert_parallel",
+        reason="expert_parallel must divide shard_group x context_parallel (x tensor_parallel where it may)",
+        obeyed=experts_lie_in_shard_groups,
     ),
     Rule(
         name="expert_shards_exist",
@@ -242,6 +301,12 @@ RULES: tuple[Rule, ...] = (
         field="offload",
         reason="offloading parameters needs zero_stage 3",
         obeyed=parameters_are_sharded_before_offload,
+    ),
+    Rule(
+        name="nvme_needs_stage_three",
+        field="offload_target",
+        reason="offloading to NVMe needs zero_stage 3",
+        obeyed=stage_three_reaches_nvme,
     ),
 )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from planners.errors import ImpossibleLayout, PlanningStopped
 from planners.hardware import Hardware
-from planners.layout.axes import candidate_grid, gpu_counts
+from planners.layout.axes import candidate_grid, gpu_counts, offload_choices
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
 from planners.layout.grid import Grid
 from planners.layout.objectives import has_enough
@@ -90,7 +90,7 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: Callabl
             tried = (
                 _pool(question, job, counts, excluded, with_offload=with_offload, should_stop=should_stop)
                 for job in jobs
-                if not with_offload or (job.profile.can.searches_offload and question.layout.offload is None)
+                if offload_choices(question, job.profile.can, last_resort=with_offload)
             )
             batch = [pool for pool in tried if pool is not None]
             pools.extend(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planners.architecture import Weight
 from planners.layout.candidates import Candidates
+from planners.layout.experts import expert_tensor_ranks
 from planners.memory.job import Job
 from planners.memory.stages import all_stages
 from planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
@@ -36,16 +37,17 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
             )
             for row in range(rows.stage.size)
         ),
-        weights=_weights(job, _shard_layout(one), framework_policy(job.profile.name, int(one.zero_stage[0]))),
+        weights=_weights(job, _shard_layout(one, job), framework_policy(job.profile.name, int(one.zero_stage[0]))),
     )
 
 
-def _shard_layout(one: Candidates) -> ShardLayout:
+def _shard_layout(one: Candidates, job: Job) -> ShardLayout:
     """Return the degrees of the first layout; the table shows shapes before ZeRO or FSDP cuts them."""
     return ShardLayout(
         tensor_parallel=int(one.tensor_parallel[0]),
         replicas=int(one.data_parallel[0] * one.context_parallel[0]),
         expert_parallel=int(one.expert_parallel[0]),
+        expert_tensor_parallel=int(expert_tensor_ranks(one, job)[0]),
     )
 
 

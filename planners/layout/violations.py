@@ -14,12 +14,13 @@ import numpy as np
 
 from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
+from planners.layout.experts import expert_counts
 from planners.layout.rules import RULES, Rule
 from planners.memory.job import Job
 from planners.memory.shards import divisions, uneven_matrices
 from planners.questions import TrainingQuestion
 
-TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy")
+TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy", "activation_offload")
 # Where the named degrees multiply to no number of GPUs there are, layouts are formed on these multiples of them.
 MULTIPLES_OF_NAMED = (1, 2, 4, 8)
 MOST_NAMED = 3  # kinds of matrices that one message lists
@@ -83,14 +84,13 @@ def broken_rules(question: TrainingQuestion, jobs: Sequence[Job]) -> tuple[Viola
 
 def _formed(question: TrainingQuestion, job: Job) -> Candidates:
     """Return the layouts of the question, on numbers of GPUs that its degrees can multiply to."""
-    with_offload = question.layout.offload not in (None, "none")
     count = question.hardware.gpus
     tried: list[IntArray] = [] if count.is_free else gpu_counts(question)
     request = question.layout
     degrees = (request.data_parallel, request.tensor_parallel, request.pipeline_parallel, request.context_parallel)
     named = int(np.prod([degree for degree in degrees if degree is not None], dtype=np.int64))
     for gpus in (*tried, named * np.array(MULTIPLES_OF_NAMED)):
-        layouts = candidate_grid(question, job, gpus, with_offload=with_offload).every()
+        layouts = candidate_grid(question, job, gpus).every()
         if len(layouts):
             break
     return layouts
@@ -198,13 +198,35 @@ def _group(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
 
 def _experts(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     degree, ranks = row["expert_parallel"], row["data_parallel"] * row["context_parallel"]
-    counts = {weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1}
+    counts = expert_counts(job)
     uneven = [f"the {count} experts" for count in sorted(counts) if count % degree]
     if not counts:
         uneven = ["the one feed-forward of a dense model"]
-    if ranks % degree:
+    with_tensor = ranks * row["tensor_parallel"]
+    if job.profile.can.experts_over_tensor and ranks % degree and with_tensor % degree:
+        uneven.append(f"data_parallel x context_parallel x tensor_parallel = {with_tensor}")
+    elif not job.profile.can.experts_over_tensor and ranks % degree:
         uneven.append(f"data_parallel x context_parallel = {ranks}")
     return f"expert_parallel {degree} does not divide {' and '.join(uneven)}."
+
+
+def _expert_tokens(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return (
+        f"expert_parallel {row['expert_parallel']} beside tensor_parallel {row['tensor_parallel']} needs "
+        "sequence_parallel: without it tensor-parallel ranks would send the same tokens twice."
+    )
+
+
+def _expert_groups(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    ranks = row["shard_group"] * row["context_parallel"]
+    return (
+        f"expert_parallel {row['expert_parallel']} does not divide the {ranks} ranks of a shard group, within which "
+        f"{job.profile.name} divides experts."
+    )
+
+
+def _attention(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    return f"context_parallel {row['context_parallel']} is not planned for {job.model.model_type}'s recurrent layers."
 
 
 def _expert_shards(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
@@ -220,12 +242,17 @@ def _sharded_offload(row: Mapping[str, int], _job: Job, _layouts: Candidates) ->
     return f"offload {OFFLOAD_TARGETS[row['offload']]} needs zero_stage 3, not {row['zero_stage']}."
 
 
+def _nvme(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return f"offload_target nvme needs zero_stage 3, not {row['zero_stage']}: no other stage swaps to NVMe."
+
+
 def _framework(_row: Mapping[str, int], job: Job, layouts: Candidates) -> str:
     modes = {RECOMPUTE_MODES[mode] for mode in np.unique(layouts.recompute).tolist()}
     return (
         f"{job.profile.name} does not run these degrees together: ZeRO {_values(layouts.zero_stage)}, tensor "
         f"{_values(layouts.tensor_parallel)}, pipeline {_values(layouts.pipeline_parallel)}, context "
-        f"{_values(layouts.context_parallel)}, shard group {_values(layouts.shard_group)}, recompute "
+        f"{_values(layouts.context_parallel)}, expert "
+        f"{_values(layouts.expert_parallel)}, shard group {_values(layouts.shard_group)}, recompute "
         f"{'/'.join(sorted(modes))}."
     )
 
@@ -248,9 +275,13 @@ DETAILS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, int], Job, C
     ),
     "sequence_divides": (("context_parallel", "tensor_parallel"), _sequence),
     "context_needs_flash": (("context_parallel",), _flash),
+    "context_needs_attention": (("context_parallel",), _attention),
     "sequence_parallel_needs_tensor": ((), _tensor_ranks),
     "shard_group_divides": (("shard_group", "data_parallel"), _group),
-    "experts_divide": (("expert_parallel", "data_parallel", "context_parallel"), _experts),
+    "experts_divide": (("expert_parallel", "data_parallel", "context_parallel", "tensor_parallel"), _experts),
+    "experts_need_sequence_parallel": (("expert_parallel", "tensor_parallel"), _expert_tokens),
+    "experts_lie_in_shard_groups": (("expert_parallel", "shard_group", "context_parallel"), _expert_groups),
     "expert_shards_exist": (("shard_group", "expert_parallel"), _expert_shards),
     "offload_needs_sharding": (("offload", "zero_stage"), _sharded_offload),
+    "nvme_needs_stage_three": (("zero_stage",), _nvme),
 }

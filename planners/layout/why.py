@@ -32,7 +32,8 @@ PART_NAMES = {
     "forward": "forward computation",
     "backward": "backward computation",
     "recompute": "recomputation",
-    "tensor_parallel": "tensor-, context- and expert-parallel traffic",
+    "tensor_parallel": "tensor- and context-parallel traffic",
+    "expert_parallel": "exchange of tokens with their experts",
     "pipeline_bubble": "pipeline bubble",
     "data_parallel": "data-parallel traffic",
     "optimizer": "optimizer step",
@@ -244,7 +245,9 @@ def _counts_gpus(question: TrainingQuestion, chosen: Planned) -> bool:
 def _request_causes(question: TrainingQuestion, other: Planned) -> Iterator[Cause]:
     """Yield what the request fixed and this layout has otherwise."""
     for field in sorted(named_fields(question)):
-        part = question if field in ("micro_batch_size", "fused_cross_entropy") else question.layout
+        part = (
+            question if field in ("micro_batch_size", "fused_cross_entropy", "activation_offload") else question.layout
+        )
         wanted = question.recompute.mode if field == "recompute" and question.recompute else getattr(part, field, None)
         has = getattr(other.layout, field)
         if wanted is not None and wanted != has:
@@ -266,8 +269,8 @@ def _time_causes(other: Planned, chosen: Planned, hardware: Hardware) -> Iterato
 
 
 def _field_of(part: str) -> str:
-    fields_of = {"tensor_parallel": "tensor_parallel", "pipeline_bubble": "pipeline_parallel", "offload": "offload"}
-    return {**fields_of, "data_parallel": "data_parallel", "recompute": "recompute"}.get(part, "")
+    same = {name: name for name in ("tensor_parallel", "expert_parallel", "data_parallel", "recompute", "offload")}
+    return {**same, "pipeline_bubble": "pipeline_parallel"}.get(part, "")
 
 
 def _because(part: str, layout: Layout, hardware: Hardware) -> str:
@@ -287,6 +290,8 @@ def _because(part: str, layout: Layout, hardware: Hardware) -> str:
             f": {layout.pipeline_parallel} stages are filled and drained for "
             f"{layout.gradient_accumulation_steps} micro-batches"
         )
+    if part == "expert_parallel" and layout.expert_parallel > 1:
+        return f" among {layout.expert_parallel} ranks"
     if part == "data_parallel":
         return f" of ZeRO stage {layout.zero_stage} over {layout.shard_group} ranks"
     if part == "recompute":

@@ -13,8 +13,12 @@ from dataclasses import dataclass, replace
 
 from planners.architecture import Block, Operation, OperationKind, Part, Region
 from planners.memory.profile import Kernels
+from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
 
 FP32_BYTES = 4
+# The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
+DISPATCHED_TENSORS = ("dispatched", "expert_output")
+EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +28,17 @@ class KeptBytes:
     `sequence_bytes` are divided by sequence parallelism only, `tensor_bytes` by
     the tensor-parallel degree, `gathered_bytes` by neither. `score_bytes` are for
     each token and each position of the sequence (eager attention), also divided
-    by tensor parallelism.
+    by tensor parallelism. `dispatched_bytes` are kept of tokens as they stand before and after their
+    experts, `expert_bytes` within an expert, divided like `tensor_bytes`: the tokens that a rank was sent,
+    not its own.
     """
 
     gathered_bytes: float
     sequence_bytes: float
     tensor_bytes: float
     score_bytes: float
+    dispatched_bytes: float = 0.0
+    expert_bytes: float = 0.0
 
 
 def kept_bytes(
@@ -55,10 +63,14 @@ def kept_bytes(
         _keep_casts(block, kept, element_bytes)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     gathered_names = _gathered_inputs(block, kernels)
-    gathered = sequence = tensor_total = 0.0
+    gathered = sequence = tensor_total = dispatched = in_experts = 0.0
     for name, size in kept.items():
         width, region = regions[name]
-        if name in gathered_names:
+        if name in DISPATCHED_TENSORS:
+            dispatched += width * size
+        elif name in EXPERT_TENSORS:
+            in_experts += width * size
+        elif name in gathered_names:
             gathered += width * size
         elif region is Region.SEQUENCE:
             sequence += width * size
@@ -66,11 +78,18 @@ def kept_bytes(
             tensor_total += width * size
     sequence += kernels.norm_statistic_bytes * sum(op.kind is OperationKind.NORM for op in block.operations)
     sequence += _dropout_bytes(block, kernels, regions)
+    scan = scan_bytes(block, kernels, element_bytes)
+    sequence, tensor_total = sequence + scan.sequence_bytes, tensor_total + scan.tensor_bytes
     heads = sum(op.heads for op in block.operations if op.kind is OperationKind.ATTENTION)
     if attention == "flash":
         statistics = heads * kernels.flash_statistic_bytes
         return KeptBytes(
-            gathered_bytes=gathered, sequence_bytes=sequence, tensor_bytes=tensor_total + statistics, score_bytes=0.0
+            gathered_bytes=gathered,
+            sequence_bytes=sequence,
+            tensor_bytes=tensor_total + statistics,
+            score_bytes=0.0,
+            dispatched_bytes=dispatched,
+            expert_bytes=in_experts,
         )
     score = kernels.eager_score_bytes + (kernels.eager_score_dropout_bytes if has_dropout(block) else 0)
     return KeptBytes(
@@ -78,6 +97,8 @@ def kept_bytes(
         sequence_bytes=sequence,
         tensor_bytes=tensor_total,
         score_bytes=heads * score * element_bytes / 2,
+        dispatched_bytes=dispatched,
+        expert_bytes=in_experts,
     )
 
 
@@ -100,14 +121,26 @@ def selectively_kept_bytes(
     matmuls = [op for op in block.operations if op.kind is OperationKind.MATMUL]
     attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
     sequence, tensor_total = float(checkpoint_width(block) * element_bytes), 0.0
+    dispatched = in_experts = 0.0
     for operation in [*matmuls[::2], *attentions]:
         width, region = regions[operation.output]
-        if region is Region.SEQUENCE:
+        if operation.output in DISPATCHED_TENSORS:
+            dispatched += width * element_bytes
+        elif operation.output in EXPERT_TENSORS:
+            in_experts += width * element_bytes
+        elif region is Region.SEQUENCE:
             sequence += width * element_bytes
         else:
             tensor_total += width * element_bytes
     tensor_total += kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
-    return KeptBytes(gathered_bytes=0.0, sequence_bytes=sequence, tensor_bytes=tensor_total, score_bytes=0.0)
+    return KeptBytes(
+        gathered_bytes=0.0,
+        sequence_bytes=sequence,
+        tensor_bytes=tensor_total,
+        score_bytes=0.0,
+        dispatched_bytes=dispatched,
+        expert_bytes=in_experts,
+    )
 
 
 def checkpoint_width(block: Block) -> int:
@@ -150,14 +183,17 @@ def _kept_elements(
 ) -> dict[str, float]:
     """Return bytes for each element of every tensor that some operation keeps."""
     kept: dict[str, float] = {}
+    fused = fused_operations(block, kernels)
     for operation in block.operations:
+        if operation.kind is OperationKind.MATMUL and operation.name in fused:
+            continue
         if operation.kind is OperationKind.MATMUL and learning is not None and operation.name not in learning:
             for name in operation.inputs if frozen_input_bytes else ():
                 kept[name] = max(kept.get(name, 0.0), float(frozen_input_bytes))
             continue
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
-        if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32:
+        if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32 and operation.name not in fused:
             # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
             kept[operation.inputs[0]] = float(FP32_BYTES + (element_bytes if learning is None else 0))
     if kernels.combine_keeps_expert_outputs:
@@ -176,13 +212,15 @@ def _kept_elements(
 def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> None:
     """Count a norm in fp32 throughout, and a cast of its output for each matrix that it feeds.
 
-    Autocast keeps the casts of weights for others and makes those of activations anew.
+    Autocast keeps the casts of weights for others and makes those of activations anew. A norm that
+    follows a recurrence is a kernel of its own, which autocast leaves as it is.
     Source: torch.autocast, cached_cast; traces of DistributedDataParallel with transformers' Llama.
     """
     matrices = [op for op in block.operations if op.kind is OperationKind.MATMUL]
+    recurrences = [op.output for op in block.operations if op.kind is OperationKind.SCAN]
     for operation in block.operations:
         fed = sum(operation.output in matrix.inputs for matrix in matrices)
-        if operation.kind is OperationKind.NORM and fed:
+        if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
             kept[operation.inputs[0]] = 2.0 * FP32_BYTES
             kept[operation.output] = float(fed * element_bytes)
 
@@ -206,6 +244,8 @@ def _kept_names(operation: Operation) -> tuple[str, ...]:
             return operation.inputs
         case OperationKind.ATTENTION:
             return (*operation.inputs, operation.output)
+        case OperationKind.SCAN:
+            return scan_inputs_kept(operation)
         case _:
             return ()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray
+from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.activations import (
     FP32_BYTES,
     KeptBytes,
@@ -18,6 +19,7 @@ from planners.memory.activations import (
 )
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
+from planners.memory.recurrent import scan_workspace_bytes
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
@@ -55,10 +57,15 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     tokens = layouts.local_tokens(job.sequence_length)
     tensor = layouts.tensor_parallel.astype(np.float64)
     sequence_division = np.where(layouts.sequence_parallel, tensor, 1.0)
+    # Ranks that cut an expert among them gather the tokens that were sent to it.
+    dispatch_division = np.maximum(sequence_division / expert_tensor_ranks(layouts, job), 1.0)
+    busiest = busiest_rank_multiple(layouts, job)
 
     def on_rank(kept: KeptBytes) -> FloatArray:
         scores = kept.score_bytes * job.sequence_length
         divided = kept.sequence_bytes / sequence_division + (kept.tensor_bytes + scores) / tensor
+        if kept.dispatched_bytes or kept.expert_bytes:
+            divided = divided + busiest * (kept.dispatched_bytes / dispatch_division + kept.expert_bytes / tensor)
         result: FloatArray = tokens * (kept.gathered_bytes + divided)
         return result
 
@@ -81,8 +88,10 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             kept_selectively = kept_selectively + count * on_rank(layer.selective)
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
-        meeting = layer.meeting_gradients * layer.widest / tensor + layer.input_width / sequence_division
+        meeting = layer.meeting_gradients * busiest * layer.widest / tensor + layer.input_width / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
+        if layer.scan_workspace:
+            transient = np.maximum(transient, tokens * layer.scan_workspace / tensor)
     kept = np.where(is_selective, kept_selectively, everything) if has_selective else everything
     mean_layer = kept / np.maximum(rows.layers, 1)
     head_bytes, cast_head_bytes = _head_bytes(job)
@@ -115,6 +124,7 @@ class _LayerBytes:
     input_width: int
     widest: float
     meeting_gradients: int
+    scan_workspace: float
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
@@ -142,6 +152,7 @@ def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
         input_width=checkpoint_width(part.block),
         widest=widest,
         meeting_gradients=meeting,
+        scan_workspace=scan_workspace_bytes(part.block, size),
     )
 
 

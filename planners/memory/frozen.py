@@ -39,6 +39,19 @@ def whole_frozen_bytes(part: BlockWeights, way: Way, job: Job) -> float:
     return total + sum(_four_bit_bytes(local(weight, way)[0], job) for weight in packed)
 
 
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def unpacked_bytes(part: BlockWeights, way: Way, job: Job) -> float:
+    """Return what unpacking a part's quantized matrices reads (codes and scales) and writes (16 bits) on a rank."""
+    total = 0.0
+    for weight in part.frozen:
+        if is_quantized(weight):
+            held, _ = local(weight, way)
+            exact = job.profile.exact_quantization
+            packed = _four_bit_bytes(held, job) if exact else held.stored_elements * QUOTED_FOUR_BIT_BYTES
+            total += packed + job.precision.compute_bytes * held.stored_elements
+    return total
+
+
 def _apart(part: BlockWeights, job: Job) -> tuple[list[Weight], list[Weight]]:
     """Return the frozen weights in one width, and those packed in four bits tensor by tensor."""
     packs = job.method == "qlora" and job.profile.exact_quantization

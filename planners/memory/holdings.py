@@ -19,6 +19,7 @@ from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, whole
 from planners.memory.job import BlockWeights, Job
 from planners.memory.shards import (
     MOST_KEPT_ANSWERS,
+    WHOLE,
     Divisions,
     Way,
     divisions,
@@ -45,6 +46,7 @@ class Holdings:
     layer_gradients: FloatArray
     optimizer: FloatArray
     host: FloatArray
+    host_parameters: FloatArray
     local_parameters: FloatArray
     layer_elements: FloatArray
     layer_frozen: FloatArray
@@ -77,7 +79,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
 
     def division(from_stage: int) -> Divisions:
         if from_stage not in by_stage:
-            by_stage[from_stage] = divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, 1), job)
+            by_stage[from_stage] = divisions(layouts, np.where(layouts.zero_stage >= from_stage, ranks, WHOLE), job)
         return by_stage[from_stage]
 
     by_parameters, by_optimizer = division(rules.parameters_from), division(rules.optimizer_from)
@@ -107,7 +109,8 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
     to_host = layouts.offload
-    host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + np.where(to_host == 2, parameters, 0.0)
+    host_parameters = np.where(to_host == 2, parameters, 0.0)
+    host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + host_parameters
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
@@ -120,6 +123,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         layer_gradients=gradients.largest_layer() * states.gradient,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
+        host_parameters=host_parameters,
         local_parameters=parameter_elements,
         layer_elements=split.largest_layer(),
         layer_frozen=frozen.largest_layer,
@@ -167,6 +171,13 @@ def in_zero_stages(zero_stage: IntArray, wanted: Sequence[int]) -> BoolArray:
     """Return where a layout's ZeRO stage is one of `wanted`."""
     table: BoolArray = np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])[zero_stage]
     return table
+
+
+def has_weight_policy(zero_stage: IntArray, job: Job, *policies: str) -> BoolArray:
+    """Return where the weights are held in one of these ways, as the profile says for each ZeRO stage."""
+    return in_zero_stages(
+        zero_stage, [int(stage) for stage, name in job.profile.weights.policy.items() if name in policies]
+    )
 
 
 class _Stages:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planners.architecture import Block, ModelSpec, Part, Split, Weight
-from planners.errors import InvalidQuestion
+from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
 from planners.memory.profile import Profile, StateBytes, load_profile
 from planners.precision import Precision, dtype_bytes, training_precision
-from planners.questions import Lora, TrainingQuestion
+from planners.questions import Companion, Evaluation, Lora, TrainingQuestion
+
+COMPANION_ROLES = ("reference", "reward", "value")
+# The stacks that TRL's trainers run on.
+STACKS_WITH_COMPANIONS = ("accelerate", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,6 +32,15 @@ class BlockWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CompanionJob:
+    """A frozen model beside the job's own: the forward pass of `job`, and the width of its weights."""
+
+    role: str
+    weight_bytes: int
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
     """Everything but the layout, seen through one framework's profile; compared by identity."""
 
@@ -39,8 +52,12 @@ class Job:
     method: str
     lora: Lora
     attention: str
+    expert_imbalance: float
     sequence_length: int
     global_batch_size: int
+    offload_target: str
+    evaluation: Evaluation | None
+    companions: tuple[CompanionJob, ...]
     embedding: BlockWeights
     layers: tuple[BlockWeights, ...]
     head: BlockWeights
@@ -74,6 +91,17 @@ def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQues
         return InvalidQuestion(
             f"{name} is planned for {known}, not {question.optimizer!r}.", pointer="/training/optimizer"
         )
+    if question.evaluation is not None and question.evaluation.keeps_logits and name != "accelerate":
+        return InvalidQuestion(
+            f"{name} keeps no logits of an evaluation; Hugging Face's Trainer (accelerate) does.",
+            pointer="/training/evaluation/keeps_logits",
+        )
+    if question.companions and name not in STACKS_WITH_COMPANIONS:
+        known = ", ".join(STACKS_WITH_COMPANIONS)
+        return InvalidQuestion(
+            f"Models beside the one that learns are planned as TRL runs them, on {known}, not on {name}.",
+            pointer="/training/companions",
+        )
     if question.kernels is not None and question.kernels not in profile.kernel_choices:
         known = ", ".join(profile.kernel_choices) or "only one way of running them"
         return InvalidQuestion(
@@ -101,12 +129,37 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         method=question.method,
         lora=question.lora,
         attention=question.attention,
+        expert_imbalance=question.expert_imbalance,
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
+        offload_target=question.layout.offload_target or "cpu",
+        evaluation=question.evaluation,
+        companions=tuple(_companion(companion, question, profile) for companion in question.companions),
         embedding=_apart(model.embedding, question),
         layers=tuple(_apart(block, question) for block in model.layers),
         head=_apart(model.head, question),
     )
+
+
+def _companion(companion: Companion, question: TrainingQuestion, profile: Profile) -> CompanionJob:
+    """Return a companion as a job of its own; raise for what is not planned of it."""
+    for asked, name in ((companion.trainable, "trainable"), (companion.offload, "offload")):
+        if asked:
+            raise NotYetAvailable(f"a companion with {name} is not planned yet.", pointer="/training/companions")
+    if companion.role not in COMPANION_ROLES:
+        raise InvalidQuestion(
+            f"{companion.role[:40]!r} is not one of {', '.join(COMPANION_ROLES)}.", pointer="/training/companions"
+        )
+    own = replace(
+        question,
+        model=companion.model or question.model,
+        method="full",
+        kernels=None,
+        evaluation=None,
+        companions=(),
+    )
+    size = dtype_bytes(companion.precision, pointer="/training/companions")
+    return CompanionJob(role=companion.role, weight_bytes=size, job=training_job(own, profile))
 
 
 def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:

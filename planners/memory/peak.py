@@ -9,11 +9,16 @@ import numpy as np
 
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray
-from planners.memory.activity import activity
-from planners.memory.holdings import holdings
+from planners.memory.activation_offload import left_on_device, offloaded_bytes
+from planners.memory.activity import Activity, activity
+from planners.memory.companions import with_companions
+from planners.memory.holdings import Holdings, holdings
+from planners.memory.items import ALLOCATED_ITEMS, PHASES
 from planners.memory.job import Job
-from planners.memory.phases import ALLOCATED_ITEMS, PHASES, phase_items
+from planners.memory.nvme import placed
+from planners.memory.phases import phase_items
 from planners.memory.runtime import runtime_bytes
+from planners.memory.spikes import host_peak_bytes, spikes_of
 from planners.memory.stages import StageRows, all_stages, deciding_stages
 from planners.plans import Memory, MemoryItems, StageMemory
 
@@ -24,24 +29,31 @@ NEAR_CAPACITY_FRACTION = 0.88
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation."""
+    """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation.
+
+    `held` and `active` are what the phases were made of.
+    """
 
     rows: StageRows
+    held: Holdings
+    active: Activity
     items: FloatArray
     phase: IntArray
     fragmentation: FloatArray
     runtime: FloatArray
     host: FloatArray
+    nvme: FloatArray
 
 
 def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return each layout's peak on its worst stage, in the layouts' shape."""
     rows = _stages(deciding_stages, layouts, job)
-    held = holdings(layouts, rows, job)
+    held = with_companions(holdings(layouts, rows, job), layouts, job)
+    active = left_on_device(activity(layouts, rows, job), layouts)
     # Two arrays of the whole size, filled again and again: new ones each time would cost more than the sums.
     worst = np.zeros((rows.stage.shape[0], *layouts.shape))
     total = np.empty_like(worst)
-    for items in phase_items(layouts, rows, job, held, activity(layouts, rows, job)):
+    for items in phase_items(layouts, rows, job, held, active):
         for states, work in items.sums(axes=worst.ndim):
             np.add(states, work, out=total)
             np.maximum(worst, total, out=worst)
@@ -53,24 +65,28 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:
     """Return the full account of one layout, stage by stage."""
-    account = _account(layouts.take([index]), job)
+    layout = layouts.take([index])
+    account = _account(layout, job)
     stages = tuple(_stage_memory(account, row) for row in range(account.phase.size))
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     items = worst.items
     limit = hardware.limit_bytes
     reserved = items.total_bytes - items.runtime
     band = job.profile.band
+    spikes = spikes_of(layout, account.rows, worst.stage, job, account.held, account.active, hardware)
     return Memory(
         peak_bytes=worst.peak_bytes,
         peak_low_bytes=int(worst.peak_bytes * band.low),
         peak_high_bytes=int(worst.peak_bytes * band.high),
         limit_bytes=limit,
         margin_bytes=limit - worst.peak_bytes,
-        host_bytes=int(account.host[worst.stage]),
+        host_bytes=host_peak_bytes(account.host[worst.stage], spikes),
+        nvme_bytes=int(account.nvme[worst.stage]),
         allocated_bytes=reserved - items.fragmentation,
         reserved_bytes=reserved,
         phase=worst.phase,
         items=items,
+        spikes=spikes,
         stages=stages,
     )
 
@@ -104,20 +120,26 @@ def _account(layout: Candidates, job: Job) -> Account:
     """Return every stage's worst moment of the one layout; of equals the earlier."""
     rows = _stages(all_stages, layout, job)
     shape = rows.stage.shape
-    held = holdings(layout, rows, job)
-    moments = list(phase_items(layout, rows, job, held, activity(layout, rows, job)))
+    held = with_companions(holdings(layout, rows, job), layout, job)
+    active = activity(layout, rows, job)
+    moments = list(phase_items(layout, rows, job, held, left_on_device(active, layout)))
     stacked = [items.stacked(shape) for items in moments]
     phases = np.repeat([items.phase for items in moments], [len(some) for some in stacked])
     by_moment = np.concatenate(stacked)[..., 0]
     worst = by_moment.sum(axis=1).argmax(axis=0)
     items: FloatArray = np.take_along_axis(by_moment, worst[None, None, :], axis=0)[0]
+    elsewhere = placed(held, layout, job)
+    host = np.ceil(elsewhere.host + offloaded_bytes(active, layout, rows))
     return Account(
         rows=rows,
+        held=held,
+        active=active,
         items=items,
         phase=phases[worst],
         fragmentation=_fragmentation(items.sum(axis=0), job),
         runtime=np.broadcast_to(_runtime(layout, job), worst.shape),
-        host=np.broadcast_to(np.ceil(held.host), shape)[:, 0],
+        host=np.broadcast_to(host, shape)[:, 0],
+        nvme=np.broadcast_to(np.ceil(elsewhere.nvme), shape)[:, 0],
     )
 
 

@@ -18,46 +18,12 @@ import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, FloatArray
 from planners.memory.activity import Activity, casts_weights
-from planners.memory.holdings import Holdings, in_zero_stages, rotary_table_bytes
+from planners.memory.companions import companion_items
+from planners.memory.evaluation import evaluation_items
+from planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
+from planners.memory.items import NOTHING, PHASES, Items
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
-
-PHASES = ("forward and loss", "backward", "root gradient reduction", "optimizer step", "loading")
-ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
-NOTHING: FloatArray = np.zeros(1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Items:
-    """Whole bytes at moments of one phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast.
-
-    Several moments stand along an axis before that of the stages.
-    """
-
-    phase: int
-    parameters: FloatArray
-    gradients: FloatArray
-    optimizer: FloatArray
-    activations: FloatArray
-    logits: FloatArray
-    communication: FloatArray
-
-    def sums(self, axes: int) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Yield the states and the rest of every moment, whose sum is the total, for stages of so many axes.
-
-        Whole numbers add up in any order: those of the fewest axes come first.
-        """
-        states = self.parameters + self.optimizer + self.communication + self.gradients
-        work = self.activations if self.logits is NOTHING else self.activations + self.logits
-        for moment in range(max(_moments(states, axes), _moments(work, axes))):
-            yield _of_moment(states, axes, moment), _of_moment(work, axes, moment)
-
-    def stacked(self, shape: tuple[int, ...]) -> FloatArray:
-        """Return [moment, item, *shape], `shape` being that of the stages."""
-        items = np.stack(np.broadcast_arrays(*(getattr(self, name) for name in ALLOCATED_ITEMS)), axis=-1)
-        several = items.shape[:-1] if items.ndim > len(shape) + 1 else (1, *items.shape[:-1])
-        moments = np.broadcast_to(items, (several[0], *shape, len(ALLOCATED_ITEMS)))
-        return np.moveaxis(moments, -1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +66,15 @@ def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, 
     yield _optimizer_step(moment)
     if job.profile.loads_whole_weights:
         yield _loading(moment)
+    if job.evaluation is not None:
+        yield evaluation_items(layouts, rows, job, held, active)
+    yield from companion_items(layouts, job, held, active)
 
 
 def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Moment:
     traffic, states = job.profile.weights, job.states
     stage = layouts.zero_stage
     has_buckets = in_zero_stages(stage, traffic.bucket_zero_stages)
-
-    def has_policy(policy: str) -> BoolArray:
-        return in_zero_stages(stage, [int(number) for number, name in traffic.policy.items() if name == policy])
 
     keeps = traffic.gradients_always_resident | (layouts.micro_batches(job.global_batch_size) > 1)
     buckets = np.where(
@@ -120,10 +86,10 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         has_reducer = has_buckets & (layouts.data_parallel > 1)
         buckets = buckets + np.where(has_reducer, states.gradient * held.stage_elements, 0.0)
     has_transients = job.profile.kernels.backward_transients
-    is_gathered = has_policy("gathered_by_layer")
+    is_gathered = has_weight_policy(stage, job, "gathered_by_layer")
     stays = is_gathered & (layouts.pipeline_parallel > 1) & np.bool_(traffic.pipelines_gather_once)
     buckets = buckets + np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0)
-    gathered_once = has_policy("gathered_once") | stays
+    gathered_once = has_weight_policy(stage, job, "gathered_once") | stays
     copies = casts_weights(layouts, job)
     by_layer = is_gathered & ~stays
     own_units = traffic.vocabulary_units and not job.model.tied_head
@@ -153,14 +119,6 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
         + (rotary_table_bytes(job) if has_transients else 0),
         buckets=buckets,
     )
-
-
-def _moments(values: FloatArray, axes: int) -> int:
-    return values.shape[0] if values.ndim > axes else 1
-
-
-def _of_moment(values: FloatArray, axes: int, moment: int) -> FloatArray:
-    return values[moment] if values.ndim > axes else values
 
 
 def _loss(moment: Moment) -> Iterator[Items]:

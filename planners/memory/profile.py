@@ -70,6 +70,7 @@ class Kernels:
     accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
     `experts_in_turn` marks stacks that run one expert after the other, so that
     only one expert's gradients meet in the backward pass.
+    `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
 
@@ -88,6 +89,7 @@ class Kernels:
     combine_keeps_expert_outputs: bool
     dummy_weight_gradients: bool
     experts_in_turn: bool
+    fuses_scan_output: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,9 @@ class Capabilities:
     """What the framework can do; the search stays inside it.
 
     `searches_offload` lets the search offload unasked, once nothing fits without.
+    `activation_offload` is `none`, `synchronous` or `overlapped` (`planners/timing/activation_traffic.py`).
+    `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
+    too, `expert_zero_stages` the stages in which experts can be divided at all.
     `stage_rule` is `by_layers` or `by_compute` (`planners/memory/stages.py`).
     """
 
@@ -153,16 +158,31 @@ class Capabilities:
     virtual_pipeline: bool
     context_parallel: bool
     expert_parallel: bool
+    experts_over_tensor: bool
+    expert_zero_stages: tuple[int, ...]
     sequence_parallel: tuple[bool, ...]
     even_stages: bool
     stage_rule: str
     shard_group: bool
     offload: tuple[str, ...]
     searches_offload: bool
+    offload_targets: tuple[str, ...]
+    activation_offload: str
     recompute: tuple[str, ...]
     selective_policy: str
     fused_cross_entropy: bool
     optimizers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideStep:
+    """How a stack loads weights (`every_rank`, `one_a_node`, `own_shards`) and writes checkpoints.
+
+    A checkpoint is `sharded`, `gathered` on rank 0 or `staged` in host memory (`planners/memory/spikes.py`).
+    """
+
+    loading: str
+    checkpoint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +225,7 @@ class Profile:
     kernels: Kernels
     loss: LossPath
     weights: WeightTraffic
+    spikes: OutsideStep
     can: Capabilities
     band: ErrorBand
     runtime: RuntimeBytes
@@ -253,6 +274,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         kernels=_read(Kernels, table["kernels"]),
         loss=_read(LossPath, table["loss"]),
         weights=_read(WeightTraffic, table["weights"]),
+        spikes=_read(OutsideStep, table["spikes"]),
         can=_read(Capabilities, table["can"]),
         band=_read(ErrorBand, table["band"]),
         runtime=_read(RuntimeBytes, table["runtime"]),

@@ -17,6 +17,7 @@ import numpy as np
 from planners.architecture import Split, Weight
 from planners.errors import ImpossibleLayout
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from planners.layout.experts import expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
 from planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
 from planners.sharding import (
@@ -34,6 +35,8 @@ from planners.sharding.weights import LocalWeight, local_weight
 # Answers kept between the chunks of a search and the searches of a process: a few parts times some thousand ways.
 MOST_KEPT_ANSWERS = 1 << 16
 ZERO_STAGES = range(4)
+# In place of a number of shard ranks: the state is not divided, not even over ranks that experts leave to one another.
+WHOLE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,12 +63,14 @@ class Divisions:
 
 
 def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions:
-    """Return how layouts divide a state over so many shard ranks (1 where it is whole)."""
+    """Return how layouts divide a state over so many shard ranks, `WHOLE` where the stack does not divide it."""
     names = [framework_policy(job.profile.name, stage).name for stage in ZERO_STAGES]
     policies = sorted(set(names))
     policy = np.array([policies.index(name) for name in names])[layouts.zero_stage]
-    # Degrees stay below 2^20, so that a way is one integer of 62 bits at most.
-    columns = (policy, layouts.tensor_parallel, shard_ranks, layouts.expert_parallel)
+    # An expert is cut over all tensor-parallel ranks or over none.
+    cuts_experts = (expert_tensor_ranks(layouts, job) == layouts.tensor_parallel).astype(np.int64)
+    # Degrees stay below 2^20, so that a way is one integer of 63 bits at most.
+    columns = (policy, layouts.tensor_parallel, shard_ranks, layouts.expert_parallel, cuts_experts)
     spans = [int(column.max(initial=0)) + 1 for column in columns]
     every = np.ravel_multi_index(columns, spans)
     keys, inverse = np.unique(every, return_inverse=True)
@@ -76,13 +81,15 @@ def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions
 
 
 @functools.cache
-def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: int) -> Way:
+def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: int, cuts_experts: int) -> Way:
     # As many replicas as experts' ranks leave room for experts on more ranks than share a state.
     layout = ShardLayout(
         tensor_parallel=tensor_parallel,
-        shard_ranks=shard_ranks,
+        shard_ranks=max(shard_ranks, 1),
         replicas=expert_parallel,
         expert_parallel=expert_parallel,
+        expert_tensor_parallel=tensor_parallel if cuts_experts else 1,
+        is_divided=shard_ranks != WHOLE,
     )
     return Way(layout=layout, policy=sharding_policy(policy))
 

@@ -58,7 +58,8 @@ class ShardLayout:
     over it too. `replicas` repeat all that. `expert_parallel` deals whole experts
     out and `expert_tensor_parallel` divides each of them (None: as the stack does
     unless told otherwise). `stage_layers` are the layers of each pipeline stage
-    where they are not dealt out as the stack does.
+    where they are not dealt out as the stack does. `is_divided` is false where the
+    state that is asked for lies whole on every rank, experts' too.
     """
 
     tensor_parallel: int = 1
@@ -68,6 +69,7 @@ class ShardLayout:
     expert_tensor_parallel: int | None = None
     pipeline_parallel: int = 1
     stage_layers: tuple[int, ...] | None = None
+    is_divided: bool = True
 
     def __post_init__(self) -> None:
         """Raise `InvalidQuestion` for a degree below one, or stages that contradict the pipeline's degree."""
@@ -111,7 +113,9 @@ class ShardLayout:
         """
         own = self.expert_parallel * expert_tensor_parallel
         group = self.tensor_parallel * self.shard_ranks
-        if group % own == 0:
+        if not self.is_divided and self.ranks_per_stage % own == 0:
+            shard, replicas = 1, self.ranks_per_stage // own
+        elif group % own == 0:
             shard, replicas = group // own, self.replicas
         elif own % group == 0 and self.ranks_per_stage % own == 0:
             shard, replicas = 1, self.ranks_per_stage // own

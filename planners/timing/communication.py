@@ -12,12 +12,15 @@ from planners.memory.shards import divisions, frozen_elements, split_elements
 from planners.plans import Communication
 from planners.timing.collectives import RankGroup, all_gather_seconds, all_reduce_seconds, send_seconds
 from planners.timing.efficiency import Efficiency
-from planners.timing.traffic import (
-    ALL_REDUCES_PER_LAYER,
-    EXPERT_EXCHANGES_PER_LAYER,
-    context_message_bytes,
+from planners.timing.experts import (
+    exchanges_per_layer,
     expert_seconds_per_layer,
     expert_token_bytes,
+    tensor_traffic_multiple,
+)
+from planners.timing.traffic import (
+    ALL_REDUCES_PER_LAYER,
+    context_message_bytes,
     gathers,
     gathers_once_a_step,
     rank_groups,
@@ -43,8 +46,9 @@ def communication_of(
     if one.tensor_parallel[0] > 1:
         kind = "all_gather_and_reduce_scatter" if one.sequence_parallel[0] else "all_reduce"
         calls = ALL_REDUCES_PER_LAYER * layers * micro_batches
-        seconds = calls * _seconds(all_reduce_seconds, message, groups.tensor)
-        rows.append(_row("tensor", kind, ALL_REDUCES_PER_LAYER * message, calls, seconds))
+        message_of_kind = message * float(tensor_traffic_multiple(one, job)[0])
+        seconds = calls * _seconds(all_reduce_seconds, message_of_kind, groups.tensor)
+        rows.append(_row("tensor", kind, ALL_REDUCES_PER_LAYER * message_of_kind, calls, seconds))
     if one.context_parallel[0] > 1:
         hops = 3 * (int(one.context_parallel[0]) - 1)
         ring = float(context_message_bytes(one, job)[0])
@@ -52,9 +56,10 @@ def communication_of(
         rows.append(_row("context", "send", hops * ring, calls, calls * _seconds(send_seconds, ring, groups.context)))
     if one.expert_parallel[0] > 1 and job.model.experts_per_token:
         whole = float(expert_token_bytes(one, job)[0]) * job.model.experts_per_token
-        calls = EXPERT_EXCHANGES_PER_LAYER * layers * micro_batches
+        exchanges = float(exchanges_per_layer(one, job)[0])
+        calls = round(exchanges * layers * micro_batches)
         seconds = layers * micro_batches * float(expert_seconds_per_layer(one, job, hardware, efficiency)[0])
-        rows.append(_row("expert", "all_to_all", EXPERT_EXCHANGES_PER_LAYER * whole, calls, seconds))
+        rows.append(_row("expert", "all_to_all", exchanges * whole, calls, seconds))
     if one.pipeline_parallel[0] > 1:
         division = int(one.tensor_parallel[0]) if one.sequence_parallel[0] else 1
         calls = 2 * micro_batches * int(one.virtual_pipeline[0])

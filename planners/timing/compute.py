@@ -19,8 +19,11 @@ import numpy as np
 from planners.architecture import Block, Operation, OperationKind
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
 from planners.timing.efficiency import Efficiency
+from planners.timing.recurrent import chunked_flops
+from planners.timing.unpacking import unpacking_seconds
 
 # Formats of a byte and less: their products take scaling and casting that 16-bit ones do not, and attention stays at
 # 16 bits (Micikevicius et al. 2022, arXiv:2209.05433; Transformer Engine's recipes).
@@ -53,11 +56,16 @@ def layer_seconds(
     products = clock.products(matrices, most_experts(part.block))
     attention = clock.attention(scores)
     moved = clock.moved(others, part.block)
-    forward = products + attention + moved
+    unpacking = unpacking_seconds(part, layouts, job, hardware, efficiency)
+    attention_backward = efficiency.common.attention_backward_multiple
+    scan_forward, scan_backward = clock.beyond_moving(others, part.block, attention_backward)
+    forward = products + attention + moved + unpacking + scan_forward
     backward = (
         products * (1.0 if part.frozen else 2.0)
-        + efficiency.common.attention_backward_multiple * attention
+        + attention_backward * attention
         + 2.0 * moved
+        + unpacking
+        + scan_backward
     )
     return LayerSeconds(
         forward=forward,
@@ -97,8 +105,14 @@ class _Clock:
         self._gpu = efficiency.gpu
         self._tokens = layouts.local_tokens(job.sequence_length)
         self._tensor = layouts.tensor_parallel.astype(np.float64)
-        self._expert_half = efficiency.stack.expert_half_tokens
-        self._expert_ranks = layouts.expert_parallel
+        # Its product adds to an expert's gradient, which is read for that, or writes a new one.
+        gradient_passes = 2.0 if efficiency.stack.adds_gradients_in_products else 1.0
+        self._expert_element_bytes = efficiency.stack.expert_weight_multiple * (
+            2.0 * job.precision.compute_bytes + gradient_passes * job.states.gradient
+        )
+        self._busiest = busiest_rank_multiple(layouts, job)
+        # Over how many ranks a layer's experts are divided, beyond those that divide its other matrices.
+        self._expert_ranks = layouts.expert_parallel * expert_tensor_ranks(layouts, job) / layouts.tensor_parallel
         self._degrees, self._degree = np.unique(layouts.tensor_parallel, return_inverse=True)
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)
         rates, wanted = hardware.gpu.peak_flops_per_second, job.precision.compute_format
@@ -116,20 +130,21 @@ class _Clock:
     def products(self, operations: Sequence[Operation], experts: int) -> FloatArray:
         """Return the forward seconds of matrix products together.
 
-        `experts` is how many experts a layer has in all: each of a rank's own works
-        on its few tokens only, so that a rank pays for every one's short product.
+        `experts` is how many experts a layer has in all: a rank moves the weights of
+        every one of its own, however few tokens come to it.
         """
-        per_token, shared, by_expert = self._products_by_degree(operations)
+        per_token, shared, per_routed_token = self._products_by_degree(operations)
         # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
         half = self._gpu.matmul_half_tokens
         result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
         if experts > 1:
-            result = result + self._expert_half * by_expert[self._degree] * (experts / self._expert_ranks)
+            result = result + self._tokens * self._busiest * per_routed_token[self._degree]
+            result = result + self._expert_weight_seconds(operations) * (experts / self._expert_ranks)
         return result
 
     def _products_by_degree(self, operations: Sequence[Operation]) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return a token's seconds of all products, of those every token takes, and of those of one expert."""
-        shared, by_expert, per_token = (np.zeros(self._degrees.size) for _ in range(3))
+        """Return a token's seconds of the products that every token takes, twice, and of its experts'."""
+        shared, per_token, per_routed_token = (np.zeros(self._degrees.size) for _ in range(3))
         for operation in operations:
             inputs, outputs = operation.matmul_shape or (1, 1)
             columns = 1.0 if operation.is_row_parallel else self._degrees
@@ -138,12 +153,23 @@ class _Clock:
             fill = narrowest / (narrowest + self._gpu.matmul_half_features)
             flops = operation.forward_flops_per_token(self._context) / self._degrees
             seconds = flops / (self._product_rate * fill)
-            per_token += seconds
             if operation.copies > 1:
-                by_expert += seconds / operation.copies
+                per_routed_token += seconds
             else:
+                per_token += seconds
                 shared += seconds
-        return per_token, shared, by_expert
+        return per_token, shared, per_routed_token
+
+    def _expert_weight_seconds(self, operations: Sequence[Operation]) -> FloatArray:
+        """Return a third of what one expert's matrices take to cross memory in both passes, with their gradients.
+
+        A third because the backward pass takes two more of whatever the forward pass does.
+        """
+        elements = sum(
+            op.matmul_shape[0] * op.matmul_shape[1] for op in operations if op.copies > 1 and op.matmul_shape
+        )
+        result: FloatArray = elements * self._expert_element_bytes / 3.0 / self._tensor / self._memory_rate
+        return result
 
     def attention(self, operations: Sequence[Operation]) -> FloatArray:
         """Return the forward seconds of scores, softmax and weighted sums."""
@@ -156,9 +182,30 @@ class _Clock:
         heads = sum(operation.heads for operation in operations)
         scores = heads * self._tokens * self._job.sequence_length / self._tensor
         size = max(self._job.profile.kernels.eager_score_bytes, self._job.precision.compute_bytes)
-        products = 2.0 * local / self._square_rate
+        products = self._whole_square(operations) * self._tokens / self._tensor / self._square_rate
         eager: FloatArray = products + scores * (EAGER_SCORE_PASSES * size / self._memory_rate)
         return eager
+
+    def _whole_square(self, operations: Sequence[Operation]) -> float:
+        """Return the operations of a token with every position, whatever mask or window hides some of them."""
+        return sum(
+            2.0 * op.heads * (op.key_dim + op.value_dim) * self._job.sequence_length / op.tokens_per_position
+            for op in operations
+        )
+
+    def beyond_moving(
+        self, operations: Sequence[Operation], block: Block, backward_multiple: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return what recurrences' products within chunks take longer than moving their operands, in either pass."""
+        scans = [operation for operation in operations if operation.scan is not None]
+        flops = chunked_flops(scans)
+        if not flops:
+            return np.zeros(1), np.zeros(1)
+        chunked, carried = flops * self._tokens / self._tensor / self._attention_rate, self.moved(scans, block)
+        return (
+            np.maximum(chunked - carried, 0.0),
+            np.maximum(backward_multiple * chunked - 2.0 * carried, 0.0),
+        )
 
     def moved(self, operations: Sequence[Operation], block: Block) -> FloatArray:
         """Return the forward seconds of everything else: each tensor read or written once."""

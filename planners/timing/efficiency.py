@@ -49,8 +49,9 @@ class StackEfficiency:
     """How one training stack runs those kernels.
 
     `low` and `high` are the band of models without experts, `expert_low` and
-    `expert_high` of those with. `expert_half_tokens` is an expert's tokens at which
-    its products run at half their rate. `traffic_multiple` is how often kernels that are not fused read and write each
+    `expert_high` of those with. `expert_weight_multiple` is how often an
+    expert's weights and gradients cross memory in a micro-batch over the least (read in
+    both passes, the gradient added). `traffic_multiple` is how often kernels that are not fused read and write each
     tensor. `host_layer_seconds` is what the host needs to launch one layer's
     forward and backward pass for one micro-batch (`host_expert_layer_seconds` where
     experts are routed to); `host_collective_seconds` adds
@@ -83,7 +84,7 @@ class StackEfficiency:
     expert_low: float
     expert_high: float
     traffic_multiple: float
-    expert_half_tokens: float
+    expert_weight_multiple: float
     host_layer_seconds: float
     host_expert_layer_seconds: float
     host_collective_seconds: float
@@ -118,6 +119,7 @@ class CommonEfficiency:
     network_hop_seconds: float
     host_memory_bytes_per_second: float
     pcie_fraction: float
+    nvme_bytes_per_second: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,12 @@ from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, 
 from planners.memory.job import Job
 from planners.timing.compute import layer_seconds
 from planners.timing.efficiency import Efficiency
+from planners.timing.experts import expert_seconds_per_layer, tensor_traffic_multiple
 from planners.timing.stages import stage_shape
 from planners.timing.traffic import (
     COLLECTIVES_PER_LAYER,
     Groups,
     context_seconds_per_layer,
-    expert_seconds_per_layer,
     stage_parameters,
     tensor_parallel_seconds_per_layer,
 )
@@ -40,6 +40,7 @@ class Pace:
     backward: FloatArray
     recompute: FloatArray
     exchange: FloatArray
+    expert_exchange: FloatArray
     fill: FloatArray
 
 
@@ -49,22 +50,24 @@ def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficien
     head = layer_seconds(job.head, layouts, job, hardware, efficiency)
     overlaps = layouts.sequence_parallel & np.bool_(job.attention == "flash")
     exposed = 1.0 - np.where(overlaps, efficiency.stack.tensor_overlap_fraction, 0.0)
-    exchange = tensor_parallel_seconds_per_layer(layouts, job, groups) * exposed + context_seconds_per_layer(
-        layouts, job, groups, layer.attention
-    )
+    tensor = tensor_parallel_seconds_per_layer(layouts, job, groups) * exposed
+    to_experts = np.zeros(1)
     if job.model.experts_per_token:
-        exchange = exchange + expert_seconds_per_layer(layouts, job, hardware, efficiency) * (
+        tensor = tensor * tensor_traffic_multiple(layouts, job)
+        to_experts = expert_seconds_per_layer(layouts, job, hardware, efficiency) * (
             1.0 - efficiency.stack.expert_overlap_fraction
         )
+    exchange = tensor + context_seconds_per_layer(layouts, job, groups, layer.attention)
     waiting = np.maximum(
         host_seconds_per_layer(layouts, job, hardware, efficiency)
         - layer.forward
         - layer.backward
         - layer.recompute
-        - exchange,
+        - exchange
+        - to_experts,
         0.0,
     )
-    one = layer.forward + layer.backward + layer.recompute + exchange + waiting
+    one = layer.forward + layer.backward + layer.recompute + exchange + to_experts + waiting
     end = head.forward + head.backward
     shape = stage_shape(layouts.pipeline_parallel, job, efficiency.stack)
     head_is_slowest = shape.with_head * one + end >= shape.most * one
@@ -79,6 +82,7 @@ def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficien
         + accumulation,
         recompute=layers * layer.recompute,
         exchange=layers * exchange,
+        expert_exchange=layers * to_experts,
         fill=np.maximum(job.model.num_layers * one + end - slowest, 0.0)
         + (layouts.pipeline_parallel - 1) * accumulation,
     )

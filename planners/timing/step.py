@@ -13,8 +13,11 @@ from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
+from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
+from planners.timing.companions import companion_seconds
 from planners.timing.efficiency import Efficiency
+from planners.timing.nvme import nvme_seconds
 from planners.timing.pace import Pace, micro_batch_pace
 from planners.timing.traffic import (
     Groups,
@@ -37,6 +40,7 @@ class StepSeconds:
     backward: FloatArray
     recompute: FloatArray
     tensor_parallel: FloatArray
+    expert_parallel: FloatArray
     pipeline_bubble: FloatArray
     data_parallel: FloatArray
     optimizer: FloatArray
@@ -50,6 +54,7 @@ class StepSeconds:
             + self.backward
             + self.recompute
             + self.tensor_parallel
+            + self.expert_parallel
             + self.pipeline_bubble
             + self.data_parallel
             + self.optimizer
@@ -91,16 +96,25 @@ def step_seconds(
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
     compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
     seconds = StepSeconds(
-        forward=micro_batches * pace.forward,
+        forward=micro_batches * pace.forward + companion_seconds(layouts, job, hardware, efficiency),
         backward=micro_batches * pace.backward,
         recompute=micro_batches * pace.recompute,
         tensor_parallel=micro_batches * pace.exchange,
+        expert_parallel=micro_batches * pace.expert_exchange,
         pipeline_bubble=pace.fill / layouts.virtual_pipeline
         + _boundary_seconds(layouts, job, groups, efficiency)
         + _stall_seconds(layouts, job, hardware, efficiency),
         data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace),
         optimizer=_optimizer_seconds(layouts, job, hardware, efficiency) + efficiency.stack.step_seconds,
-        offload=_offload_seconds(layouts, job, hardware, efficiency),
+        offload=_offload_seconds(layouts, job, hardware, efficiency)
+        + activation_offload_seconds(
+            layouts,
+            job,
+            hardware,
+            efficiency,
+            forward=micro_batches * pace.forward,
+            backward=micro_batches * (pace.backward + pace.recompute),
+        ),
     )
     if peaks is None:
         return seconds
@@ -135,6 +149,7 @@ def step_of(
         backward=float(seconds.backward[0]),
         recompute=float(seconds.recompute[0]),
         tensor_parallel=float(seconds.tensor_parallel[0]),
+        expert_parallel=float(seconds.expert_parallel[0]),
         pipeline_bubble=float(seconds.pipeline_bubble[0]),
         data_parallel=float(seconds.data_parallel[0]),
         optimizer=float(seconds.optimizer[0]),
@@ -239,4 +254,5 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     paged = 2.0 * job.optimizer.moments * elements * (job.optimizer.moment_bytes or job.states.moment) / pcie
     if job.optimizer.paged_to_host:
         offloaded = np.where(layouts.offload >= 1, offloaded, paged)
-    return offloaded + np.where(layouts.offload == 2, weights_up, 0.0)
+    drives = nvme_seconds(layouts, job, hardware, efficiency, elements)
+    return offloaded + np.where(layouts.offload == 2, weights_up, 0.0) + drives

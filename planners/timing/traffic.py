@@ -16,6 +16,7 @@ import numpy as np
 
 from planners.hardware import Hardware
 from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray
+from planners.layout.experts import expert_tensor_ranks
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.timing.collectives import (
@@ -30,7 +31,6 @@ from planners.timing.efficiency import Efficiency
 ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
 COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces
 
-EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
 
 # A search asks for the same job's sums again and again; a dozen frameworks, for a few searches at once.
 MOST_KEPT_JOBS = 64
@@ -77,7 +77,7 @@ def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
     Expert parallelism divides the experts and nothing else.
     """
     counts = _parameters(job)
-    return _rank_share(counts.learning, counts.learning_of_experts, layouts)
+    return _rank_share(counts.learning, counts.learning_of_experts, layouts, job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +106,12 @@ def _parameters(job: Job) -> _Parameters:
     )
 
 
-def _rank_share(everything: int, experts: int, layouts: Candidates) -> FloatArray:
-    result: FloatArray = (everything - experts + experts / layouts.expert_parallel) / (
-        layouts.tensor_parallel * layouts.pipeline_parallel
-    )
+def _rank_share(everything: int, experts: int, layouts: Candidates, job: Job) -> FloatArray:
+    """Return a rank's part; where experts take the tensor-parallel ranks, those that it has are whole."""
+    held = experts / layouts.expert_parallel
+    if experts:
+        held = held * (layouts.tensor_parallel / expert_tensor_ranks(layouts, job))
+    result: FloatArray = (everything - experts + held) / (layouts.tensor_parallel * layouts.pipeline_parallel)
     return result
 
 
@@ -218,38 +220,6 @@ def _by_layer(
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
     counts = _parameters(job)
-    share = _rank_share(counts.all, counts.all_of_experts, layouts)
+    share = _rank_share(counts.all, counts.all_of_experts, layouts, job)
     result: FloatArray = share * float(job.precision.compute_bytes)
-    return result
-
-
-def expert_token_bytes(layouts: Candidates, job: Job) -> FloatArray:
-    """Return one copy of every token that a rank sends to experts in the mean layer; layers without them send none.
-
-    Tensor-parallel ranks share the tokens among them.
-    """
-    mixtures = [part for part in job.layers if any(weight.experts > 1 for weight in part.block.weights)]
-    share = sum(part.block.repeats for part in mixtures) / job.model.num_layers
-    width = job.model.hidden_size * job.precision.compute_bytes * share
-    result: FloatArray = layouts.local_tokens(job.sequence_length) * width / layouts.tensor_parallel
-    return result
-
-
-def expert_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return the mean layer's exchanges of tokens with the experts' ranks: there and back, forward and backward.
-
-    A token goes to its k experts' ranks, evenly spread. Over the network it goes
-    once to each node that has any of them, (n − 1)·(1 − (1 − 1/n)^k) of n nodes,
-    and is copied there (DeepSeek-AI 2024, section 3.2.2, arXiv:2412.19437).
-    """
-    ranks, chosen = layouts.expert_parallel, job.model.experts_per_token
-    token_bytes = expert_token_bytes(layouts, job)
-    inside = np.clip(hardware.gpus_per_node // layouts.tensor_parallel, 1, ranks)
-    nodes = np.ceil(ranks / inside)
-    gpu, reached = hardware.gpu, efficiency.gpu
-    by_link = chosen * (inside - 1) / ranks / (gpu.link_bytes_per_second * reached.link_fraction)
-    away = (nodes - 1) * (1.0 - (1.0 - 1.0 / nodes) ** chosen)
-    by_network = away / (gpu.nic_bytes_per_second * reached.network_fraction)
-    one = efficiency.common.launch_seconds + token_bytes * np.maximum(by_link, by_network)
-    result: FloatArray = np.where(ranks > 1, EXPERT_EXCHANGES_PER_LAYER * one, 0.0)
     return result

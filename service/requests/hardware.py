@@ -110,6 +110,12 @@ class OneHardware(Wire):
     reserve_bytes: ByteCount = 0
     used_bytes: ByteCount = 0
     usd_per_gpu_hour: Dollars | None = None
+    nvme_bytes_per_second: Annotated[
+        Rate | None,
+        Field(
+            description="What one GPU's share of its machine's NVMe drives reads and writes; read by offload to NVMe."
+        ),
+    ] = None
 
     def to_hardware(self, gpu: Gpu, *, free_maximum: int) -> Hardware:
         """Return the planners' value of it; `gpu` is resolved and overridden already.
@@ -123,6 +129,7 @@ class OneHardware(Wire):
             reserve_bytes=self.reserve_bytes,
             used_bytes=self.used_bytes,
             usd_per_gpu_hour=self.usd_per_gpu_hour,
+            nvme_bytes_per_second=self.nvme_bytes_per_second,
         )
 
     def _count(self, free_maximum: int) -> GpuCount:

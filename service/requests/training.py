@@ -7,9 +7,20 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from planners.architecture import ModelSpec
+from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion
 from planners.hardware import Hardware
-from planners.questions import LayoutRequest, Lora, NamedLayout, Recompute, Resilience, TrainingQuestion
+from planners.huggingface import describe_config
+from planners.questions import (
+    Companion,
+    Evaluation,
+    LayoutRequest,
+    Lora,
+    NamedLayout,
+    Recompute,
+    Resilience,
+    TrainingQuestion,
+)
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import (
@@ -32,6 +43,7 @@ Optimizer: TypeAlias = Literal[
 ]
 StateDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
+KernelChoice: TypeAlias = Literal["eager", "fused", "compiled"]
 Framework: TypeAlias = Literal[
     "any", "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune",
     "litgpt", "nanotron", "composer", "atorch",
@@ -43,6 +55,8 @@ MOST_LAYERS = 10_000
 MOST_LORA_RANK = 65_536
 MOST_TARGET_MODULES = 100
 MOST_COMPARED = 16
+MOST_COMPANIONS = 8
+MOST_EXPERT_IMBALANCE = 10_000.0  # no rank gets more than the tokens of all that share the experts
 
 
 class LoraPart(Wire):
@@ -70,6 +84,25 @@ RecomputeRef: TypeAlias = Annotated[
 ]
 
 
+class EvaluationPart(Wire):
+    """Evaluations between the steps: sequences a batch and replica, and whether a trainer keeps their logits."""
+
+    batch_size: MicroBatch = Evaluation().batch_size
+    samples: Sequences = Evaluation().samples
+    keeps_logits: bool = Evaluation().keeps_logits
+    accumulation_steps: Sequences | None = None
+
+
+class CompanionPart(Wire):
+    """A frozen model beside the one that learns, as TRL's trainers hold it; without `model` the policy's own."""
+
+    role: Literal["reference", "reward", "value"]
+    model: Annotated[Name | None, Field(description="A catalogue id or alias.")] = None
+    precision: Literal["fp32", "bf16", "fp16"] = "bf16"
+    trainable: bool = False
+    offload: bool = False
+
+
 class TrainingPart(Wire):
     """The job itself. What is absent is searched, or taken as the framework does."""
 
@@ -87,6 +120,23 @@ class TrainingPart(Wire):
     activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     attention: Literal["flash", "eager"] = "flash"
+    expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
+    kernels: Annotated[
+        KernelChoice | None,
+        Field(
+            description="How the model's operations are run: one by one, by hand-written kernels (Liger, Transformer "
+            "Engine), or by torch.compile. Absent: as the framework does."
+        ),
+    ] = None
+    evaluation: EvaluationPart | None = None
+    companions: Annotated[
+        tuple[CompanionPart, ...],
+        Field(
+            max_length=MOST_COMPANIONS,
+            strict=False,
+            description="Frozen models beside the one that learns. Of DPO's pairs each answer counts as a sequence.",
+        ),
+    ] = ()
 
 
 class LayoutPart(Wire):
@@ -206,8 +256,28 @@ class TrainRequest(Wire):
 
 def training_fields(asked: TrainingPart) -> dict[str, Any]:
     """Return the fields of a planner's question that the job itself decides."""
-    same = asked.model_dump(exclude={"lora", "recompute"})
-    return {**same, "recompute": _recompute(asked.recompute), "lora": _lora(asked.lora)}
+    same = asked.model_dump(exclude={"lora", "recompute", "evaluation", "companions"})
+    return {
+        **same,
+        "recompute": _recompute(asked.recompute),
+        "lora": _lora(asked.lora),
+        "evaluation": None if asked.evaluation is None else Evaluation(**asked.evaluation.model_dump()),
+        "companions": tuple(_companion(place, companion) for place, companion in enumerate(asked.companions)),
+    }
+
+
+def _companion(place: int, asked: CompanionPart) -> Companion:
+    model = None
+    if asked.model is not None:
+        found = catalogue().model(asked.model, pointer=f"/training/companions/{place}/model")
+        model = describe_config(found.config, name=found.id)
+    return Companion(
+        role=asked.role,
+        model=model,
+        precision=asked.precision,
+        trainable=asked.trainable,
+        offload=asked.offload,
+    )
 
 
 def _recompute(asked: RecomputeMode | FullLayers | None) -> Recompute | None:

@@ -17,8 +17,10 @@ def test_the_estimate_of_a_planned_run_is_the_plan_s_own():
     assert (observed.kind, observed.stack, observed.measured_seconds) == ("run", "megatron", 7.0)
 
 
-def test_a_layout_goes_there_and_back():
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_layout_goes_there_and_back(moves):
     layout = plan_training(question(framework="megatron", gpus=16)).plan.layout
+    layout = replace(layout, activation_offload=moves)
     again = layout_as_candidates(layout).layout(
         0, framework="megatron", global_batch_size=64, offload_target=layout.offload_target
     )

@@ -161,7 +161,7 @@ def test_a_reserve_that_leaves_nothing_is_refused():
         plan_training(replace(question(), hardware=full))
 
 
-def test_recurrent_layers_are_not_planned_yet():
+def test_a_recurrence_that_no_public_kernel_trains_is_not_planned_yet():
     model = small_llama()
     scan = Operation(name="scan", kind=OperationKind.SCAN, inputs=("residual",), output="residual")
     layer = replace(model.layers[0], operations=(*model.layers[0].operations, scan))

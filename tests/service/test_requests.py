@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, UnknownGpu
+from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from planners.huggingface import describe_config
 from planners.questions import LayoutRequest, NamedLayout, Recompute
 from service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
@@ -81,6 +81,9 @@ def test_an_unknown_field_is_refused_where_it_stands(body: dict[str, Any], point
         (train(training={"tokens": float("nan")}), "/training/tokens"),
         (train(training={"tokens": -1}), "/training/tokens"),
         (train(training={"precision": "int3"}), "/training/precision"),
+        (train(training={"kernels": "triton"}), "/training/kernels"),
+        (train(training={"companions": [{"role": "critic"}]}), "/training/companions/0/role"),
+        (train(training={"evaluation": {"batch_size": 0}}), "/training/evaluation/batch_size"),
         (train(training={"recompute": {"full_layers": -1}}), "/training/recompute/full_layers"),
         (train(layout={"zero_stage": 4}), "/layout/zero_stage"),
         (train(hardware={"gpu": "h100", "gpus": 0}), "/hardware/gpus"),
@@ -299,3 +302,29 @@ def test_a_measurement_measures_something_of_something():
     assert pointers(MeasurementRequest, {"plan_id": "x"}) == [""]
     assert pointers(MeasurementRequest, {"peak_bytes": 1}) == [""]
     assert MeasurementRequest.model_validate({"plan_id": "x", "peak_bytes": 1}).quantities() == {"peak_bytes": 1}
+
+
+def test_companions_evaluation_and_drives_reach_the_question():
+    body = train(
+        training={
+            "companions": [{"role": "reference"}, {"role": "reward", "model": "llama-3.1-8b"}],
+            "evaluation": {"batch_size": 4, "samples": 80, "keeps_logits": True},
+            "kernels": "fused",
+        }
+    )
+    request = TrainRequest.model_validate(body)
+    one = OneHardware(gpu="h100", gpus=1, nvme_bytes_per_second=3e9)
+    machine = resolve_hardware(one, catalogue())
+    question = request.to_question(describe_config(TINY_CONFIG, name="tiny"), machine)
+    assert [companion.model is None for companion in question.companions] == [True, False]
+    assert question.companions[1].model.parameters == 8_030_261_248
+    assert (question.evaluation.samples, question.kernels) == (80, "fused")
+    assert machine.nvme_bytes_per_second == 3e9
+
+
+def test_an_unknown_companion_model_is_named_where_it_stands():
+    request = TrainRequest.model_validate(train(training={"companions": [{"role": "reward", "model": "nobody"}]}))
+    one = OneHardware(gpu="h100", gpus=1)
+    with pytest.raises(UnknownModel) as refusal:
+        request.to_question(describe_config(TINY_CONFIG, name="tiny"), resolve_hardware(one, catalogue()))
+    assert refusal.value.pointer == "/training/companions/0/model"

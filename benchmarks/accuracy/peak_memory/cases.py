@@ -193,6 +193,7 @@ def _question(row: dict[str, str]) -> TrainingQuestion:
         micro_batch_size=micro_batch,
         recompute=Recompute(mode=_recompute(row)),
         fused_cross_entropy="liger" in row["fusions"],
+        activation_offload=False,
         kernels=_kernels(row, framework),
         lora=_lora(row),
         layout=LayoutRequest(

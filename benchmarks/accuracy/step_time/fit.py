@@ -82,7 +82,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     _size("stacks", "megatron", "exposed_sends", 0.0, 2.0),
     _fraction("stacks", "megatron", "expert_overlap_fraction", 0.0),
     _size("stacks", "megatron", "host_expert_layer_seconds", 0.0, 0.02),
-    _size("stacks", "megatron", "expert_half_tokens", 0, 4000),
+    _size("stacks", "megatron", "expert_weight_multiple", 1.0, 20.0),
     _size("stacks", "composer", "traffic_multiple", 0.8, 5.0),
     _fraction("stacks", "composer", "data_overlap_fraction", 0.0),
     _fraction("stacks", "composer", "attention_multiple", 0.3),

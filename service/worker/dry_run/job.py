@@ -15,6 +15,7 @@ LLAMA_LIKE_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 TRACED_MODEL_TYPES = (*LLAMA_LIKE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2")
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
 TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
+TRACED_KERNELS = (None, "eager", "fused")
 RECOMPUTE_MODES = ("none", "selective", "full")
 TRACED_METHODS = ("full", "lora", "qlora")
 # What of a training request is read here or, as a choice of the planner's, from the plan's layout. A part
@@ -23,7 +24,7 @@ READ_TRAINING_PARTS = frozenset(
     {
         "method", "lora", "precision", "optimizer", "sequence_length", "global_batch_size", "tokens", "gradient_dtype",
         "optimizer_state_dtype", "micro_batch_size", "recompute", "activation_offload", "fused_cross_entropy",
-        "attention",
+        "attention", "kernels", "expert_imbalance", "evaluation", "companions",
     }
 )  # fmt: skip
 
@@ -75,6 +76,7 @@ class TraceJob:
     sequence_parallel: bool
     zero_stage: int
     shard_group: int
+    kernels: str | None = None
     stages: tuple[PipelineStage, ...] = ()
     method: str = "full"
     lora: Lora = field(default_factory=Lora)
@@ -131,6 +133,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             precision=training.get("precision", "bf16-mixed"),
             optimizer=training.get("optimizer", "adamw"),
             attention=training.get("attention") or "flash",
+            kernels=training.get("kernels"),
             recompute=layout["recompute"],
             recompute_layers=layout.get("recompute_layers"),
             fused_cross_entropy=bool(layout.get("fused_cross_entropy", False)),
@@ -187,8 +190,10 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
         value = layout.get(name, natural)
         if value != natural:
             raise NotYetAvailable(f"A layout with {name} {value!r} is not traced yet.", pointer=f"/layout/{name}")
-    for name in ("gradient_dtype", "optimizer_state_dtype"):
-        if training.get(name) is not None:
+    if training.get("expert_imbalance", 1.0) != 1.0:
+        raise NotYetAvailable("expert_imbalance is not traced yet.", pointer="/training/expert_imbalance")
+    for name in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):
+        if training.get(name):
             raise NotYetAvailable(f"{name} is not traced yet.", pointer=f"/training/{name}")
 
 
@@ -199,6 +204,7 @@ def _refuse_job(job: TraceJob) -> None:
         ("/training/precision", job.precision, TRACED_PRECISIONS),
         ("/training/optimizer", job.optimizer, TRACED_OPTIMIZERS),
         ("/training/attention", job.attention, ("flash", "eager")),
+        ("/training/kernels", job.kernels, TRACED_KERNELS),
         ("/layout/recompute", job.recompute, RECOMPUTE_MODES),
         ("/layout/zero_stage", job.zero_stage, (0, 1, 2, 3)),
     ):

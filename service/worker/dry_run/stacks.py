@@ -88,12 +88,18 @@ STACKS = {
 }
 
 
-def find_stack(framework: str) -> Stack:
-    """Return how a stack is traced; raise `NotYetAvailable` for one that is not."""
+def find_stack(framework: str, kernels: str | None = None) -> Stack:
+    """Return how a stack is traced with these kernels; raise `NotYetAvailable` for one that is not."""
     stack = STACKS.get(framework)
     if stack is None:
         raise NotYetAvailable(
             f"Framework {framework!r} is not traced yet; traced are {', '.join(sorted(STACKS))}.",
             pointer="/layout/framework",
+        )
+    if kernels is not None and (kernels == "fused") is not stack.has_fused_kernels:
+        # Liger's kernels are not Megatron's, and Megatron's cannot be taken out.
+        known = "fused" if stack.has_fused_kernels else "eager"
+        raise NotYetAvailable(
+            f"{framework} is traced with {known} kernels, not {kernels} ones yet.", pointer="/training/kernels"
         )
     return stack

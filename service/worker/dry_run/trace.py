@@ -33,7 +33,7 @@ def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """
     started = time.monotonic()
     job = read_job(request)
-    stack = find_stack(job.framework)
+    stack = find_stack(job.framework, job.kernels)
     traces = [
         StageTrace(stage=stage, ledger=trace_steps(job, stack, _stage_report(report, job, index), stage))
         for index, stage in enumerate(job.deciding_stages)

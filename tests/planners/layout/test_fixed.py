@@ -1,6 +1,6 @@
 import pytest
 
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.layout.fixed import check_fixed, check_framework
 from planners.memory.profile import load_profile
 from planners.questions import Recompute
@@ -78,8 +78,8 @@ def test_a_micro_batch_that_does_not_divide_is_its_own_field_s_fault():
     ("changes", "error", "pointer"),
     [
         ({"layout": {"offload": "disk"}}, InvalidQuestion, "/layout/offload"),
-        ({"layout": {"offload_target": "nvme"}}, NotYetAvailable, "/layout/offload_target"),
-        ({"activation_offload": True}, NotYetAvailable, "/training/activation_offload"),
+        ({"layout": {"offload_target": "tape"}}, InvalidQuestion, "/layout/offload_target"),
+        ({"layout": {"offload": "none", "offload_target": "nvme"}}, InvalidQuestion, "/layout/offload_target"),
         ({"recompute": Recompute(mode="some")}, InvalidQuestion, "/training/recompute"),
         ({"recompute": Recompute(mode="full", full_layers=0)}, InvalidQuestion, "/training/recompute/full_layers"),
         ({"micro_batch_size": 0}, InvalidQuestion, "/training/micro_batch_size"),

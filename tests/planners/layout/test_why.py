@@ -38,10 +38,10 @@ def test_a_rule_that_only_a_search_meets_is_told_with_its_numbers():
     assert "10 chunks do not divide the 32 layers" in detail
 
 
-def test_a_value_that_is_not_planned_is_told_at_its_field():
-    comparison = compared(degrees={"offload_target": "nvme"})
+def test_a_value_that_contradicts_another_is_told_at_its_field():
+    comparison = compared(degrees={"offload": "none", "offload_target": "nvme"})
     assert [(reason.rule, reason.pointer) for reason in comparison.reasons] == [
-        ("not-yet-available", "/compare/0/offload_target")
+        ("invalid-question", "/compare/0/offload_target")
     ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planners.errors import ImpossibleLayout
+from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.huggingface import describe_config
 from planners.memory.activations import meeting_gradients
 from planners.training import plan_training
@@ -29,6 +29,15 @@ def test_expert_parallelism_divides_experts_and_nothing_else():
     whole = parameters("megatron", data_parallel=4, zero_stage=1)
     divided = parameters("megatron", data_parallel=4, expert_parallel=4, zero_stage=1)
     assert whole - divided == 2 * EXPERTS * 3 // 4
+
+
+@pytest.mark.parametrize(("expert_parallel", "parts"), [(1, 4), (2, 2), (4, 4)])
+def test_experts_on_tensor_ranks_are_whole_and_not_divided_further_at_rest(expert_parallel, parts):
+    # One replica of four tensor ranks: an expert is cut over all of them, or lies whole on every second or fourth.
+    layout = {"tensor_parallel": 4, "zero_stage": 1, "sequence_parallel": True}
+    cut = parameters("megatron", **layout)
+    held = parameters("megatron", **layout, expert_parallel=expert_parallel)
+    assert held - cut == 2 * EXPERTS // parts - 2 * EXPERTS // 4
 
 
 def test_an_expert_s_optimizer_is_shared_by_fewer_ranks():
@@ -59,6 +68,33 @@ def test_a_mixture_is_planned_with_its_assumption():
     answer = plan_training(asked)
     assert answer.plan.layout.expert_parallel == 4
     assert any("equally busy" in note for note in answer.assumptions)
+
+
+def test_the_search_divides_experts_unasked():
+    answer = plan_training(question(model=MODEL, framework="megatron", gpus=8, sequence_length=128))
+    degrees = {other.layout.expert_parallel for other in answer.alternatives}
+    assert max(degrees | {answer.plan.layout.expert_parallel}) > 1
+
+
+def activations(**changes) -> int:
+    layout = {"data_parallel": 4, "expert_parallel": 4}
+    return memory("megatron", model=MODEL, sequence_length=32, layout=layout, **changes).items.activations
+
+
+def test_a_busier_rank_keeps_more_of_the_tokens_it_was_sent():
+    # One layer has experts. Two experts' copies of 32 tokens: 2 x 64 features dispatched, 2 x 16 each of gate, up and
+    # product, in 16 bits: 32 x (128 + 96) x 2 bytes once more, and the peak's transients of as many tokens.
+    more = activations(expert_imbalance=2.0) - activations()
+    assert more >= 32 * (128 + 96) * 2
+    # Of four ranks none gets more than the tokens of all.
+    assert activations(expert_imbalance=4.0) == activations(expert_imbalance=9.0)
+
+
+@pytest.mark.parametrize("imbalance", [0.99, float("nan")])
+def test_the_busiest_rank_is_not_below_the_mean(imbalance):
+    with pytest.raises(InvalidQuestion) as caught:
+        plan_training(question(model=MODEL, framework="megatron", expert_imbalance=imbalance))
+    assert caught.value.pointer == "/training/expert_imbalance"
 
 
 @pytest.mark.parametrize(("model", "degree"), [(MODEL, 3), (MODEL, 16), (None, 2)])

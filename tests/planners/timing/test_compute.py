@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from planners.architecture import OperationKind
 from planners.memory.job import BlockWeights
 from planners.precision import Precision
 from planners.timing.compute import layer_seconds
@@ -84,9 +85,22 @@ def test_fp8_speeds_products_up_and_leaves_attention_at_16_bits():
     assert (wide.forward - narrow.forward)[0] == pytest.approx(1.787e12 / (0.5 * 989.4e12) / 2, rel=1e-3)
 
 
+@pytest.mark.parametrize("changes", [{"window": 512}, {"is_bidirectional": True}])
+def test_eager_attention_multiplies_the_whole_square_whatever_is_hidden(changes):
+    asked = job("reference", sequence_length=4096, global_batch_size=8, attention="eager")
+    part = asked.layers[0]
+    operations = tuple(
+        dataclasses.replace(op, **changes) if op.kind is OperationKind.ATTENTION else op for op in part.block.operations
+    )
+    other = dataclasses.replace(part, block=dataclasses.replace(part.block, operations=operations))
+    causal, seen = (layer_seconds(one, one_layout(), asked, hardware(8), plain()).attention[0] for one in (part, other))
+    assert seen == causal
+
+
 def test_eager_scores_cross_the_memory_six_times():
     asked = job("reference", sequence_length=4096, global_batch_size=8, attention="eager")
     seconds = layer_seconds(asked.layers[0], one_layout(), asked, hardware(8), plain()).attention[0]
-    products = 2 * 2 * 32 * 256 * 2048.5 * 4096 / (0.5 * 989.4e12)
+    # The whole square, whatever the mask hides.
+    products = 2 * 32 * 256 * 4096 * 4096 / (0.5 * 989.4e12)
     # 32 heads x 4,096^2 scores of 2 bytes, six times, at half of 3.35 TB/s.
     assert seconds == pytest.approx(products + 6 * 2 * 32 * 4096**2 / (0.5 * 3.35e12))

@@ -1,12 +1,22 @@
 """Mixtures of experts in time: short products, tokens sent to experts, experts' share of a rank."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from planners.huggingface import describe_config
+from planners.layout.candidates import ALL_LAYERS, FULL, NONE
 from planners.timing.communication import communication_of
 from planners.timing.compute import layer_seconds
-from planners.timing.traffic import expert_seconds_per_layer, expert_token_bytes, stage_parameters
+from planners.timing.experts import (
+    exchanges_per_layer,
+    expert_seconds_per_layer,
+    expert_token_bytes,
+    tensor_traffic_multiple,
+)
+from planners.timing.step import step_seconds
+from planners.timing.traffic import stage_parameters
 from tests.planners.factories import hardware
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout
@@ -39,15 +49,26 @@ def test_expert_parallelism_divides_the_experts_only():
     assert whole - divided == pytest.approx(32 * 8 * EXPERT * 7 / 8)
 
 
-def test_every_expert_of_a_rank_pays_for_its_short_product():
-    efficiency = plain(expert_half_tokens=100.0)
-    part = asked().layers[0]
-    all_eight, one = (
-        layer_seconds(part, one_layout(expert_parallel=ranks), asked(), hardware(8), efficiency).forward[0]
+def test_experts_on_tensor_ranks_are_divided_by_no_more_than_those():
+    # Eight experts on two replicas of four tensor ranks: one whole expert a layer on each of the eight.
+    whole, divided = (
+        stage_parameters(one_layout(data_parallel=2, tensor_parallel=4, expert_parallel=ranks), asked())[0]
         for ranks in (1, 8)
     )
-    # Seven experts fewer, each 100 tokens of 2 x 3 x 4096 x 14336 operations at half of 989.4 TFLOP/s.
-    assert all_eight - one == pytest.approx(7 * 100 * 2 * EXPERT / (0.5 * 989.4e12))
+    assert whole - divided == pytest.approx(32 * (8 / 4 - 1) * EXPERT)
+
+
+@pytest.mark.parametrize(("adds", "gradient_bytes"), [(True, 2 * 4), (False, 4)])
+def test_a_rank_moves_the_weights_of_every_expert_it_has(adds, gradient_bytes):
+    efficiency = plain(expert_weight_multiple=3.0, adds_gradients_in_products=adds)
+    part = asked().layers[0]
+    all_eight, one = (
+        layer_seconds(part, one_layout(expert_parallel=ranks), asked(), hardware(8), efficiency) for ranks in (1, 8)
+    )
+    # Seven experts fewer: 16-bit weights in both passes, Megatron's fp32 gradient written or added to, three times the
+    # least, at half of 3.35 TB/s.
+    both = all_eight.forward[0] + all_eight.backward[0] - one.forward[0] - one.backward[0]
+    assert both == pytest.approx(7 * EXPERT * 3 * (2 * 2 + gradient_bytes) / (0.5 * 3.35e12))
 
 
 def test_within_a_node_tokens_go_to_each_of_their_experts():
@@ -78,3 +99,42 @@ def test_dense_models_send_nothing_to_experts():
     efficiency = plain()
     one = one_layout(expert_parallel=1)
     assert expert_seconds_per_layer(one, job("megatron"), hardware(8), efficiency) == pytest.approx(np.zeros(1))
+
+
+def test_full_recompute_dispatches_and_combines_again():
+    none, half, full = (
+        exchanges_per_layer(one_layout(recompute=mode, full_layers=layers), asked())[0]
+        for mode, layers in ((NONE, ALL_LAYERS), (FULL, 16), (FULL, ALL_LAYERS))
+    )
+    assert (none, half, full) == (4, 5, 6)
+
+
+def test_the_busiest_rank_sets_the_exchange_and_the_products():
+    layout, calm = one_layout(data_parallel=8, expert_parallel=8), asked()
+    busy = dataclasses.replace(calm, expert_imbalance=1.5)
+    seconds = [expert_seconds_per_layer(layout, one, hardware(8), plain())[0] for one in (calm, busy)]
+    assert seconds[1] == pytest.approx(1.5 * seconds[0])
+    forward = [layer_seconds(one.layers[0], layout, one, hardware(8), plain()).forward[0] for one in (calm, busy)]
+    # Half as many again of two experts' 2 x 3 x 4096 x 14336 operations for 4,096 tokens, at half of 989.4 TFLOP/s.
+    assert forward[1] - forward[0] == pytest.approx(0.5 * 4096 * 2 * 2 * EXPERT / (0.5 * 989.4e12))
+
+
+def test_the_exchange_has_a_part_of_its_own():
+    layout = one_layout(data_parallel=8, expert_parallel=8)
+    parts = step_seconds(layout, asked(), hardware(8), plain())
+    # 16 sequences over 8 ranks: two micro-batches of 32 layers.
+    exchange = expert_seconds_per_layer(layout, asked(), hardware(8), plain())[0]
+    assert parts.expert_parallel[0] == pytest.approx(2 * 32 * exchange)
+    assert parts.tensor_parallel[0] == 0
+
+
+@pytest.mark.parametrize(("degrees", "multiple"), [
+    ({"data_parallel": 1, "expert_parallel": 1}, 1.0),
+    # Cut experts gather both copies of each token: (1 + 2) / 2 of a dense layer's traffic.
+    ({"data_parallel": 2, "expert_parallel": 2}, 1.5),
+    # Whole experts leave the attention's half.
+    ({"data_parallel": 2, "expert_parallel": 4}, 0.5),
+])  # fmt: skip
+def test_tensor_ranks_exchange_what_experts_leave_them(degrees, multiple):
+    layout = one_layout(tensor_parallel=2, sequence_parallel=True, **degrees)
+    assert tensor_traffic_multiple(layout, asked())[0] == pytest.approx(multiple)

@@ -43,8 +43,12 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
         {"precision": "fp8-mixed"},
         {"optimizer": "lion"},
         {"attention": "linear"},
+        {"kernels": "compiled"},
         {"gradient_dtype": "bf16"},
         {"optimizer_state_dtype": "bf16"},
+        {"evaluation": {"batch_size": 8}},
+        {"expert_imbalance": 1.5},
+        {"companions": [{"role": "reference"}]},
     ],
 )
 def test_training_that_is_not_traced_is_refused_by_name(training):
@@ -73,6 +77,18 @@ def test_a_plan_without_a_layout_field_is_no_question():
 def test_a_stack_that_is_not_traced_is_refused():
     with pytest.raises(NotYetAvailable, match="nanotron"):
         find_stack("nanotron")
+
+
+@pytest.mark.parametrize(("framework", "kernels"), [("accelerate", "fused"), ("megatron", "eager")])
+def test_kernels_that_a_stack_is_not_traced_with_are_refused(framework, kernels):
+    with pytest.raises(NotYetAvailable, match=kernels) as refusal:
+        find_stack(framework, kernels)
+    assert refusal.value.pointer == "/training/kernels"
+
+
+@pytest.mark.parametrize(("framework", "kernels"), [("accelerate", "eager"), ("megatron", "fused")])
+def test_naming_the_kernels_a_stack_is_traced_with_changes_nothing(framework, kernels):
+    assert find_stack(framework, kernels) == find_stack(framework)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Frozen models beside the one that learns: DPO's reference, a reward model, a value model.
+
+TRL shards a companion as the policy is sharded under FSDP (`prepare_fsdp`), and
+under DeepSpeed at ZeRO stage 3 alone (`prepare_deepspeed`); otherwise every GPU
+holds it whole (`accelerator.prepare_model`). Its forward pass runs without
+gradients after the policy's, while all that the policy keeps stands
+(`trl/trainer/dpo_trainer.py`: log-probabilities of the policy, then those of the
+reference under `no_grad`). Logits leave the model in 16 bits and are upcast to
+fp32 (accelerate, `convert_outputs_to_fp32`); the policy's are kept so for the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from planners.layout.candidates import BoolArray, Candidates, FloatArray
+from planners.memory.activity import Activity, activity
+from planners.memory.holdings import Holdings, has_weight_policy, holdings, shard_ranks
+from planners.memory.items import COMPANION_FORWARD, PHASES, Items
+from planners.memory.job import CompanionJob, Job
+from planners.memory.stages import StageRows, all_stages
+
+FP32_BYTES = 4
+
+
+def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:
+    """Return what a rank holds with its companions' weights, which stand through the whole job."""
+    parameters = held.parameters
+    for companion in job.companions:
+        parameters = parameters + companion_bytes(companion, layouts, job)
+    return replace(held, parameters=parameters)
+
+
+def companion_bytes(companion: CompanionJob, layouts: Candidates, job: Job) -> FloatArray:
+    """Return a rank's bytes of one companion's weights."""
+    whole = float(companion.job.model.parameters * companion.weight_bytes)
+    result: FloatArray = np.ceil(whole / np.where(_is_gathered(layouts, job), shard_ranks(layouts, job), 1))
+    return result
+
+
+def companion_items(layouts: Candidates, job: Job, held: Holdings, active: Activity) -> Iterator[Items]:
+    """Yield what each companion's forward pass holds; `held` has the companions' weights."""
+    tokens = layouts.local_tokens(job.sequence_length)
+    # A fused loss of the policy would keep no logits, but log-probabilities are taken of whole ones.
+    policy_logits = tokens * job.model.vocabulary_size * FP32_BYTES
+    keeps = job.profile.weights.gradients_always_resident | (layouts.micro_batches(job.global_batch_size) > 1)
+    for companion in job.companions:
+        own = companion.job
+        # The stacks that run companions have no pipelines, so that a companion has one stage as the policy has.
+        own_rows = all_stages(layouts, own.model, job.global_batch_size)
+        has_logits = companion.role == "reference"
+        logits = tokens * own.model.vocabulary_size * (companion.weight_bytes + FP32_BYTES) * has_logits
+        yield Items(
+            phase=PHASES.index(COMPANION_FORWARD),
+            parameters=np.ceil(held.parameters),
+            gradients=np.ceil(np.where(keeps, held.gradients, 0.0)),
+            optimizer=np.ceil(held.optimizer),
+            activations=np.ceil(active.stage + active.head + activity(layouts, own_rows, own).working_set),
+            logits=np.ceil(policy_logits + logits),
+            communication=np.ceil(_gathered(companion, layouts, own_rows, job)),
+        )
+
+
+def _gathered(companion: CompanionJob, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return the companion's gathered root and two layers, the second one fetched ahead."""
+    is_gathered = _is_gathered(layouts, job)
+    if not is_gathered.any():
+        return np.zeros(1)
+    whole = holdings(layouts, rows, companion.job)
+    layers = whole.layer_elements * np.minimum(rows.layers, 2)
+    return np.where(is_gathered, companion.weight_bytes * (whole.root_elements + layers), 0.0)
+
+
+def _is_gathered(layouts: Candidates, job: Job) -> BoolArray:
+    return has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")

@@ -1,0 +1,65 @@
+"""What is held at a moment that may be the worst, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from planners.layout.candidates import FloatArray
+
+EVALUATION = "evaluation"
+COMPANION_FORWARD = "companion forward"
+PHASES = (
+    "forward and loss",
+    "backward",
+    "root gradient reduction",
+    "optimizer step",
+    "loading",
+    EVALUATION,
+    COMPANION_FORWARD,
+)
+ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
+NOTHING: FloatArray = np.zeros(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """Whole bytes at moments of one phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast.
+
+    Several moments stand along an axis before that of the stages.
+    """
+
+    phase: int
+    parameters: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    activations: FloatArray
+    logits: FloatArray
+    communication: FloatArray
+
+    def sums(self, axes: int) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield the states and the rest of every moment, whose sum is the total, for stages of so many axes.
+
+        Whole numbers add up in any order: those of the fewest axes come first.
+        """
+        states = self.parameters + self.optimizer + self.communication + self.gradients
+        work = self.activations if self.logits is NOTHING else self.activations + self.logits
+        for moment in range(max(_moments(states, axes), _moments(work, axes))):
+            yield _of_moment(states, axes, moment), _of_moment(work, axes, moment)
+
+    def stacked(self, shape: tuple[int, ...]) -> FloatArray:
+        """Return [moment, item, *shape], `shape` being that of the stages."""
+        items = np.stack(np.broadcast_arrays(*(getattr(self, name) for name in ALLOCATED_ITEMS)), axis=-1)
+        several = items.shape[:-1] if items.ndim > len(shape) + 1 else (1, *items.shape[:-1])
+        moments = np.broadcast_to(items, (several[0], *shape, len(ALLOCATED_ITEMS)))
+        return np.moveaxis(moments, -1, 1)
+
+
+def _moments(values: FloatArray, axes: int) -> int:
+    return values.shape[0] if values.ndim > axes else 1
+
+
+def _of_moment(values: FloatArray, axes: int, moment: int) -> FloatArray:
+    return values[moment] if values.ndim > axes else values

@@ -1,0 +1,122 @@
+"""What the training kernels of recurrent layers keep for the backward pass.
+
+Each kernel is an autograd function of its own, and what it keeps is its
+`save_for_backward` list; whatever it leaves out it computes again. Chunks are of
+64 tokens in flash-linear-attention, of 2,048 in the selective scan.
+
+Sources: state-spaces/mamba, ops/selective_scan_interface.py (MambaInnerFn,
+SelectiveScanFn), csrc/selective_scan/selective_scan.cpp, ops/triton/ssd_combined.py
+(MambaSplitConv1dScanCombinedFn); fla-org/flash-linear-attention,
+ops/gated_delta_rule/chunk.py and ops/kda/chunk.py; Dao-AILab/causal-conv1d, which
+keeps its input; `transformers`, modeling_qwen3_next, which repeats queries and keys
+for every value head before the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planners.architecture import Block, Operation, OperationKind, Scan, ScanKernel
+from planners.memory.profile import Kernels
+
+FP32_BYTES = 4
+DELTA_CHUNK_TOKENS = 64
+SELECTIVE_CHUNK_TOKENS = 2048
+STATE_SPACE_CHUNK_TOKENS = 256  # Mamba-2's own default; a family's configuration may say less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanBytes:
+    """Bytes for each token that stand beside the layer's named tensors, by what divides them."""
+
+    sequence_bytes: float
+    tensor_bytes: float
+
+
+def block_scan(block: Block) -> Operation | None:
+    """Return the block's recurrence, if it has one."""
+    return next((operation for operation in block.operations if operation.kind is OperationKind.SCAN), None)
+
+
+def scan_inputs_kept(operation: Operation) -> tuple[str, ...]:
+    """Return which of its named inputs a recurrence keeps; convolved channels are computed again but where apart."""
+    if operation.scan is None:
+        return operation.inputs
+    left_out = {
+        ScanKernel.SELECTIVE: ("convolved", "step"),
+        ScanKernel.SELECTIVE_APART: (),
+    }.get(operation.scan.kernel, ("convolved",))
+    return tuple(name for name in operation.inputs if name not in left_out)
+
+
+def fused_operations(block: Block, kernels: Kernels) -> frozenset[str]:
+    """Return the operations that the recurrence's kernel does itself, so that their inputs are not kept for them."""
+    operation = block_scan(block)
+    if operation is None or operation.scan is None:
+        return frozenset()
+    match operation.scan.kernel:
+        case ScanKernel.SELECTIVE:
+            return frozenset(("selection_projection", "step_projection", "output_projection"))
+        case ScanKernel.STATE_SPACE if kernels.fuses_scan_output:
+            return frozenset(("output_norm", "output_projection"))
+        case ScanKernel.SELECTIVE_APART:
+            return frozenset()
+        case _:
+            # A fused gated norm keeps its input as it is.
+            return frozenset(("output_norm",))
+
+
+def scan_bytes(block: Block, kernels: Kernels, element_bytes: int) -> ScanBytes:
+    """Return what the kernel keeps that is no tensor of the layer's description."""
+    operation = block_scan(block)
+    if operation is None or operation.scan is None:
+        return ScanBytes(sequence_bytes=0.0, tensor_bytes=0.0)
+    scan, size = operation.scan, element_bytes
+    values, keys = scan.heads * scan.value_dim, scan.heads * scan.key_dim
+    match scan.kernel:
+        case ScanKernel.SELECTIVE | ScanKernel.SELECTIVE_APART:
+            # The scan's output before its gate, one fp32 pair for each element of the state at every chunk's end;
+            # B and C once more, in the scan's order.
+            states = 2 * FP32_BYTES * keys / SELECTIVE_CHUNK_TOKENS
+            return ScanBytes(sequence_bytes=2.0 * scan.key_dim * size, tensor_bytes=values * size + states)
+        case ScanKernel.STATE_SPACE:
+            # A norm outside of the kernel keeps the gated output, beside the one before the gate that the kernel keeps.
+            return ScanBytes(sequence_bytes=0.0, tensor_bytes=0.0 if kernels.fuses_scan_output else values * size)
+        case ScanKernel.GATED_DELTA | ScanKernel.CHANNEL_DELTA:
+            return ScanBytes(sequence_bytes=0.0, tensor_bytes=_delta_bytes(scan, size))
+
+
+def scan_workspace_bytes(block: Block, element_bytes: int) -> float:
+    """Return the bytes a token of what a chunked recurrence computes again and differentiates in its backward pass.
+
+    The states at every chunk's beginning and their gradients stand beside the
+    gradients of what the kernel was given.
+    """
+    operation = block_scan(block)
+    if operation is None or operation.scan is None:
+        return 0.0
+    scan = operation.scan
+    state = scan.heads * scan.key_dim * scan.value_dim
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    given = element_bytes * sum(widths[name] for name in operation.inputs)
+    match scan.kernel:
+        case ScanKernel.SELECTIVE | ScanKernel.SELECTIVE_APART:
+            return float(given)
+        case ScanKernel.STATE_SPACE:
+            return given + 2.0 * FP32_BYTES * state / STATE_SPACE_CHUNK_TOKENS
+        case ScanKernel.GATED_DELTA | ScanKernel.CHANNEL_DELTA:
+            return given + 2.0 * element_bytes * state / DELTA_CHUNK_TOKENS
+
+
+def _delta_bytes(scan: Scan, size: int) -> float:
+    """Return a delta rule's normed queries and keys with their norms, values, decay, strength and chunk matrices.
+
+    A decay for each channel is kept as its fp32 sum for every key feature, and the
+    matrix of scores within a chunk beside the one that solves it.
+    """
+    operands = size * scan.heads * (2 * scan.key_dim + scan.value_dim)
+    norms = 2 * FP32_BYTES * scan.heads
+    by_channel = scan.kernel is ScanKernel.CHANNEL_DELTA
+    decay = FP32_BYTES * scan.heads * (scan.key_dim if by_channel else 1)
+    chunk_matrices = size * scan.heads * DELTA_CHUNK_TOKENS * (2 if by_channel else 1)
+    return float(operands + norms + decay + size * scan.heads + chunk_matrices)

@@ -1,0 +1,95 @@
+"""Experts in time: the exchange of tokens between ranks, and what tensor parallelism adds to it.
+
+A token goes to its k experts' ranks and its results come back, forward and
+backward: four all-to-all exchanges a layer (Lepikhin et al. 2020, section 3.2,
+arXiv:2006.16668; Rajbhandari et al. 2022, DeepSpeed-MoE, arXiv:2201.05596).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planners.architecture import Part
+from planners.hardware import Hardware
+from planners.layout.candidates import ALL_LAYERS, FULL, Candidates, FloatArray
+from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
+from planners.memory.job import BlockWeights, Job
+from planners.timing.efficiency import Efficiency
+
+EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
+FORWARD_EXCHANGES = 2
+
+
+def expert_token_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return one copy of every token that a rank sends to experts in the mean layer; layers without them send none.
+
+    Tensor-parallel ranks share the tokens among them.
+    """
+    width = job.model.hidden_size * job.precision.compute_bytes * _mixture_share(job)
+    result: FloatArray = layouts.local_tokens(job.sequence_length) * width / layouts.tensor_parallel
+    return result
+
+
+def exchanges_per_layer(layouts: Candidates, job: Job) -> FloatArray:
+    """Return how often a layer's tokens are exchanged in a micro-batch; full recompute dispatches and combines again.
+
+    A recompute that keeps matrix products keeps what was exchanged too.
+    """
+    stage_layers = np.ceil(job.model.num_layers / layouts.pipeline_parallel)
+    covered = np.where(layouts.full_layers == ALL_LAYERS, 1.0, np.minimum(layouts.full_layers / stage_layers, 1.0))
+    return EXPERT_EXCHANGES_PER_LAYER + np.where(layouts.recompute == FULL, FORWARD_EXCHANGES * covered, 0.0)
+
+
+def expert_exchange_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+    """Return one exchange of the mean layer's tokens with the ranks of their experts, the busiest rank's.
+
+    A token goes to its k experts' ranks, evenly spread. Over the network it goes
+    once to each node that has any of them, (n − 1)·(1 − (1 − 1/n)^k) of n nodes,
+    and is copied there (DeepSeek-AI 2024, section 3.2.2, arXiv:2412.19437).
+    """
+    ranks, chosen = layouts.expert_parallel, job.model.experts_per_token
+    token_bytes = expert_token_bytes(layouts, job) * busiest_rank_multiple(layouts, job)
+    # Ranks that share experts are neighbours, but for those that cut an expert among them.
+    stride = expert_tensor_ranks(layouts, job)
+    inside = np.clip(hardware.gpus_per_node // stride, 1, ranks)
+    nodes = np.ceil(ranks / inside)
+    gpu, reached = hardware.gpu, efficiency.gpu
+    by_link = chosen * (inside - 1) / ranks / (gpu.link_bytes_per_second * reached.link_fraction)
+    away = (nodes - 1) * (1.0 - (1.0 - 1.0 / nodes) ** chosen)
+    by_network = away / (gpu.nic_bytes_per_second * reached.network_fraction)
+    one = efficiency.common.launch_seconds + token_bytes * np.maximum(by_link, by_network)
+    result: FloatArray = np.where(ranks > 1, one, 0.0)
+    return result
+
+
+def expert_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+    """Return all exchanges of the mean layer in one micro-batch, hidden or not."""
+    return exchanges_per_layer(layouts, job) * expert_exchange_seconds(layouts, job, hardware, efficiency)
+
+
+def tensor_traffic_multiple(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the mean layer's tensor-parallel traffic over a dense layer's; attention is half of that.
+
+    Where ranks that share experts also cut each of them, they gather the k copies
+    of every token that was dispatched; where an expert stays whole, nothing but
+    shared experts is left to exchange. Without expert parallelism tokens are
+    gathered before they are copied, as a dense layer's are.
+
+    Source: NVIDIA/Megatron-LM, core/transformer/moe/token_dispatcher.py (MoEAlltoAllTokenDispatcher).
+    """
+    share = _mixture_share(job)
+    shared = sum(part.block.repeats for part in job.layers if _has_shared_expert(part)) / job.model.num_layers
+    cut = expert_tensor_ranks(layouts, job) > 1
+    routed = np.where(cut, job.model.experts_per_token * busiest_rank_multiple(layouts, job), 0.0)
+    feed_forward = np.where(layouts.expert_parallel > 1, (1.0 - share) + share * routed + shared, 1.0)
+    return (1.0 + feed_forward) / 2.0
+
+
+def _mixture_share(job: Job) -> float:
+    """Return the part of the layers that have experts to choose from."""
+    mixtures = [part for part in job.layers if any(weight.experts > 1 for weight in part.block.weights)]
+    return sum(part.block.repeats for part in mixtures) / job.model.num_layers
+
+
+def _has_shared_expert(part: BlockWeights) -> bool:
+    return any(weight.part is Part.SHARED_EXPERT for weight in part.block.weights)

@@ -1,0 +1,30 @@
+"""Seconds of unpacking 4-bit weights before they can be multiplied by.
+
+bitsandbytes unpacks a frozen matrix into 16 bits in every forward pass and again
+for the gradient of its input (`autograd/_functions.py`, `MatMul4Bit`): its codes
+and scales are read and the matrix is written, at the memory's rate. A small
+micro-batch feels it, a large one hardly.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planners.hardware import Hardware
+from planners.layout.candidates import Candidates, FloatArray
+from planners.memory.frozen import unpacked_bytes
+from planners.memory.job import BlockWeights, Job
+from planners.memory.shards import divisions
+from planners.timing.efficiency import Efficiency
+
+
+def unpacking_seconds(
+    part: BlockWeights, layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency
+) -> FloatArray:
+    """Return one pass's unpacking of one layer's frozen matrices on a rank."""
+    if job.method != "qlora":
+        return np.zeros(1)
+    by = divisions(layouts, np.ones(1, dtype=np.int64), job)
+    rate = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction
+    result: FloatArray = by.spread(lambda way: unpacked_bytes(part, way, job)) / rate
+    return result

@@ -1,0 +1,87 @@
+"""Activations on the host: what stays on the device, what the host holds, and what the copies take."""
+
+import numpy as np
+import pytest
+
+from planners.errors import InvalidQuestion
+from planners.layout.axes import offload_choices
+from planners.layout.candidates import candidates_from_rows
+from planners.memory.activation_offload import micro_batch_offload_bytes
+from planners.memory.job import training_job
+from planners.memory.peak import memory_of
+from planners.memory.profile import load_profile
+from planners.timing.activation_traffic import activation_offload_seconds
+from planners.timing.efficiency import load_efficiency
+from planners.training import plan_without_advice
+from tests.planners.factories import hardware, question, small_llama
+
+ASKED = question(model=small_llama(), gpus=1, sequence_length=128, global_batch_size=2)
+FULL = 2
+
+
+def _job(framework="accelerate"):
+    return training_job(ASKED, load_profile(framework))
+
+
+def test_with_full_recompute_the_host_holds_every_layers_input_and_the_device_one():
+    # 4 layers keep 16,384 tokens x 64 features x 4 bytes (autocast's stream is fp32) = 4,194,304 bytes each, more than
+    # loading 1.1 MB takes.
+    rows = candidates_from_rows([{"recompute": FULL, "activation_offload": moved} for moved in (False, True)])
+    long = question(model=small_llama(), gpus=1, sequence_length=16_384, global_batch_size=2)
+    job = training_job(long, load_profile("accelerate"))
+    assert micro_batch_offload_bytes(rows, job).tolist() == [0, 4 * 4_194_304]
+    assert memory_of(rows, 1, job, hardware(1)).host_bytes == 4 * 4_194_304
+
+
+def test_the_device_is_relieved_of_all_layers_but_the_one_at_work():
+    # Backwards the top layer is whole, and the fp32 inputs of the four are gone.
+    wide = question(model=small_llama(vocab_size=8), gpus=1, sequence_length=4096, global_batch_size=2)
+    job = training_job(wide, load_profile("ddp"))
+    rows = candidates_from_rows([{"recompute": FULL, "activation_offload": moved} for moved in (False, True)])
+    plain, moved = (memory_of(rows, index, job, hardware(1)) for index in (0, 1))
+    assert plain.phase == moved.phase == "backward"
+    assert plain.items.activations - moved.items.activations == 4 * 4096 * 64 * 4
+
+
+def test_a_synchronous_copy_takes_the_link_down_and_up():
+    # 4 layers x 128 tokens x 64 features x 4 bytes = 131,072 bytes down and up for each of two micro-batches at
+    # 64 GB/s x 0.8 = 51.2 GB/s: 10.24 us.
+    rows = candidates_from_rows([{"recompute": FULL, "activation_offload": True}])
+    busy = np.array([1.0])
+    seconds = activation_offload_seconds(
+        rows, _job("ddp"), hardware(1), load_efficiency("ddp", "test-80gb"), forward=busy, backward=busy
+    )
+    assert seconds[0] == pytest.approx(10.24e-6)
+
+
+@pytest.mark.parametrize(("pass_seconds", "exposed"), [(1.0, 0.0), (5.12e-6, 0.0), (2e-6, 2 * 3.12e-6)])
+def test_an_overlapped_copy_shows_only_what_the_pass_does_not_hide(pass_seconds, exposed):
+    rows = candidates_from_rows([{"recompute": FULL, "activation_offload": True}])
+    busy = np.array([pass_seconds])
+    seconds = activation_offload_seconds(
+        rows, _job(), hardware(1), load_efficiency("accelerate", "test-80gb"), forward=busy, backward=busy
+    )
+    assert seconds[0] == pytest.approx(exposed, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "rest"),
+    [(None, [(0, False)], [(0, True)]), (True, [(0, True)], []), (False, [(0, False)], [])],
+)
+def test_activations_move_when_asked_or_as_a_last_resort(asked, first, rest):
+    can = load_profile("accelerate").can
+    changed = question(activation_offload=asked)
+    assert list(offload_choices(changed, can, last_resort=False)) == first
+    assert list(offload_choices(changed, can, last_resort=True)) == rest
+
+
+def test_a_stack_that_cannot_offload_activations_is_refused():
+    with pytest.raises(InvalidQuestion) as refusal:
+        plan_without_advice(question(framework="megatron", activation_offload=True))
+    assert refusal.value.pointer == "/training/activation_offload"
+
+
+def test_a_plan_that_offloads_activations_says_so():
+    plan = plan_without_advice(question(framework="accelerate", activation_offload=True)).plan
+    assert plan.layout.activation_offload
+    assert plan.memory.host_bytes > 0

@@ -1,0 +1,117 @@
+"""A frozen model beside the one that learns: its weights, its forward pass, its time."""
+
+import dataclasses
+
+import pytest
+
+from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.huggingface import describe_config
+from planners.layout.candidates import candidates_from_rows
+from planners.memory.activity import activity
+from planners.memory.companions import companion_bytes, companion_items, with_companions
+from planners.memory.holdings import holdings
+from planners.memory.job import training_job
+from planners.memory.peak import memory_of
+from planners.memory.profile import load_profile
+from planners.memory.stages import all_stages
+from planners.questions import Companion
+from planners.timing.efficiency import load_efficiency
+from planners.timing.step import step_seconds
+from planners.training import plan_without_advice
+from tests.planners.factories import hardware, question, small_llama
+
+PARAMETERS = 4 * 36_992 + 2 * 64_000 + 64
+MIXTURE = {
+    "model_type": "qwen3_moe",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "mlp_only_layers": [0],
+}
+REFERENCE = Companion(role="reference")
+
+
+def _question(*companions):
+    return question(model=small_llama(), gpus=2, sequence_length=32, global_batch_size=16, companions=companions)
+
+
+def _job(*companions, framework="accelerate"):
+    return training_job(_question(*companions), load_profile(framework))
+
+
+def _layouts(zero_stage):
+    return candidates_from_rows([{"data_parallel": 2, "zero_stage": zero_stage}])
+
+
+@pytest.mark.parametrize(
+    ("framework", "zero_stage", "ranks"),
+    [("accelerate", 0, 1), ("accelerate", 3, 2), ("accelerate", 2, 2), ("deepspeed", 2, 1), ("deepspeed", 3, 2)],
+)
+def test_a_reference_is_sharded_where_trl_shards_it(framework, zero_stage, ranks):
+    job = _job(REFERENCE, framework=framework)
+    assert companion_bytes(job.companions[0], _layouts(zero_stage), job)[0] == 2 * PARAMETERS / ranks
+
+
+def test_its_weights_stand_in_every_phase():
+    # 276,032 parameters of 2 bytes.
+    alone, beside = (memory_of(_layouts(0), 0, _job(*companions), hardware(2)) for companions in ((), (REFERENCE,)))
+    assert beside.spikes[1].device_bytes - alone.spikes[1].device_bytes == 2 * PARAMETERS
+    assert beside.items.total_bytes == beside.peak_bytes
+
+
+def test_the_references_logits_stand_beside_the_policys_and_a_reward_model_has_none():
+    # 32 tokens x 1000 entries: the policy's in fp32, the reference's in bf16 and fp32.
+    for role, size in (("reference", 4 + 2 + 4), ("reward", 4)):
+        job, layouts = _job(Companion(role=role)), _layouts(0)
+        rows = all_stages(layouts, job.model, job.global_batch_size)
+        held = with_companions(holdings(layouts, rows, job), layouts, job)
+        (items,) = companion_items(layouts, job, held, activity(layouts, rows, job))
+        assert items.logits[0] == 32 * 1000 * size
+
+
+def test_a_sharded_reference_is_gathered_two_layers_and_the_root_at_a_time():
+    job, layouts = _job(REFERENCE), _layouts(3)
+    rows = all_stages(layouts, job.model, job.global_batch_size)
+    (items,) = companion_items(layouts, job, holdings(layouts, rows, job), activity(layouts, rows, job))
+    assert items.communication[0, 0] == 2 * (128_064 + 2 * 36_992)
+
+
+def test_a_companion_may_have_other_kinds_of_layers_than_the_policy():
+    # One dense layer and one mixture beside a policy of four layers of one kind.
+    mixture = describe_config(MIXTURE, name="mixture")
+    assert len(mixture.layers) == 2
+    memory = memory_of(_layouts(0), 0, _job(Companion(role="reward", model=mixture)), hardware(2))
+    alone = memory_of(_layouts(0), 0, _job(), hardware(2))
+    assert memory.spikes[1].device_bytes - alone.spikes[1].device_bytes == 2 * mixture.parameters
+
+
+def test_its_forward_pass_takes_as_long_as_the_policys():
+    efficiency = load_efficiency("accelerate", "test-80gb")
+    alone, beside = (
+        step_seconds(_layouts(0), _job(*companions), hardware(2), efficiency).forward[0]
+        for companions in ((), (REFERENCE,))
+    )
+    assert beside == pytest.approx(2 * alone)
+
+
+@pytest.mark.parametrize("change", [{"trainable": True}, {"offload": True}])
+def test_what_is_not_planned_of_a_companion_is_refused_by_name(change):
+    with pytest.raises(NotYetAvailable, match=next(iter(change))):
+        _job(dataclasses.replace(REFERENCE, **change))
+
+
+def test_an_unknown_role_is_refused():
+    with pytest.raises(InvalidQuestion, match="critic"):
+        _job(Companion(role="critic"))
+
+
+def test_a_stack_that_trl_does_not_run_on_is_refused():
+    with pytest.raises(InvalidQuestion) as refusal:
+        plan_without_advice(dataclasses.replace(_question(REFERENCE), framework="megatron"))
+    assert refusal.value.pointer == "/training/companions"
