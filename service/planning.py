@@ -23,7 +23,8 @@ from planners.hardware import Hardware, SiteEfficiency
 from planners.inference import plan_serving
 from planners.training import plan_training
 from planners.version import planner_version
-from service.artifacts import serving_artifacts, training_artifacts
+from service.artifacts.serving import serving_artifacts
+from service.artifacts.training import training_artifacts
 from service.calibrating import UNCALIBRATED
 from service.canonical import canonical_json, digest
 from service.errors import PlanNotFound

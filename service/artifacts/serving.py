@@ -1,7 +1,7 @@
-"""Launch files: what a person types to run a plan.
+"""Launch files of a serving plan: the command that starts its engine.
 
-Only what can be made true is made: a command with every degree the plan fixed,
-and nothing where a program has no option for what was planned.
+Only what can be made true is made: every degree the plan fixed, and nothing
+where a program has no option for what was planned.
 """
 
 from __future__ import annotations
@@ -9,11 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from planners.hardware import Hardware
-from planners.plans import Layout
 from planners.serving.answer import ServingPlan
-
-RENDEZVOUS_PORT = 29_500  # torch.distributed.run's own default
 
 # What `vllm serve --help` calls them. A format that needs a checkpoint made for
 # it beforehand has no option, and so no command.
@@ -41,24 +37,6 @@ VLLM_CACHE_OPTIONS = {
     ("fp8", "fp8"): ("--kv-cache-dtype", "fp8"),
     ("nf4", "fp8"): ("--kv-cache-dtype", "fp8"),
 }
-
-
-def training_artifacts(layout: Layout, hardware: Hardware) -> dict[str, str]:
-    """Return the launch files of a training plan: `torchrun`, starting one process for each GPU.
-
-    The training script is the reader's own. On several nodes `HEAD_NODE` names
-    the one where the processes meet.
-    """
-    processes = min(layout.gpus, hardware.gpus_per_node)
-    if layout.gpus % processes:
-        return {}
-    nodes = layout.gpus // processes
-    words = ["torchrun", f"--nnodes={nodes}", f"--nproc-per-node={processes}"]
-    if nodes == 1:
-        words.append("--standalone")
-    else:
-        words += ["--rdzv-backend=c10d", f"--rdzv-endpoint=$HEAD_NODE:{RENDEZVOUS_PORT}"]
-    return {"torchrun": " ".join([*words, "train.py"])}
 
 
 def serving_artifacts(model_name: str, plan: ServingPlan) -> dict[str, str]:
