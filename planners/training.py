@@ -276,6 +276,8 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
             "Recurrent layers run on the kernels of mamba_ssm, causal_conv1d and flash-linear-attention; no measured "
             "run of such a model is on record."
         )
+    if job.fp8 is not None:
+        notes.append("What products in fp8 keep is counted as Transformer Engine's source has it; no run measured it.")
     if job.offload_target == "nvme" and question.hardware.nvme_bytes_per_second is None:
         rate = efficiency.common.nvme_bytes_per_second / 1e9
         notes.append(f"NVMe drives give each GPU {rate:.1f} GB/s, a DGX-2's published share.")

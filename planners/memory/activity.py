@@ -137,6 +137,7 @@ def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
         element_bytes=size,
         learning=part.learning,
         frozen_input_bytes=kernels.four_bit_input_bytes if job.method == "qlora" else 0,
+        fp8_input_bytes=job.fp8.input_bytes if job.fp8 else 0,
     )
     widest, meeting = meeting_gradients(part.block, part.learning, experts_in_turn=kernels.experts_in_turn)
     return _LayerBytes(

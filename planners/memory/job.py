@@ -8,7 +8,7 @@ from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
-from planners.memory.profile import Profile, StateBytes, load_profile
+from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
 from planners.precision import Precision, dtype_bytes, training_precision
 from planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 
@@ -66,6 +66,11 @@ class Job:
     def parts(self) -> tuple[BlockWeights, ...]:
         """Return embedding, layers and head in order."""
         return (self.embedding, *self.layers, self.head)
+
+    @property
+    def fp8(self) -> Fp8Storage | None:
+        """Return what products in fp8 keep, None where they are not in fp8 or keep 16 bits."""
+        return self.profile.fp8 if self.precision.compute_format == "fp8" else None
 
     @property
     def trainable_parameters(self) -> int:

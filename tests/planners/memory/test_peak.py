@@ -28,6 +28,18 @@ def test_sharded_peaks_agree_with_traces_to_a_thousandth(model, sequence_length,
     assert planned.allocated_bytes / GIB == pytest.approx(traced_gib, rel=1e-3)
 
 
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_megatron_in_fp8_keeps_two_copies_of_the_layers_matrices(tensor_parallel: int):
+    # A layer has q and o of 64 x 64, k and v of 32 x 64, three matrices of 64 x 128: 36,864 elements; four layers.
+    # Every second rank may be a tensor-parallel one, but ZeRO divides none of the copies.
+    layout = {"data_parallel": 4, "tensor_parallel": tensor_parallel, "zero_stage": 1}
+    plain, in_fp8 = (
+        memory("megatron", model=small_llama(), precision=precision, layout=layout).items.parameters
+        for precision in ("bf16-mixed", "fp8-mixed")
+    )
+    assert in_fp8 - plain == 2 * 4 * 36_864 / tensor_parallel
+
+
 def test_selective_recompute_agrees_with_its_trace():
     # The trace of 30.36 GiB was of a first step, without optimizer states: 8 x 8.03e9 / 64 = 0.935 GiB more. It had
     # embedding, norm and head in one unit with the root. torchtitan's for the embedding (2 x 128,256 x 4,096 bytes,
