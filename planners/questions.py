@@ -48,11 +48,13 @@ class Recompute:
     """What is thrown away in the forward pass and computed again in the backward.
 
     `mode` is `none`, `selective` (the attention's scores) or `full` (all but each
-    layer's input); `full_layers` limits `full` to that many layers of each stage.
+    layer's input); `full_layers` limits `full` to that many layers of each stage,
+    `every` to every so-manieth layer of each stage, counted from its first.
     """
 
     mode: str
     full_layers: int | None = None
+    every: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,11 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
         found.append(("fused_cross_entropy", f"{name} has no fused cross-entropy."))
     wanted = question.recompute
     if wanted is not None:
-        needed = "full_layers" if wanted.full_layers is not None else wanted.mode
+        needed = wanted.mode
+        if wanted.full_layers is not None:
+            needed = "full_layers"
+        elif wanted.every is not None:
+            needed = "every"
         if needed not in can.recompute:
             found.append(("recompute", f"{name} has recompute {', '.join(can.recompute)}, not {needed}."))
     return tuple(Violation(rule="framework", field=field, detail=detail) for field, detail in found)
@@ -104,6 +108,9 @@ def check_values(question: TrainingQuestion) -> None:
     full_layers = question.recompute.full_layers if question.recompute else None
     if full_layers is not None and full_layers < 1:
         raise InvalidQuestion("full_layers must be at least 1.", pointer="/training/recompute/full_layers")
+    every = question.recompute.every if question.recompute else None
+    if every is not None and every < 1:
+        raise InvalidQuestion("every must be at least 1.", pointer="/training/recompute/every")
     if question.micro_batch_size is not None and question.micro_batch_size < 1:
         raise InvalidQuestion("micro_batch_size must be at least 1.", pointer="/training/micro_batch_size")
 

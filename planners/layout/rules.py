@@ -194,7 +194,7 @@ def framework_can(layouts: Candidates, job: Job) -> BoolArray:
         obeyed = obeyed & ~layouts.activation_offload
     if not can.fused_cross_entropy:
         obeyed = obeyed & ~layouts.fused_cross_entropy
-    if "full_layers" not in can.recompute:
+    if "full_layers" not in can.recompute and job.recompute_every is None:
         obeyed = obeyed & ((layouts.recompute != FULL) | (layouts.full_layers == ALL_LAYERS))
     modes = np.array([name in can.recompute for name in RECOMPUTE_MODES])
     able_to: BoolArray = obeyed & modes[layouts.recompute]

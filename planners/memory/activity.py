@@ -73,6 +73,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     is_selective = mode == SELECTIVE
     has_selective = bool(is_selective.any())
     wanted = layouts.full_layers
+    if job.recompute_every is not None:
+        wanted = rows.layers // job.recompute_every
     limited = np.where(wanted == ALL_LAYERS, rows.layers, np.minimum(wanted, rows.layers))
     recomputed = np.where(mode == FULL, limited, 0).astype(np.float64)
     casts = casts_weights(layouts, job) & np.bool_(job.method == "full")

@@ -52,6 +52,7 @@ class Job:
     method: str
     lora: Lora
     attention: str
+    recompute_every: int | None
     expert_imbalance: float
     sequence_length: int
     global_batch_size: int
@@ -134,6 +135,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         method=question.method,
         lora=question.lora,
         attention=question.attention,
+        recompute_every=question.recompute.every if question.recompute else None,
         expert_imbalance=question.expert_imbalance,
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,

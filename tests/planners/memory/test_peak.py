@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.peak import NEAR_CAPACITY_FRACTION, memory_of, peak_bytes, verdicts
-from planners.questions import Lora
-from tests.planners.factories import LLAMA_3_70B, hardware, llama, small_llama
+from planners.questions import Lora, Recompute
+from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
 from tests.planners.training_cases import job, memory
 
 GIB = 2**30
@@ -38,6 +38,28 @@ def test_megatron_in_fp8_keeps_two_copies_of_the_layers_matrices(tensor_parallel
         for precision in ("bf16-mixed", "fp8-mixed")
     )
     assert in_fp8 - plain == 2 * 4 * 36_864 / tensor_parallel
+
+
+def test_every_second_layer_recomputed_keeps_the_others_while_the_top_one_is_worked_on():
+    # Four layers of 34 bytes a feature and token, 2 of them where recomputed (Korthikanti et al. 2022): at the top
+    # layer the inputs of two, the first and the third whole, and the top one's own working set.
+    model = gpt(n_layer=4, n_embd=256, n_head=4, vocab_size=8, n_positions=2048)
+    layout = {"recompute": FULL, "full_layers": 2}
+    asked = Recompute(mode="full", every=2)
+    planned = memory("reference", model=model, sequence_length=2048, layout=layout, recompute=asked)
+    assert planned.phase == "backward"
+    assert planned.items.activations == (2 * 2 + 2 * 34 + 34) * 256 * 2048
+
+
+def test_every_second_layer_recomputed_keeps_as_much_at_the_loss_as_half_of_them():
+    every, half = (
+        memory(
+            "reference", model=small_llama(vocab_size=100_000), layout={"recompute": FULL, "full_layers": 2}, **asked
+        )
+        for asked in ({"recompute": Recompute(mode="full", every=2)}, {})
+    )
+    assert every.phase == "forward and loss"
+    assert every == half
 
 
 def test_selective_recompute_agrees_with_its_trace():
