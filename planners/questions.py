@@ -18,7 +18,9 @@ class LayoutRequest:
 
     `data_parallel` counts replicas of the batch; `shard_group` is how many of
     them share one copy of what ZeRO shards. `zero_stage` 1 shards optimizer
-    states, 2 gradients too, 3 parameters too.
+    states, 2 gradients too, 3 parameters too. `pipeline_schedule` is `1f1b` (with
+    virtual stages its interleaved form), `gpipe` (all forward passes first) or
+    `pipedream` (no flush, a version of the weights for each micro-batch in flight).
     """
 
     data_parallel: int | None = None
@@ -32,6 +34,7 @@ class LayoutRequest:
     shard_group: int | None = None
     offload: str | None = None
     offload_target: str | None = None
+    pipeline_schedule: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion
 from planners.hardware import GpuCount
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
 from planners.layout.violations import Violation
+from planners.memory.job import PIPELINE_SCHEDULES
 from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
 
@@ -73,6 +74,9 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
     if request.offload_target is not None and request.offload_target not in can.offload_targets:
         known = ", ".join(can.offload_targets)
         found.append(("offload_target", f"{name} offloads to {known}, not to {request.offload_target}."))
+    if request.pipeline_schedule is not None and request.pipeline_schedule not in can.pipeline_schedules:
+        known = ", ".join(can.pipeline_schedules) or "no pipeline"
+        found.append(("pipeline_schedule", f"{name} has {known}, not the schedule {request.pipeline_schedule}."))
     if request.sequence_parallel and not any(can.sequence_parallel):
         found.append(("sequence_parallel", f"{name} has no sequence parallelism."))
     if question.activation_offload and can.activation_offload == "none":
@@ -96,6 +100,9 @@ def check_values(question: TrainingQuestion) -> None:
     request = question.layout
     if request.offload is not None and request.offload not in OFFLOAD_TARGETS:
         raise InvalidQuestion(f"offload must be one of {', '.join(OFFLOAD_TARGETS)}.", pointer="/layout/offload")
+    if request.pipeline_schedule not in (None, *PIPELINE_SCHEDULES):
+        known = ", ".join(PIPELINE_SCHEDULES)
+        raise InvalidQuestion(f"pipeline_schedule must be one of {known}.", pointer="/layout/pipeline_schedule")
     if request.offload_target not in (None, "cpu", "nvme"):
         raise InvalidQuestion("offload_target must be cpu or nvme.", pointer="/layout/offload_target")
     if request.offload_target == "nvme" and request.offload == "none":

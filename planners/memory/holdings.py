@@ -16,7 +16,7 @@ import numpy as np
 from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray
 from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
-from planners.memory.job import BlockWeights, Job
+from planners.memory.job import PIPEDREAM, BlockWeights, Job
 from planners.memory.shards import (
     MOST_KEPT_ANSWERS,
     WHOLE,
@@ -106,6 +106,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
     moments = model.amounts(lambda part: moment_bytes(part, by_optimizer, job.optimizer, element_bytes)).total()
     parameters = parameter_elements * states.parameter + frozen.stored + _fp8_copies(model, by_parameters, job)
+    parameters = parameters * _weight_versions(rows, job)
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
     to_host = layouts.offload
@@ -165,6 +166,11 @@ def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
         root=whole.root(),
         dequantized=by.spread(lambda way: max(dequantized_matrix_bytes(part, way, job) for part in job.layers)),
     )
+
+
+def _weight_versions(rows: StageRows, job: Job) -> FloatArray:
+    """Return how many versions of its weights a stage has: PipeDream keeps one for each micro-batch in flight."""
+    return np.maximum(rows.in_flight, 1.0) if job.pipeline_schedule == PIPEDREAM else np.ones(1)
 
 
 def _fp8_copies(model: _Stages, by: Divisions, job: Job) -> FloatArray:

@@ -12,6 +12,7 @@ from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profil
 from planners.precision import Precision, dtype_bytes, training_precision
 from planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 
+ONE_FORWARD_ONE_BACKWARD, GPIPE, PIPEDREAM = PIPELINE_SCHEDULES = ("1f1b", "gpipe", "pipedream")
 COMPANION_ROLES = ("reference", "reward", "value")
 # The stacks that TRL's trainers run on.
 STACKS_WITH_COMPANIONS = ("accelerate", "deepspeed")
@@ -57,6 +58,7 @@ class Job:
     sequence_length: int
     global_batch_size: int
     offload_target: str
+    pipeline_schedule: str
     evaluation: Evaluation | None
     companions: tuple[CompanionJob, ...]
     embedding: BlockWeights
@@ -140,6 +142,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
         offload_target=question.layout.offload_target or "cpu",
+        pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
         evaluation=question.evaluation,
         companions=tuple(_companion(companion, question, profile) for companion in question.companions),
         embedding=_apart(model.embedding, question),

@@ -167,6 +167,7 @@ class Capabilities:
     tensor_parallel: bool
     pipeline_parallel: bool
     virtual_pipeline: bool
+    pipeline_schedules: tuple[str, ...]
     context_parallel: bool
     expert_parallel: bool
     experts_over_tensor: bool

@@ -164,6 +164,10 @@ class LayoutPart(Wire):
     shard_group: Degree | None = None
     offload: Literal["none", "optimizer", "optimizer+parameters"] | None = None
     offload_target: Literal["cpu", "nvme"] | None = None
+    pipeline_schedule: Annotated[
+        Literal["1f1b", "gpipe", "pipedream"] | None,
+        Field(description="Absent: 1F1B, interleaved where there are virtual stages."),
+    ] = None
 
 
 class ComparedLayout(LayoutPart):

@@ -182,6 +182,7 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
             raise NotYetAvailable(f"A job with {name!r} is not traced yet.", pointer=f"/training/{name}")
     for name, natural in (
         ("virtual_pipeline", 1),
+        ("pipeline_schedule", "1f1b"),
         ("context_parallel", 1),
         ("expert_parallel", 1),
         ("offload", "none"),

@@ -62,6 +62,15 @@ def test_every_second_layer_recomputed_keeps_as_much_at_the_loss_as_half_of_them
     assert every == half
 
 
+def test_pipedream_keeps_a_version_of_the_weights_for_each_micro_batch_in_flight():
+    # The first of two stages has two micro-batches in flight, the last one; reference keeps 2 bytes of each parameter.
+    plain = job("reference", model=small_llama(), global_batch_size=4)
+    stashing = replace(plain, pipeline_schedule="pipedream")
+    layout = candidates_from_rows([{"pipeline_parallel": 2}])
+    once, often = (memory_of(layout, 0, each, hardware()).stages for each in (plain, stashing))
+    assert [stage.items.parameters for stage in often] == [2 * once[0].items.parameters, once[1].items.parameters]
+
+
 def test_selective_recompute_agrees_with_its_trace():
     # The trace of 30.36 GiB was of a first step, without optimizer states: 8 x 8.03e9 / 64 = 0.935 GiB more. It had
     # embedding, norm and head in one unit with the root. torchtitan's for the embedding (2 x 128,256 x 4,096 bytes,
