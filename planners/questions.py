@@ -128,6 +128,7 @@ class TrainingQuestion:
     `kernels` says how the model's operations are run: `eager` (one by one),
     `fused` (hand-written kernels such as Liger's or Transformer Engine's) or
     `compiled` (torch.compile); None is the framework's default.
+    `gradient_compression` is `none`, `bf16`, `fp16`, `powersgd` or `1-bit` (`planners/memory/compression.py`).
     `expert_imbalance` is the tokens of the busiest expert-parallel rank over the mean rank's (at least 1).
     """
 
@@ -147,6 +148,7 @@ class TrainingQuestion:
     fused_cross_entropy: bool | None = None
     attention: str = "flash"
     expert_imbalance: float = 1.0
+    gradient_compression: str = "none"
     kernels: str | None = None
     evaluation: Evaluation | None = None
     companions: tuple[Companion, ...] = ()

@@ -279,6 +279,8 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
     if job.method != "full":
         merged = job.model.parameters * job.precision.compute_bytes / GIB
         notes.append(f"Merged into the base, the adapters leave {merged:.1f} GiB of weights to serve, no more than it.")
+    if job.gradient_compression != "none":
+        notes.append("Compressing gradients is taken to cost no time, and what it does to convergence is not planned.")
     if job.optimizer.paged_to_host:
         notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
     positions = question.model.max_position_embeddings

@@ -172,6 +172,12 @@ def stage_three_reaches_nvme(layouts: Candidates, job: Job) -> BoolArray:
     return obeyed
 
 
+def compression_needs_whole_gradients(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where gradients are whole on every rank, which their compression needs (DeepSpeed's engine asserts it)."""
+    obeyed: BoolArray = (layouts.zero_stage == 0) | np.bool_(job.gradient_compression == "none")
+    return obeyed
+
+
 def framework_can(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the framework's abilities cover every degree."""
     can = job.profile.can
@@ -302,6 +308,12 @@ RULES: tuple[Rule, ...] = (
         field="offload",
         reason="offloading parameters needs zero_stage 3",
         obeyed=parameters_are_sharded_before_offload,
+    ),
+    Rule(
+        name="compression_needs_whole_gradients",
+        field="zero_stage",
+        reason="compressed gradients need zero_stage 0",
+        obeyed=compression_needs_whole_gradients,
     ),
     Rule(
         name="nvme_needs_stage_three",

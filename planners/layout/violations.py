@@ -244,6 +244,10 @@ def _sharded_offload(row: Mapping[str, int], _job: Job, _layouts: Candidates) ->
     return f"offload {OFFLOAD_TARGETS[row['offload']]} needs zero_stage 3, not {row['zero_stage']}."
 
 
+def _compression(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    return f"gradient_compression {job.gradient_compression} needs zero_stage 0, not {row['zero_stage']}."
+
+
 def _nvme(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
     return f"offload_target nvme needs zero_stage 3, not {row['zero_stage']}: no other stage swaps to NVMe."
 
@@ -285,5 +289,6 @@ DETAILS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, int], Job, C
     "experts_lie_in_shard_groups": (("expert_parallel", "shard_group", "context_parallel"), _expert_groups),
     "expert_shards_exist": (("shard_group", "expert_parallel"), _expert_shards),
     "offload_needs_sharding": (("offload", "zero_stage"), _sharded_offload),
+    "compression_needs_whole_gradients": (("zero_stage",), _compression),
     "nvme_needs_stage_three": (("zero_stage",), _nvme),
 }

@@ -55,6 +55,7 @@ class Job:
     attention: str
     recompute_every: int | None
     expert_imbalance: float
+    gradient_compression: str
     sequence_length: int
     global_batch_size: int
     offload_target: str
@@ -110,6 +111,12 @@ def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQues
             f"Models beside the one that learns are planned as TRL runs them, on {known}, not on {name}.",
             pointer="/training/companions",
         )
+    if question.gradient_compression not in ("none", *profile.can.gradient_compression):
+        known = ", ".join(profile.can.gradient_compression) or "none"
+        return InvalidQuestion(
+            f"{name} compresses gradients by {known}, not by {question.gradient_compression[:40]!r}.",
+            pointer="/training/gradient_compression",
+        )
     if question.kernels is not None and question.kernels not in profile.kernel_choices:
         known = ", ".join(profile.kernel_choices) or "only one way of running them"
         return InvalidQuestion(
@@ -139,6 +146,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         attention=question.attention,
         recompute_every=question.recompute.every if question.recompute else None,
         expert_imbalance=question.expert_imbalance,
+        gradient_compression=question.gradient_compression,
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
         offload_target=question.layout.offload_target or "cpu",

@@ -19,6 +19,7 @@ import numpy as np
 from planners.layout.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, FloatArray
 from planners.memory.activity import Activity, casts_weights
 from planners.memory.companions import companion_items
+from planners.memory.compression import remembered_bytes
 from planners.memory.evaluation import evaluation_items
 from planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
 from planners.memory.items import NOTHING, PHASES, Items
@@ -85,6 +86,7 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
     if traffic.bucket_copy_of_gradients:
         has_reducer = has_buckets & (layouts.data_parallel > 1)
         buckets = buckets + np.where(has_reducer, states.gradient * held.stage_elements, 0.0)
+    buckets = buckets + remembered_bytes(layouts, job, held.stage_elements)
     has_transients = job.profile.kernels.backward_transients
     is_gathered = has_weight_policy(stage, job, "gathered_by_layer")
     stays = is_gathered & (layouts.pipeline_parallel > 1) & np.bool_(traffic.pipelines_gather_once)

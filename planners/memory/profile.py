@@ -183,6 +183,7 @@ class Capabilities:
     recompute: tuple[str, ...]
     selective_policy: str
     fused_cross_entropy: bool
+    gradient_compression: tuple[str, ...]
     optimizers: tuple[str, ...]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates
+from planners.memory.compression import sent_fraction
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.memory.shards import divisions, frozen_elements, split_elements
@@ -83,7 +84,7 @@ def _data_rows(
     by = divisions(one, np.ones_like(one.tensor_parallel), job)
     learning = float(split_elements(part, by)[0])
     everything = learning + float(frozen_elements(part, by)[0])
-    gradient = float(learning * (job.profile.weights.reduce_bytes or job.states.gradient))
+    gradient = float(learning * (job.profile.weights.reduce_bytes or job.states.gradient) * sent_fraction(job))
     weights = float(everything * job.precision.compute_bytes)
     rows: list[Communication] = []
 

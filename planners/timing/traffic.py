@@ -17,6 +17,7 @@ import numpy as np
 from planners.hardware import Hardware
 from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray
 from planners.layout.experts import expert_tensor_ranks
+from planners.memory.compression import sent_fraction
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
 from planners.timing.collectives import (
@@ -161,6 +162,7 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     """
     micro_batches = np.where(gathers_once_a_step(layouts, job), 1, layouts.micro_batches(job.global_batch_size))
     gradient_bytes = stage_parameters(layouts, job) * (job.profile.weights.reduce_bytes or job.states.gradient)
+    gradient_bytes = gradient_bytes * sent_fraction(job)
     reduce = _by_layer(gradient_bytes, groups.shard, layouts, job, efficiency)
     gather = _by_layer(_gathered_bytes(layouts, job), groups.shard, layouts, job, efficiency)
     stage = layouts.zero_stage

@@ -132,6 +132,7 @@ class TrainingPart(Wire):
     fused_cross_entropy: bool | None = None
     attention: Literal["flash", "eager"] = "flash"
     expert_imbalance: Annotated[float, Field(ge=1, le=MOST_EXPERT_IMBALANCE)] = 1.0
+    gradient_compression: Literal["none", "bf16", "fp16", "powersgd", "1-bit"] = "none"
     kernels: Annotated[
         KernelChoice | None,
         Field(

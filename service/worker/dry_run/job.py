@@ -24,7 +24,7 @@ READ_TRAINING_PARTS = frozenset(
     {
         "method", "lora", "precision", "optimizer", "sequence_length", "global_batch_size", "tokens", "gradient_dtype",
         "optimizer_state_dtype", "micro_batch_size", "recompute", "activation_offload", "fused_cross_entropy",
-        "attention", "kernels", "expert_imbalance", "evaluation", "companions",
+        "attention", "kernels", "expert_imbalance", "gradient_compression", "evaluation", "companions",
     }
 )  # fmt: skip
 
@@ -196,6 +196,8 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
     recompute = training.get("recompute")
     if isinstance(recompute, dict) and "every" in recompute:
         raise NotYetAvailable("recompute of every so-manieth layer is not traced yet.", pointer="/training/recompute")
+    if training.get("gradient_compression", "none") != "none":
+        raise NotYetAvailable("compressed gradients are not traced yet.", pointer="/training/gradient_compression")
     for name in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):
         if training.get(name):
             raise NotYetAvailable(f"{name} is not traced yet.", pointer=f"/training/{name}")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware, llama
@@ -11,6 +13,16 @@ def table(framework: str, **degrees: int | bool):
 
 
 LAYER = llama().layers[0].elements
+
+
+def test_bf16_halves_what_ddp_sends():
+    asked = job("ddp", global_batch_size=16)
+    rows = {}
+    for compression in ("none", "bf16"):
+        through = replace(asked, gradient_compression=compression)
+        (row,) = communication_of(one_layout(data_parallel=8), 0, through, hardware(8), load_efficiency())
+        rows[compression] = row.bytes_per_layer
+    assert rows == {"none": 4 * LAYER, "bf16": 2 * LAYER}
 
 
 def test_a_single_gpu_sends_nothing():

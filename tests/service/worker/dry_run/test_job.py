@@ -46,6 +46,7 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
         {"optimizer_state_dtype": "bf16"},
         {"evaluation": {"batch_size": 8}},
         {"expert_imbalance": 1.5},
+        {"gradient_compression": "bf16"},
     ],
 )
 def test_training_that_is_not_traced_is_refused_by_name(training):
