@@ -61,6 +61,18 @@ class SiteEfficiency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A network of pods: full rate between the `gpus_per_pod` GPUs of one, 1/`oversubscription` of it beyond.
+
+    In a pod each network card is on a rail with those of the same place in every node, and every pair of nodes at
+    full rate; so it is everywhere where no pods are named.
+    """
+
+    gpus_per_pod: int
+    oversubscription: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """The GPUs a plan may use, what of each is already spoken for, and what the site measured of them.
 
@@ -75,6 +87,7 @@ class Hardware:
     usd_per_gpu_hour: float | None = None
     site: SiteEfficiency | None = None
     nvme_bytes_per_second: float | None = None
+    network: Network | None = None
 
     @property
     def limit_bytes(self) -> int:

@@ -31,7 +31,9 @@ def rank_group(
     """Return groups whose members stand `stride` ranks apart; `hop_multiple` is of the latency between nodes.
 
     A ring that leaves the node is as fast as the network cards of all its
-    members in the node together, and never faster than the link inside.
+    members in the node together, and never faster than the link inside. One that
+    leaves a pod of the network shares what is left there (Llama Team 2024, section
+    3.3.1, arXiv:2407.21783: 3,072 GPUs a pod, 1 to 7 beyond).
     """
     link = hardware.gpu.link_bytes_per_second * efficiency.gpu.link_fraction
     if (ranks <= 1).all():
@@ -48,6 +50,9 @@ def rank_group(
     )
     leaves_node = ranks > in_node
     cards = in_node * hardware.gpu.nic_bytes_per_second
+    if hardware.network is not None:
+        leaves_pod = (ranks - 1) * stride >= hardware.network.gpus_per_pod
+        cards = np.where(leaves_pod, cards / hardware.network.oversubscription, cards)
     network = np.minimum(link, cards * (efficiency.gpu.network_fraction * efficiency.stack.network_fraction))
     nodes = np.ceil(ranks / in_node)
     inner_hops = np.maximum(ranks - nodes, 0)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from planners.hardware import Gpu, GpuCount, Hardware
+from planners.hardware import Gpu, GpuCount, Hardware, Network
 from service.requests.values import (
     MOST_GPUS,
     ByteCount,
@@ -20,6 +20,7 @@ from service.requests.values import (
 )
 
 MOST_FLEET = 16
+MOST_OVERSUBSCRIPTION = 1_000.0
 
 # The formats that the catalogue gives rates for, and those that planners ask for.
 RateFormat: TypeAlias = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
@@ -93,6 +94,13 @@ GpusRef: TypeAlias = Annotated[
 ]
 
 
+class NetworkPart(Wire):
+    """A network of pods: full rate between the GPUs of one, 1/`oversubscription` of it beyond."""
+
+    gpus_per_pod: Degree
+    oversubscription: Annotated[float, Field(ge=1, le=MOST_OVERSUBSCRIPTION)]
+
+
 class OneHardware(Wire):
     """GPUs of one kind. Without `gpus`, the fewest that will do are sought."""
 
@@ -117,6 +125,11 @@ class OneHardware(Wire):
         ),
     ] = None
 
+    network: Annotated[
+        NetworkPart | None,
+        Field(description="Absent: every network card reaches every other at its full rate, each on its own rail."),
+    ] = None
+
     def to_hardware(self, gpu: Gpu, *, free_maximum: int) -> Hardware:
         """Return the planners' value of it; `gpu` is resolved and overridden already.
 
@@ -130,6 +143,7 @@ class OneHardware(Wire):
             used_bytes=self.used_bytes,
             usd_per_gpu_hour=self.usd_per_gpu_hour,
             nvme_bytes_per_second=self.nvme_bytes_per_second,
+            network=None if self.network is None else Network(**self.network.model_dump()),
         )
 
     def _count(self, free_maximum: int) -> GpuCount:

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from planners.hardware import Network
 from planners.timing.collectives import all_gather_seconds, all_reduce_seconds, rank_group, send_seconds
 from planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware
@@ -42,3 +45,13 @@ def test_a_group_over_nodes_uses_the_network_cards_of_its_members():
 def test_hops_between_nodes_take_the_network_s_latency():
     # 16 ranks on two nodes: 14 hops of 3.4 us and one of 14 us.
     assert group(16).ring_seconds[0] == pytest.approx(14 * 3.4e-6 + 14e-6)
+
+
+@pytest.mark.parametrize(("ranks", "stride", "shared_by"), [(16, 8, 1), (16, 1, 1), (17, 8, 7), (2, 128, 7)])
+def test_a_group_that_leaves_its_pod_shares_what_is_left_beyond(ranks: int, stride: int, shared_by: int):
+    # Pods of 128 GPUs, one seventh of the rate between them. 16 ranks eight apart end at GPU 120, 17 at 128; a ring of
+    # neighbours has the eight cards of each node, one with gaps of eight and more a single one.
+    machine = replace(hardware(8), network=Network(gpus_per_pod=128, oversubscription=7.0))
+    there = rank_group(np.array([ranks]), np.array([stride]), machine, E)
+    cards = 8 if stride == 1 else 1
+    assert there.bytes_per_second[0] == pytest.approx(0.75 * cards * 50e9 / shared_by)
