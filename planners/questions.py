@@ -52,12 +52,15 @@ class Recompute:
 
     `mode` is `none`, `selective` (the attention's scores) or `full` (all but each
     layer's input); `full_layers` limits `full` to that many layers of each stage,
-    `every` to every so-manieth layer of each stage, counted from its first.
+    `every` to every so-manieth layer of each stage, counted from its first;
+    `modules` names the parts of each layer that `selective` computes again
+    (`planners/memory/recompute_modules.py`), empty meaning what the framework does.
     """
 
     mode: str
     full_layers: int | None = None
     every: int | None = None
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

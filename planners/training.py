@@ -21,6 +21,7 @@ from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.optimizers import optimizer_kind
 from planners.memory.peak import VERDICT_NAMES, memory_of
 from planners.memory.profile import Profile, load_profile, profile_names, profiles_to_search
+from planners.memory.recompute_modules import check_modules
 from planners.memory.recurrent import block_scan
 from planners.plans import Alternative, Layout, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
@@ -125,6 +126,8 @@ def check_question(question: TrainingQuestion) -> None:
     _check_length(question)
     if question.method != "full":
         check_targets(question.model.layers, question.lora)
+    if question.recompute is not None:
+        check_modules(question.recompute.modules, question.model)
     for model in (question.model, *(companion.model for companion in question.companions if companion.model)):
         _check_model(model)
     _check_gpu(question)

@@ -90,6 +90,8 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
             needed = "full_layers"
         elif wanted.every is not None:
             needed = "every"
+        elif wanted.modules:
+            needed = "modules"
         if needed not in can.recompute:
             found.append(("recompute", f"{name} has recompute {', '.join(can.recompute)}, not {needed}."))
     return tuple(Violation(rule="framework", field=field, detail=detail) for field, detail in found)

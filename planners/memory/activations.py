@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from planners.architecture import Block, Operation, OperationKind, Part, Region
 from planners.memory.profile import Kernels
+from planners.memory.recompute_modules import CORE_ATTENTION, dropped
 from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
 
 FP32_BYTES = 4
@@ -53,6 +54,7 @@ def kept_bytes(
     frozen_input_bytes: int = 0,
     autocast: bool = False,
     fp8_input_bytes: int = 0,
+    without: frozenset[str] = frozenset(),
 ) -> KeptBytes:
     """Return what one layer keeps when nothing is recomputed.
 
@@ -61,11 +63,13 @@ def kept_bytes(
     the input, so that no more than `frozen_input_bytes` of each of its features are kept.
     `autocast`: fp32 weights, cast as they are used, so that the residual stream is fp32.
     `fp8_input_bytes`: products in fp8 keep that much of each element of their inputs, in tensors of
-    their own (0: the 16-bit input).
+    their own (0: the 16-bit input). `without` names tensors that are computed again.
     """
     kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
     if autocast:
         _keep_casts(block, kept, element_bytes)
+    for name in without:
+        kept.pop(name, None)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     gathered_names = _gathered_inputs(block, kernels)
     gathered = sequence = tensor_total = dispatched = in_experts = 0.0
@@ -108,16 +112,32 @@ def kept_bytes(
 
 
 def selectively_kept_bytes(
-    block: Block, kernels: Kernels, *, policy: str, attention: str, element_bytes: int
+    block: Block,
+    kernels: Kernels,
+    *,
+    policy: str,
+    attention: str,
+    element_bytes: int,
+    fp8_input_bytes: int = 0,
+    modules: tuple[str, ...] = (),
 ) -> KeptBytes:
-    """Return what one layer keeps under selective recompute.
+    """Return what one layer keeps under selective recompute: of `modules`, or where none are named by the policy.
 
     `attention_scores` throws the score matrices away and nothing else, as
     Korthikanti et al. do. `alternate_matmuls` keeps the layer's input, every
     second matrix product and the attention's output, as torchtitan does; every
     policy but these keeps all.
     """
-    everything = kept_bytes(block, kernels, attention=attention, element_bytes=element_bytes)
+    everything = kept_bytes(
+        block,
+        kernels,
+        attention=attention,
+        element_bytes=element_bytes,
+        fp8_input_bytes=fp8_input_bytes,
+        without=dropped(block, modules),
+    )
+    if modules:
+        return replace(everything, score_bytes=0.0) if CORE_ATTENTION in modules else everything
     if policy == "attention_scores":
         return replace(everything, score_bytes=0.0)
     if policy != "alternate_matmuls":

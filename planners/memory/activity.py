@@ -151,6 +151,8 @@ def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
             policy=job.profile.can.selective_policy,
             attention=job.attention,
             element_bytes=size,
+            fp8_input_bytes=job.fp8.input_bytes if job.fp8 else 0,
+            modules=job.recompute_modules,
         ),
         input_width=checkpoint_width(part.block),
         widest=widest,

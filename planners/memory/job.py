@@ -54,6 +54,7 @@ class Job:
     lora: Lora
     attention: str
     recompute_every: int | None
+    recompute_modules: tuple[str, ...]
     expert_imbalance: float
     gradient_compression: str
     sequence_length: int
@@ -145,6 +146,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         lora=question.lora,
         attention=question.attention,
         recompute_every=question.recompute.every if question.recompute else None,
+        recompute_modules=question.recompute.modules if question.recompute else (),
         expert_imbalance=question.expert_imbalance,
         gradient_compression=question.gradient_compression,
         sequence_length=question.sequence_length,

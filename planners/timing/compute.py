@@ -21,6 +21,7 @@ from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
 from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
+from planners.memory.recompute_modules import again
 from planners.timing.efficiency import Efficiency
 from planners.timing.recurrent import chunked_flops
 from planners.timing.unpacking import unpacking_seconds
@@ -71,13 +72,28 @@ def layer_seconds(
         forward=forward,
         backward=backward,
         attention=attention,
-        selective_recompute=_selective(matrices, most_experts(part.block), clock, forward, attention, job),
+        selective_recompute=_of_modules(part.block, clock, job)
+        if job.recompute_modules
+        else _selective(matrices, most_experts(part.block), clock, forward, attention, job),
     )
 
 
 def most_experts(block: Block) -> int:
     """Return how many experts a layer of the block has; 1 for a dense one."""
     return max((weight.experts for weight in block.weights), default=1)
+
+
+def _of_modules(block: Block, clock: _Clock, job: Job) -> FloatArray:
+    """Return what the named parts of a layer take again."""
+    operations = again(block, job.recompute_modules)
+    worked = (OperationKind.MATMUL, OperationKind.ATTENTION)
+    matrices = [operation for operation in operations if operation.kind is OperationKind.MATMUL]
+    scores = [operation for operation in operations if operation.kind is OperationKind.ATTENTION]
+    others = [operation for operation in operations if operation.kind not in worked]
+    result: FloatArray = (
+        clock.products(matrices, most_experts(block)) + clock.attention(scores) + clock.moved(others, block)
+    )
+    return result
 
 
 def _selective(

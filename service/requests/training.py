@@ -11,6 +11,7 @@ from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion
 from planners.hardware import Hardware
 from planners.huggingface import describe_config
+from planners.memory.recompute_modules import MODULES
 from planners.questions import (
     Companion,
     Evaluation,
@@ -43,6 +44,7 @@ Optimizer: TypeAlias = Literal[
 ]
 StateDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
+RecomputeModule: TypeAlias = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj"]
 KernelChoice: TypeAlias = Literal["eager", "fused", "compiled"]
 Framework: TypeAlias = Literal[
     "any", "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune",
@@ -81,7 +83,15 @@ class EveryLayer(Wire):
     every: Annotated[int, *whole(least=1, most=MOST_LAYERS)]
 
 
+class RecomputedModules(Wire):
+    """The parts of every layer that are computed again (Megatron-LM's --recompute-modules)."""
+
+    modules: Annotated[tuple[RecomputeModule, ...], Field(min_length=1, max_length=len(MODULES), strict=False)]
+
+
 def _recompute_form(value: Any) -> str:
+    if isinstance(value, RecomputedModules) or (isinstance(value, dict) and "modules" in value):
+        return "(modules)"
     if isinstance(value, EveryLayer) or (isinstance(value, dict) and "every" in value):
         return "(every)"
     return "(layers)" if isinstance(value, dict | FullLayers) else "(mode)"
@@ -90,7 +100,8 @@ def _recompute_form(value: Any) -> str:
 RecomputeRef: TypeAlias = Annotated[
     Annotated[RecomputeMode, Tag("(mode)")]
     | Annotated[FullLayers, Tag("(layers)")]
-    | Annotated[EveryLayer, Tag("(every)")],
+    | Annotated[EveryLayer, Tag("(every)")]
+    | Annotated[RecomputedModules, Tag("(modules)")],
     Discriminator(_recompute_form),
 ]
 
@@ -296,11 +307,13 @@ def _companion(place: int, asked: CompanionPart) -> Companion:
     )
 
 
-def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | None) -> Recompute | None:
+def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | RecomputedModules | None) -> Recompute | None:
     if asked is None:
         return None
     if isinstance(asked, FullLayers):
         return Recompute(mode="full", full_layers=asked.full_layers)
+    if isinstance(asked, RecomputedModules):
+        return Recompute(mode="selective", modules=asked.modules)
     if isinstance(asked, EveryLayer):
         return Recompute(mode="full", every=asked.every)
     return Recompute(mode=asked)

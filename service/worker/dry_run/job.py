@@ -194,8 +194,9 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
     if training.get("expert_imbalance", 1.0) != 1.0:
         raise NotYetAvailable("expert_imbalance is not traced yet.", pointer="/training/expert_imbalance")
     recompute = training.get("recompute")
-    if isinstance(recompute, dict) and "every" in recompute:
-        raise NotYetAvailable("recompute of every so-manieth layer is not traced yet.", pointer="/training/recompute")
+    for form in ("every", "modules"):
+        if isinstance(recompute, dict) and form in recompute:
+            raise NotYetAvailable(f"recompute by {form!r} is not traced yet.", pointer="/training/recompute")
     if training.get("gradient_compression", "none") != "none":
         raise NotYetAvailable("compressed gradients are not traced yet.", pointer="/training/gradient_compression")
     for name in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):

@@ -104,6 +104,7 @@ def test_values_out_of_range_are_refused(changes, error, pointer):
         ("accelerate", {"recompute": Recompute(mode="selective")}, "/training/recompute"),
         ("fsdp2", {"recompute": Recompute(mode="full", full_layers=4)}, "/training/recompute"),
         ("megatron", {"recompute": Recompute(mode="full", every=2)}, "/training/recompute"),
+        ("fsdp2", {"recompute": Recompute(mode="selective", modules=("mlp",))}, "/training/recompute"),
         ("megatron", {"layout": {"pipeline_schedule": "gpipe"}}, "/layout/pipeline_schedule"),
         ("ddp", {"layout": {"pipeline_schedule": "1f1b"}}, "/layout/pipeline_schedule"),
         ("megatron", {"recompute": Recompute(mode="full", full_layers=4)}, None),

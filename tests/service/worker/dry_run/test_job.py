@@ -47,6 +47,8 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
         {"evaluation": {"batch_size": 8}},
         {"expert_imbalance": 1.5},
         {"gradient_compression": "bf16"},
+        {"recompute": {"every": 2}},
+        {"recompute": {"modules": ["layernorm"]}},
     ],
 )
 def test_training_that_is_not_traced_is_refused_by_name(training):
