@@ -79,7 +79,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
-    """A frozen model beside the one that learns; `model` None is the policy's own model as it was.
+    """A model beside the policy, frozen unless `trainable`; `model` None is the policy's own model as it was.
 
     `role` is `reference` (its logits are compared), `reward` or `value` (one number a sequence or token).
     """

@@ -1,4 +1,4 @@
-"""Frozen models beside the one that learns: DPO's reference, a reward model, a value model.
+"""Models beside the policy: DPO's reference, a reward model, a value model that may learn with it.
 
 TRL shards a companion as the policy is sharded under FSDP (`prepare_fsdp`), and
 under DeepSpeed at ZeRO stage 3 alone (`prepare_deepspeed`); otherwise every GPU
@@ -7,6 +7,10 @@ gradients after the policy's, while all that the policy keeps stands
 (`trl/trainer/dpo_trainer.py`: log-probabilities of the policy, then those of the
 reference under `no_grad`). Logits leave the model in 16 bits and are upcast to
 fp32 (accelerate, `convert_outputs_to_fp32`); the policy's are kept so for the loss.
+
+A value model that learns runs after the policy in one wrapper with it, and one
+backward pass goes through both, its own first (`trl/trainer/ppo_trainer.py`,
+`PolicyAndValueWrapper`): all that both keep stands at its beginning.
 """
 
 from __future__ import annotations
@@ -27,11 +31,20 @@ FP32_BYTES = 4
 
 
 def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:
-    """Return what a rank holds with its companions' weights, which stand through the whole job."""
-    parameters = held.parameters
+    """Return what a rank holds with its companions' weights and states, which stand through the whole job."""
     for companion in job.companions:
-        parameters = parameters + companion_bytes(companion, layouts, job)
-    return replace(held, parameters=parameters)
+        if companion.trainable:
+            own = holdings(layouts, all_stages(layouts, companion.job.model, job.global_batch_size), companion.job)
+            held = replace(
+                held,
+                parameters=held.parameters + own.parameters,
+                gradients=held.gradients + own.gradients,
+                optimizer=held.optimizer + own.optimizer,
+                host=held.host + own.host,
+            )
+        else:
+            held = replace(held, parameters=held.parameters + companion_bytes(companion, layouts, job))
+    return held
 
 
 def companion_bytes(companion: CompanionJob, layouts: Candidates, job: Job) -> FloatArray:
@@ -51,6 +64,10 @@ def companion_items(layouts: Candidates, job: Job, held: Holdings, active: Activ
         own = companion.job
         # The stacks that run companions have no pipelines, so that a companion has one stage as the policy has.
         own_rows = all_stages(layouts, own.model, job.global_batch_size)
+        beside = activity(layouts, own_rows, own)
+        kept = beside.working_set
+        if companion.trainable:
+            kept = beside.stage - beside.layer + beside.working_set + beside.transient + beside.head
         has_logits = companion.role == "reference"
         logits = tokens * own.model.vocabulary_size * (companion.weight_bytes + FP32_BYTES) * has_logits
         yield Items(
@@ -58,7 +75,7 @@ def companion_items(layouts: Candidates, job: Job, held: Holdings, active: Activ
             parameters=np.ceil(held.parameters),
             gradients=np.ceil(np.where(keeps, held.gradients, 0.0)),
             optimizer=np.ceil(held.optimizer),
-            activations=np.ceil(active.stage + active.head + activity(layouts, own_rows, own).working_set),
+            activations=np.ceil(active.stage + active.head + kept),
             logits=np.ceil(policy_logits + logits),
             communication=np.ceil(_gathered(companion, layouts, own_rows, job)),
         )

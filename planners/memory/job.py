@@ -34,9 +34,10 @@ class BlockWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CompanionJob:
-    """A frozen model beside the job's own: the forward pass of `job`, and the width of its weights."""
+    """A model beside the job's own: `job` is it as a job of its own, `weight_bytes` the width of frozen weights."""
 
     role: str
+    trainable: bool
     weight_bytes: int
     job: Job
 
@@ -163,9 +164,13 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
 
 def _companion(companion: Companion, question: TrainingQuestion, profile: Profile) -> CompanionJob:
     """Return a companion as a job of its own; raise for what is not planned of it."""
-    for asked, name in ((companion.trainable, "trainable"), (companion.offload, "offload")):
-        if asked:
-            raise NotYetAvailable(f"a companion with {name} is not planned yet.", pointer="/training/companions")
+    if companion.offload:
+        raise NotYetAvailable("a companion with offload is not planned yet.", pointer="/training/companions")
+    if companion.trainable and companion.role != "value":
+        raise InvalidQuestion(
+            f"A {companion.role[:40]} model beside the policy is frozen; only a value model learns with it.",
+            pointer="/training/companions",
+        )
     if companion.role not in COMPANION_ROLES:
         raise InvalidQuestion(
             f"{companion.role[:40]!r} is not one of {', '.join(COMPANION_ROLES)}.", pointer="/training/companions"
@@ -179,7 +184,9 @@ def _companion(companion: Companion, question: TrainingQuestion, profile: Profil
         companions=(),
     )
     size = dtype_bytes(companion.precision, pointer="/training/companions")
-    return CompanionJob(role=companion.role, weight_bytes=size, job=training_job(own, profile))
+    return CompanionJob(
+        role=companion.role, trainable=companion.trainable, weight_bytes=size, job=training_job(own, profile)
+    )
 
 
 def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:

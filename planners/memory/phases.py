@@ -77,7 +77,9 @@ def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, acti
     stage = layouts.zero_stage
     has_buckets = in_zero_stages(stage, traffic.bucket_zero_stages)
 
-    keeps = traffic.gradients_always_resident | (layouts.micro_batches(job.global_batch_size) > 1)
+    # A value model that learns has had its gradients before the policy has its own.
+    resident = traffic.gradients_always_resident or any(companion.trainable for companion in job.companions)
+    keeps = resident | (layouts.micro_batches(job.global_batch_size) > 1)
     buckets = np.where(
         has_buckets,
         job.precision.compute_bytes * np.minimum(traffic.bucket_elements, held.stage_elements),

@@ -1,4 +1,4 @@
-"""Seconds of the forward passes of models that stand beside the one that learns."""
+"""Seconds of models that stand beside the one that learns."""
 
 from __future__ import annotations
 
@@ -6,22 +6,35 @@ import numpy as np
 
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.job import Job
+from planners.memory.job import CompanionJob, Job
 from planners.timing.efficiency import Efficiency
-from planners.timing.pace import micro_batch_pace
+from planners.timing.pace import Pace, micro_batch_pace
 from planners.timing.traffic import rank_groups
 
 
-def companion_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+def companion_forward_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return a step's forward passes of all companions: one for each micro-batch, one companion after another.
 
     The gathering of their sharded weights is taken to hide behind the layer before, as FSDP fetches ahead.
     """
-    if not job.companions:
-        return np.zeros(1)
     seconds = np.zeros(1)
     for companion in job.companions:
-        groups = rank_groups(layouts, companion.job, hardware, efficiency)
-        seconds = seconds + micro_batch_pace(layouts, companion.job, hardware, efficiency, groups).forward
+        seconds = seconds + _pace(companion, layouts, hardware, efficiency).forward
     result: FloatArray = layouts.micro_batches(job.global_batch_size) * seconds
     return result
+
+
+def companion_backward_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
+    """Return a step's backward passes of the companions that learn, with what they compute again."""
+    seconds = np.zeros(1)
+    for companion in job.companions:
+        if companion.trainable:
+            pace = _pace(companion, layouts, hardware, efficiency)
+            seconds = seconds + pace.backward + pace.recompute
+    result: FloatArray = layouts.micro_batches(job.global_batch_size) * seconds
+    return result
+
+
+def _pace(companion: CompanionJob, layouts: Candidates, hardware: Hardware, efficiency: Efficiency) -> Pace:
+    groups = rank_groups(layouts, companion.job, hardware, efficiency)
+    return micro_batch_pace(layouts, companion.job, hardware, efficiency, groups)

@@ -15,7 +15,7 @@ from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
 from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
-from planners.timing.companions import companion_seconds
+from planners.timing.companions import companion_backward_seconds, companion_forward_seconds
 from planners.timing.efficiency import Efficiency
 from planners.timing.nvme import nvme_seconds
 from planners.timing.pace import Pace, micro_batch_pace
@@ -96,16 +96,21 @@ def step_seconds(
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
     compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
     seconds = StepSeconds(
-        forward=micro_batches * pace.forward + companion_seconds(layouts, job, hardware, efficiency),
-        backward=micro_batches * pace.backward,
+        forward=micro_batches * pace.forward + companion_forward_seconds(layouts, job, hardware, efficiency),
+        backward=micro_batches * pace.backward + companion_backward_seconds(layouts, job, hardware, efficiency),
         recompute=micro_batches * pace.recompute,
         tensor_parallel=micro_batches * pace.exchange,
         expert_parallel=micro_batches * pace.expert_exchange,
         pipeline_bubble=_fill_seconds(layouts, job, pace)
         + _boundary_seconds(layouts, job, groups, efficiency)
         + _stall_seconds(layouts, job, hardware, efficiency),
-        data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace),
-        optimizer=_optimizer_seconds(layouts, job, hardware, efficiency) + efficiency.stack.step_seconds,
+        data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace)
+        + sum(
+            _exposed_data_parallel(layouts, learning, groups, efficiency, compute, pace) for learning in _learning(job)
+        ),
+        optimizer=_optimizer_seconds(layouts, job, hardware, efficiency)
+        + efficiency.stack.step_seconds
+        + sum(_optimizer_seconds(layouts, learning, hardware, efficiency) for learning in _learning(job)),
         offload=_offload_seconds(layouts, job, hardware, efficiency)
         + activation_offload_seconds(
             layouts,
@@ -179,6 +184,11 @@ def train_flops_per_token(job: Job) -> float:
     """
     passes = 3.0 if job.method == "full" else 2.0
     return passes * job.model.forward_flops_per_token((job.sequence_length + 1) / 2)
+
+
+def _learning(job: Job) -> tuple[Job, ...]:
+    """Return the companions that learn, each as a job of its own."""
+    return tuple(companion.job for companion in job.companions if companion.trainable)
 
 
 def _fill_seconds(layouts: Candidates, job: Job, pace: Pace) -> FloatArray:

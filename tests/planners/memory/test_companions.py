@@ -35,6 +35,7 @@ MIXTURE = {
     "mlp_only_layers": [0],
 }
 REFERENCE = Companion(role="reference")
+VALUE = Companion(role="value", trainable=True)
 
 
 def _question(*companions):
@@ -100,10 +101,45 @@ def test_its_forward_pass_takes_as_long_as_the_policys():
     assert beside == pytest.approx(2 * alone)
 
 
-@pytest.mark.parametrize("change", [{"trainable": True}, {"offload": True}])
-def test_what_is_not_planned_of_a_companion_is_refused_by_name(change):
-    with pytest.raises(NotYetAvailable, match=next(iter(change))):
-        _job(dataclasses.replace(REFERENCE, **change))
+def test_a_value_model_that_learns_holds_all_that_the_policy_holds():
+    job, layouts = _job(VALUE), _layouts(0)
+    alone = holdings(layouts, all_stages(layouts, job.model, job.global_batch_size), job)
+    beside = with_companions(alone, layouts, job)
+    # fp32 weights and gradients, and two moments with a step counter of 4 bytes for each of 4 x 9 + 3 tensors.
+    assert beside.parameters.max() == 2 * alone.parameters.max() == 2 * 4 * PARAMETERS
+    assert beside.gradients.max() == 2 * alone.gradients.max() == 2 * 4 * PARAMETERS
+    assert beside.optimizer.max() == 2 * alone.optimizer.max() == 2 * (8 * PARAMETERS + 4 * 39)
+
+
+def test_one_backward_pass_begins_with_all_that_both_keep():
+    job, layouts = _job(VALUE), _layouts(0)
+    rows = all_stages(layouts, job.model, job.global_batch_size)
+    held = with_companions(holdings(layouts, rows, job), layouts, job)
+    active = activity(layouts, rows, job)
+    (items,) = companion_items(layouts, job, held, active)
+    # Without recompute the top layer's working set is what it keeps, so that the value model adds all its own again.
+    assert items.activations.max() == 2 * (active.stage + active.head).max() + active.transient.max()
+
+
+def test_a_value_model_that_learns_takes_a_step_as_long_again():
+    efficiency = load_efficiency("accelerate", "test-80gb")
+    alone, beside = (
+        step_seconds(_layouts(0), _job(*companions), hardware(2), efficiency) for companions in ((), (VALUE,))
+    )
+    for part in ("forward", "backward"):
+        assert getattr(beside, part).max() == pytest.approx(2 * getattr(alone, part).max())
+    own_step = efficiency.stack.step_seconds
+    assert (beside.optimizer - own_step).max() == pytest.approx(2 * (alone.optimizer - own_step).max())
+
+
+def test_offload_of_a_companion_is_refused_by_name():
+    with pytest.raises(NotYetAvailable, match="offload"):
+        _job(dataclasses.replace(REFERENCE, offload=True))
+
+
+def test_a_reference_that_learns_is_none():
+    with pytest.raises(InvalidQuestion, match="frozen"):
+        _job(dataclasses.replace(REFERENCE, trainable=True))
 
 
 def test_an_unknown_role_is_refused():
