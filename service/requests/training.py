@@ -116,7 +116,7 @@ class EvaluationPart(Wire):
 
 
 class CompanionPart(Wire):
-    """A model beside the policy, as TRL's trainers hold it; without `model` the policy's own. A value model may learn."""
+    """A model beside the policy as TRL holds it, without `model` the policy's own; a value model may learn."""
 
     role: Literal["reference", "reward", "value"]
     model: Annotated[Name | None, Field(description="A catalogue id or alias.")] = None
