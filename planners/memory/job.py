@@ -201,7 +201,7 @@ def _apart(block: Block, question: TrainingQuestion) -> BlockWeights:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_BLOCKS)
-def _block_weights(same: Same[Block], all_learn: bool, lora: Lora) -> BlockWeights:  # noqa: FBT001
+def _block_weights(same: Same[Block], all_learn: bool, lora: Lora) -> BlockWeights:
     block = same.value
     if all_learn:
         return BlockWeights(block=block, trainable=block.weights, frozen=())
