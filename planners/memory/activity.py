@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planners.identity import Same
-from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray
+from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
 from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.activations import (
     FP32_BYTES,
@@ -173,6 +173,7 @@ def _head_bytes(head: BlockWeights, same: Same[Profile], attention: str, size: i
     )
 
 
+@once
 def casts_weights(layouts: Candidates, job: Job) -> BoolArray:
     """Return where autocast makes 16-bit copies of fp32 weights as they are used."""
     stages = [int(stage) for stage, policy in job.profile.weights.policy.items() if policy == "autocast_copies"]

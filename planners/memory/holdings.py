@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.architecture import OperationKind, Part, Split, Weight
-from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray
+from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
 from planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.shards import (
@@ -64,6 +64,7 @@ class Holdings:
     dummy_gradients: FloatArray
 
 
+@once
 def shard_ranks(layouts: Candidates, job: Job) -> IntArray:
     """Return how many ranks divide what ZeRO shards; some stacks count the context ranks too."""
     ranks = layouts.shard_group
