@@ -28,7 +28,6 @@ from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SEC
 from planners.run import run_of
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import Efficiency, efficiency_on
-from planners.timing.step import step_of
 
 METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
@@ -195,7 +194,7 @@ def _unsupported(question: TrainingQuestion, profiles: Sequence[Profile]) -> Pli
 
 def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency) -> TrainingPlan:
     hardware, job = question.hardware, pool.job
-    step = step_of(pool.layouts, index, job, hardware, efficiency, float(pool.peaks[index]))
+    step = pool.step(index, hardware)
     return TrainingPlan(
         layout=pool.layouts.layout(
             index,

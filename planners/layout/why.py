@@ -22,8 +22,6 @@ from planners.memory.job import Job
 from planners.memory.peak import VERDICT_NAMES, memory_of
 from planners.plans import Comparison, Layout, Memory, Reason, StageMemory, Step
 from planners.questions import NamedLayout, TrainingQuestion
-from planners.timing.efficiency import efficiency_on
-from planners.timing.step import step_of
 
 GIB = 2**30
 # A part of the step is named as a cause when it makes up so much of the difference.
@@ -114,7 +112,6 @@ def _asked(question: TrainingQuestion, named: NamedLayout) -> TrainingQuestion:
 
 def _planned(question: TrainingQuestion, pool: Pool, index: int) -> Planned:
     job, hardware = pool.job, question.hardware
-    efficiency = efficiency_on(job.profile.name, hardware)
     return Planned(
         layout=pool.layouts.layout(
             index,
@@ -123,7 +120,7 @@ def _planned(question: TrainingQuestion, pool: Pool, index: int) -> Planned:
             offload_target=question.layout.offload_target or "cpu",
         ),
         memory=memory_of(pool.layouts, index, job, hardware),
-        step=step_of(pool.layouts, index, job, hardware, efficiency, float(pool.peaks[index])),
+        step=pool.step(index, hardware),
         verdict=VERDICT_NAMES[int(pool.verdicts[index])],
         moving_parts=float(complexity(pool.layouts.take([index]))[0]),
     )
