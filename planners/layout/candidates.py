@@ -124,7 +124,7 @@ def once(
     """
 
     @functools.wraps(quantity)
-    def asked_again(layouts: Candidates, *args: P.args, **kwargs: P.kwargs) -> T:
+    def asked_again(layouts: Candidates, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (quantity, *args, *kwargs.values())
         if key not in layouts.kept:
             layouts.kept[key] = quantity(layouts, *args, **kwargs)
