@@ -17,7 +17,7 @@ from planners.layout.fixed import check_values
 from planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
 from planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity
 from planners.layout.search import Pool, never, search
-from planners.layout.violations import Violation, named_fields
+from planners.layout.violations import TRAINING_FIELDS, Violation, named_fields
 from planners.memory.job import Job
 from planners.memory.peak import VERDICT_NAMES, memory_of
 from planners.plans import Comparison, Layout, Memory, Reason, StageMemory, Step
@@ -104,7 +104,7 @@ def _asked(question: TrainingQuestion, named: NamedLayout) -> TrainingQuestion:
     """Return the question in which only the named layout is searched."""
     given = {
         name: value
-        for name in ("micro_batch_size", "recompute", "fused_cross_entropy", "framework")
+        for name in (*TRAINING_FIELDS, "framework")
         if (value := getattr(named, name)) is not None
     }
     return replace(question, layout=named.layout, compare=(), **given)
@@ -242,9 +242,7 @@ def _counts_gpus(question: TrainingQuestion, chosen: Planned) -> bool:
 def _request_causes(question: TrainingQuestion, other: Planned) -> Iterator[Cause]:
     """Yield what the request fixed and this layout has otherwise."""
     for field in sorted(named_fields(question)):
-        part = (
-            question if field in ("micro_batch_size", "fused_cross_entropy", "activation_offload") else question.layout
-        )
+        part = question if field in TRAINING_FIELDS else question.layout
         wanted = question.recompute.mode if field == "recompute" and question.recompute else getattr(part, field, None)
         has = getattr(other.layout, field)
         if wanted is not None and wanted != has:

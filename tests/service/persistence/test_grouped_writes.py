@@ -67,7 +67,7 @@ async def test_a_record_at_fault_fails_alone():
     disk = Disk(bad="bad")
     writes = GroupedWrites(disk.write)
     outcomes = await asyncio.gather(*map(writes.put, ["a", "bad", "b"]), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [type(None), Unstorable, type(None)]
+    assert [type(outcome) for outcome in outcomes] == [str, Unstorable, str]
 
 
 async def test_writing_goes_on_after_an_error():
