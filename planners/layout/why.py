@@ -102,11 +102,7 @@ def _compared(
 
 def _asked(question: TrainingQuestion, named: NamedLayout) -> TrainingQuestion:
     """Return the question in which only the named layout is searched."""
-    given = {
-        name: value
-        for name in (*TRAINING_FIELDS, "framework")
-        if (value := getattr(named, name)) is not None
-    }
+    given = {name: value for name in (*TRAINING_FIELDS, "framework") if (value := getattr(named, name)) is not None}
     return replace(question, layout=named.layout, compare=(), **given)
 
 
