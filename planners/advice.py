@@ -11,7 +11,7 @@ from planners.catalogue import catalogue
 from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
 from planners.huggingface import describe_config
-from planners.plans import Advice, TrainingAnswer
+from planners.plans import Advice, Alternative, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
@@ -49,32 +49,33 @@ class Change:
 
 
 def advice_for(
-    question: TrainingQuestion, answer: TrainingAnswer, plan: Callable[[TrainingQuestion], TrainingAnswer]
+    question: TrainingQuestion, answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
 ) -> tuple[Advice, ...]:
     """Return the single changes after which the job fits better than `answer` does, in practitioners' order.
 
-    `plan` plans without advice, and may raise `PlanningStopped`. All but the change of the number of GPUs are
-    planned on the answer's. A change that still does not fit, that fits no better,
-    or that the framework cannot do, is left out.
+    `best` returns the layout that a question's plan would have, and may raise
+    `PlanningStopped`. All but the change of the number of GPUs are planned on the
+    answer's. A change that still does not fit, that fits no better, or that the
+    framework cannot do, is left out.
     """
     gpus = answer.plan.layout.gpus
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
-    offered = _offered(_changes(question, pinned, answer), answer, plan)
+    offered = _offered(_changes(question, pinned, answer), answer, best)
     if not offered:
         # No single change will do: all that leave the job's result as it is, and then more of them.
-        offered = _offered(_together(question, pinned, answer), answer, plan)
+        offered = _offered(_together(question, pinned, answer), answer, best)
     return tuple(offered)
 
 
 def _offered(
-    changes: Iterable[Change], answer: TrainingAnswer, plan: Callable[[TrainingQuestion], TrainingAnswer]
+    changes: Iterable[Change], answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
 ) -> list[Advice]:
     offered: dict[str, Advice] = {}
     for change in changes:
         if change.kind in offered:
             continue
         try:
-            changed = plan(change.question)
+            changed = best(change.question)
         except PlanningStopped:
             raise
         except PlimsollError:
@@ -91,8 +92,8 @@ def _on(question: TrainingQuestion, count: GpuCount) -> TrainingQuestion:
     return replace(question, hardware=replace(question.hardware, gpus=count), objective=objective)
 
 
-def _offer(change: Change, changed: TrainingAnswer, answer: TrainingAnswer) -> Advice:
-    layout = changed.plan.layout
+def _offer(change: Change, changed: Alternative, answer: TrainingAnswer) -> Advice:
+    layout = changed.layout
     chosen = {
         "hardware.gpus": layout.gpus,
         "layout.tensor_parallel": layout.tensor_parallel,
@@ -104,11 +105,11 @@ def _offer(change: Change, changed: TrainingAnswer, answer: TrainingAnswer) -> A
     shown = {field: chosen[field] if value is None else value for field, value in change.change.items()}
     return Advice(
         change=shown,
-        peak_bytes=changed.plan.memory.peak_bytes,
-        step_seconds=changed.plan.step.seconds,
-        peak_bytes_difference=changed.plan.memory.peak_bytes - answer.plan.memory.peak_bytes,
-        step_seconds_difference=changed.plan.step.seconds - answer.plan.step.seconds,
-        fits=changed.fits,
+        peak_bytes=changed.peak_bytes,
+        step_seconds=changed.step_seconds,
+        peak_bytes_difference=changed.peak_bytes - answer.plan.memory.peak_bytes,
+        step_seconds_difference=changed.step_seconds - answer.plan.step.seconds,
+        fits=changed.verdict != "no",
         verdict=changed.verdict,
         reason=change.reason,
     )

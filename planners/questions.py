@@ -120,6 +120,7 @@ class NamedLayout:
     layout: LayoutRequest = field(default_factory=LayoutRequest)
     micro_batch_size: int | None = None
     recompute: Recompute | None = None
+    activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     framework: str | None = None
 

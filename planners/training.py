@@ -30,7 +30,6 @@ from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SEC
 from planners.run import run_of
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import Efficiency, efficiency_on
-from planners.timing.step import step_of
 
 METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
@@ -52,14 +51,18 @@ def plan_training(question: TrainingQuestion, should_stop: Callable[[], bool] = 
     answer = plan_without_advice(question, should_stop)
     if answer.verdict == "fits":
         return answer
-    plan = functools.partial(plan_without_advice, should_stop=should_stop)
-    return dataclasses.replace(answer, advice=advice_for(question, answer, plan))
+    best = functools.partial(best_layout, should_stop=should_stop)
+    return dataclasses.replace(answer, advice=advice_for(question, answer, best))
+
+
+def best_layout(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> Alternative:
+    """Return the layout that `plan_training` would choose, without an account of it; raises the same."""
+    found = _found(question, should_stop)
+    return _alternative(question, found, *found.chosen)
 
 
 def plan_without_advice(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> TrainingAnswer:
     """Return the answer of `plan_training` without its advice; raises the same."""
-    check_question(question)
-    check_fixed(question)
     found = _found(question, should_stop)
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
@@ -82,6 +85,8 @@ def plan_without_advice(question: TrainingQuestion, should_stop: Callable[[], bo
 
 def _found(question: TrainingQuestion, should_stop: Callable[[], bool]) -> Found:
     """Return what the search finds; where nothing can exist, raise with every rule that is broken."""
+    check_question(question)
+    check_fixed(question)
     try:
         return search(question, _jobs(question), should_stop)
     except ImpossibleLayout:
@@ -199,7 +204,7 @@ def _unsupported(question: TrainingQuestion, profiles: Sequence[Profile]) -> Pli
 
 def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency) -> TrainingPlan:
     hardware, job = question.hardware, pool.job
-    step = step_of(pool.layouts, index, job, hardware, efficiency, float(pool.peaks[index]))
+    step = pool.step(index, hardware)
     return TrainingPlan(
         layout=layout_of(pool.layouts, index, job),
         memory=memory_of(pool.layouts, index, job, hardware),

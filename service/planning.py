@@ -264,11 +264,11 @@ class PlanningService:
             )
         if self._on_planned is not None:
             self._on_planned(resolved.kind, search)
-        await self._database.plans.put(stored)
+        is_new = await self._database.plans.put(stored)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(_seen(resolved.model))
         # Another replica may have stored its own, with another search time, first.
-        return self._remember(await self._database.plans.get(stored.plan_id))
+        return self._remember(stored if is_new else await self._database.plans.get(stored.plan_id))
 
     async def _found_again(self, plan_id: str) -> PlannedAnswer:
         """Return a stored plan that is asked for anew; raises PlanNotFound."""

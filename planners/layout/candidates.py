@@ -8,10 +8,12 @@ so that a formula is worked out once for each value of what it depends on.
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,9 @@ from planners.plans import Layout
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RECOMPUTE_MODES = ("none", "selective", "full")
 NONE, SELECTIVE, FULL = range(3)
@@ -35,7 +40,7 @@ class Candidates:
 
     `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOAD_TARGETS`;
     `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
-    for all of them.
+    for all of them. `kept` holds what was worked out of these layouts already (`once`).
     """
 
     data_parallel: IntArray
@@ -53,6 +58,7 @@ class Candidates:
     full_layers: IntArray
     fused_cross_entropy: BoolArray
     activation_offload: BoolArray
+    kept: dict[Hashable, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __len__(self) -> int:
         return math.prod(self.shape)
@@ -60,20 +66,20 @@ class Candidates:
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the shape that all arrays broadcast to."""
-        return np.broadcast(*EVERY_COLUMN(self)).shape
+        return _shape(self)
 
     @property
     def gpus(self) -> IntArray:
         """Return data x tensor x pipeline x context."""
-        return self.data_parallel * self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+        return _gpus(self)
 
     def micro_batches(self, global_batch_size: int) -> IntArray:
         """Return the micro-batches of a step, which are the accumulation steps."""
-        return global_batch_size // (self.data_parallel * self.micro_batch_size)
+        return _micro_batches(self, global_batch_size)
 
     def local_tokens(self, sequence_length: int) -> FloatArray:
         """Return the tokens of one micro-batch on one rank."""
-        return self.micro_batch_size * sequence_length / self.context_parallel
+        return _local_tokens(self, sequence_length)
 
     def take(self, index: Any) -> Candidates:
         """Return the layouts of a list at `index`, an index array or a mask."""
@@ -108,8 +114,48 @@ class Candidates:
         )
 
 
-COLUMNS = tuple(entry.name for entry in fields(Candidates))
+COLUMNS = tuple(entry.name for entry in fields(Candidates) if entry.init)
 EVERY_COLUMN = attrgetter(*COLUMNS)
+
+
+def once(
+    quantity: Callable[Concatenate[Candidates, P], T],
+) -> Callable[Concatenate[Candidates, P], T]:
+    """Let a quantity of layouts be worked out once for each of its other arguments, and kept with the layouts.
+
+    Memory and time ask for the same arrays again and again. Whoever gets one leaves it as it is.
+    """
+
+    @functools.wraps(quantity)
+    def asked_again(layouts: Candidates, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (quantity, *args, *kwargs.values())
+        if key not in layouts.kept:
+            layouts.kept[key] = quantity(layouts, *args, **kwargs)
+        kept: T = layouts.kept[key]
+        return kept
+
+    return asked_again
+
+
+@once
+def _shape(layouts: Candidates) -> tuple[int, ...]:
+    return np.broadcast(*EVERY_COLUMN(layouts)).shape
+
+
+@once
+def _gpus(layouts: Candidates) -> IntArray:
+    model_ranks = layouts.tensor_parallel * layouts.pipeline_parallel * layouts.context_parallel
+    return layouts.data_parallel * model_ranks
+
+
+@once
+def _micro_batches(layouts: Candidates, global_batch_size: int) -> IntArray:
+    return global_batch_size // (layouts.data_parallel * layouts.micro_batch_size)
+
+
+@once
+def _local_tokens(layouts: Candidates, sequence_length: int) -> FloatArray:
+    return layouts.micro_batch_size * sequence_length / layouts.context_parallel
 
 
 def concatenate(parts: list[Candidates]) -> Candidates:
@@ -142,5 +188,6 @@ def candidates_from_rows(rows: list[dict[str, int | bool]]) -> Candidates:
                 [row[entry.name] for row in merged], dtype=bool if "BoolArray" in str(entry.type) else np.int64
             )
             for entry in fields(Candidates)
+            if entry.init
         }
     )

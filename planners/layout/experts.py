@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from planners.memory.job import Job
 from planners.questions import TrainingQuestion
 from planners.sharding.policy import ExpertTensorDegree, framework_policy
@@ -59,6 +59,7 @@ def ranks_form_groups(layouts: Candidates, job: Job) -> BoolArray:
     return _ranks_form(layouts.expert_parallel, replicas, tensor, over_tensor=job.profile.can.experts_over_tensor)
 
 
+@once
 def expert_tensor_ranks(layouts: Candidates, job: Job) -> IntArray:
     """Return over how many tensor-parallel ranks each expert is still cut.
 
@@ -74,6 +75,7 @@ def expert_tensor_ranks(layouts: Candidates, job: Job) -> IntArray:
     return result
 
 
+@once
 def busiest_rank_multiple(layouts: Candidates, job: Job) -> FloatArray:
     """Return the busiest rank's tokens over the mean rank's.
 

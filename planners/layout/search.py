@@ -19,9 +19,18 @@ from planners.layout.ranking import Ranked, best_index, closest_index, contender
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
+from planners.plans import Step
 from planners.questions import TrainingQuestion
 from planners.timing.efficiency import Efficiency, efficiency_on
-from planners.timing.step import near_capacity_multiple, step_seconds
+from planners.timing.step import (
+    StepSeconds,
+    concatenated,
+    near_capacity_multiple,
+    step_of,
+    step_seconds,
+    told,
+    untimed,
+)
 
 # Arrays of this many layouts stay in the processor's cache and bound the search's memory.
 LAYOUTS_A_CHUNK = 16_384
@@ -33,6 +42,8 @@ KEPT_BYTES = 16 * 2**20
 class Pool:
     """The contenders among one framework's layouts, as a list; `seconds` is infinite where memory does not fit.
 
+    `steps` are the parts of `seconds`.
+
     `considered` counts the layouts whose memory was evaluated, `fitting` those of them that fit.
     """
 
@@ -41,8 +52,16 @@ class Pool:
     peaks: FloatArray
     verdicts: FloatArray
     seconds: FloatArray
+    steps: StepSeconds
     considered: int
     fitting: int
+
+    def step(self, index: int, hardware: Hardware) -> Step:
+        """Return the step of one of the layouts, timed now where it does not fit."""
+        job, efficiency = self.job, efficiency_on(self.job.profile.name, hardware)
+        if self.seconds[index] == math.inf:
+            return step_of(self.layouts, index, job, hardware, efficiency, float(self.peaks[index]))
+        return told(self.steps, index, int(self.layouts.gpus[index]), job, hardware, efficiency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +86,7 @@ class _Evaluated:
     peaks: FloatArray
     verdicts: FloatArray
     seconds: FloatArray
+    steps: StepSeconds
     fitting: int
 
 
@@ -161,6 +181,7 @@ def _evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: Callable[[
         peaks=np.concatenate([part.peaks for part in parts])[turn],
         verdicts=np.concatenate([part.verdicts for part in parts])[turn],
         seconds=np.concatenate([part.seconds for part in parts])[turn],
+        steps=concatenated([part.steps for part in parts]).at_cells((turn,)),
         considered=len(grid),
         fitting=sum(part.fitting for part in parts),
     )
@@ -175,30 +196,36 @@ def _contenders_of(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, ef
     fitting = cells.size
     if fitting:
         found = peaks.ravel()[cells]
-        seconds = _seconds_at(cells, found, part, job, hardware, efficiency)
+        every = step_seconds(part.layouts, job, hardware, efficiency)
+        multiple = near_capacity_multiple(found, hardware, efficiency)
+        seconds = _seconds_at(cells, every, multiple, part)
         judged = verdicts(found, job, hardware)
         kept = contenders(part.layouts.gpus[cells % part.bases], found, judged, seconds)
         cells, found, judged, seconds = cells[kept], found[kept], judged[kept], seconds[kept]
+        steps = every.at_cells(np.unravel_index(cells, part.shape)).slowed(multiple[kept])
     else:
         least = peaks[part.distinct].min()
         cells = np.flatnonzero((peaks == least) & part.distinct)
         found, judged, seconds = np.full(cells.size, least), np.zeros(cells.size), np.full(cells.size, math.inf)
+        steps = untimed(cells.size)
     whole = cells // part.bases * grid.bases + bases[cells % part.bases]
     return _Evaluated(
-        place=grid.order(whole), cells=whole, peaks=found, verdicts=judged, seconds=seconds, fitting=fitting
+        place=grid.order(whole),
+        cells=whole,
+        peaks=found,
+        verdicts=judged,
+        seconds=seconds,
+        steps=steps,
+        fitting=fitting,
     )
 
 
-def _seconds_at(
-    cells: IntArray, peaks: FloatArray, grid: Grid, job: Job, hardware: Hardware, efficiency: Efficiency
-) -> FloatArray:
-    """Return the step's seconds at cells of a grid, whose peaks slow those down that are near the card's capacity."""
-    parts = step_seconds(grid.layouts, job, hardware, efficiency)
-    seconds: FloatArray = np.broadcast_to(parts.total, grid.shape).ravel()[cells]
-    multiple = near_capacity_multiple(peaks, hardware, efficiency)
+def _seconds_at(cells: IntArray, steps: StepSeconds, multiple: FloatArray, grid: Grid) -> FloatArray:
+    """Return the step's seconds at cells of a grid; those near the card's capacity take `multiple` times as long."""
+    seconds: FloatArray = np.broadcast_to(steps.total, grid.shape).ravel()[cells]
     slow = np.flatnonzero(multiple > 1.0)
     place = np.unravel_index(cells[slow], grid.shape)
-    seconds[slow] = parts.at_cells(place).slowed(multiple[slow]).total
+    seconds[slow] = steps.at_cells(place).slowed(multiple[slow]).total
     return seconds
 
 
@@ -214,6 +241,7 @@ def _merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
             peaks=np.concatenate([pool.peaks for pool in some]),
             verdicts=np.concatenate([pool.verdicts for pool in some]),
             seconds=np.concatenate([pool.seconds for pool in some]),
+            steps=concatenated([pool.steps for pool in some]),
             considered=sum(pool.considered for pool in some),
             fitting=sum(pool.fitting for pool in some),
         )

@@ -18,13 +18,11 @@ from planners.layout.fixed import check_values
 from planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
 from planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity
 from planners.layout.search import Pool, never, search
-from planners.layout.violations import Violation, named_fields
+from planners.layout.violations import TRAINING_FIELDS, Violation, named_fields
 from planners.memory.job import Job
 from planners.memory.peak import VERDICT_NAMES, memory_of
 from planners.plans import Comparison, Layout, Memory, Reason, StageMemory, Step
 from planners.questions import NamedLayout, TrainingQuestion
-from planners.timing.efficiency import efficiency_on
-from planners.timing.step import step_of
 
 GIB = 2**30
 # A part of the step is named as a cause when it makes up so much of the difference.
@@ -105,21 +103,16 @@ def _compared(
 
 def _asked(question: TrainingQuestion, named: NamedLayout) -> TrainingQuestion:
     """Return the question in which only the named layout is searched."""
-    given = {
-        name: value
-        for name in ("micro_batch_size", "recompute", "fused_cross_entropy", "framework")
-        if (value := getattr(named, name)) is not None
-    }
+    given = {name: value for name in (*TRAINING_FIELDS, "framework") if (value := getattr(named, name)) is not None}
     return replace(question, layout=named.layout, compare=(), **given)
 
 
 def _planned(question: TrainingQuestion, pool: Pool, index: int) -> Planned:
     job, hardware = pool.job, question.hardware
-    efficiency = efficiency_on(job.profile.name, hardware)
     return Planned(
         layout=layout_of(pool.layouts, index, job),
         memory=memory_of(pool.layouts, index, job, hardware),
-        step=step_of(pool.layouts, index, job, hardware, efficiency, float(pool.peaks[index])),
+        step=pool.step(index, hardware),
         verdict=VERDICT_NAMES[int(pool.verdicts[index])],
         moving_parts=float(complexity(pool.layouts.take([index]))[0]),
     )
@@ -241,9 +234,7 @@ def _counts_gpus(question: TrainingQuestion, chosen: Planned) -> bool:
 def _request_causes(question: TrainingQuestion, other: Planned) -> Iterator[Cause]:
     """Yield what the request fixed and this layout has otherwise."""
     for field in sorted(named_fields(question)):
-        part = (
-            question if field in ("micro_batch_size", "fused_cross_entropy", "activation_offload") else question.layout
-        )
+        part = question if field in TRAINING_FIELDS else question.layout
         wanted = question.recompute.mode if field == "recompute" and question.recompute else getattr(part, field, None)
         has = getattr(other.layout, field)
         if wanted is not None and wanted != has:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray
+from planners.identity import Same
+from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
 from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.activations import (
     FP32_BYTES,
@@ -19,14 +20,15 @@ from planners.memory.activations import (
 )
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
+from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
 # hidden states; a chunk lives in 16 bits and in fp32, beside the gradients of hidden states and head.
 FUSED_CHUNK_BYTES = 2 + 4
-# The kinds of layers of the jobs of a few searches at once.
-MOST_KEPT_LAYERS = 256
+# The kinds of layers of some hundred models, on a dozen stacks each.
+MOST_KEPT_LAYERS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             transient = np.maximum(transient, tokens * layer.scan_workspace / tensor)
     kept = np.where(is_selective, kept_selectively, everything) if has_selective else everything
     mean_layer = kept / np.maximum(rows.layers, 1)
-    head_bytes, cast_head_bytes = _head_bytes(job)
+    head_bytes, cast_head_bytes = _head_bytes(job.head, Same(profile), job.attention, size)
     head = np.where(casts, on_rank(cast_head_bytes), on_rank(head_bytes)) if has_casts else on_rank(head_bytes)
     return Activity(
         stage=mean_layer * (rows.layers - recomputed) + checkpoint * recomputed,
@@ -129,30 +131,52 @@ class _LayerBytes:
     scan_workspace: float
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
 def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
-    kernels, size = job.profile.kernels, job.precision.compute_bytes
+    fp8_input_bytes = job.fp8.input_bytes if job.fp8 else 0
+    return _kept_of_layer(
+        part,
+        Same(job.profile),
+        job.method,
+        job.attention,
+        job.precision.compute_bytes,
+        fp8_input_bytes,
+        job.recompute_modules,
+    )
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
+def _kept_of_layer(
+    part: BlockWeights,
+    same: Same[Profile],
+    method: str,
+    attention: str,
+    size: int,
+    fp8_input_bytes: int,
+    modules: tuple[str, ...],
+) -> _LayerBytes:
+    profile = same.value
+    kernels = profile.kernels
     whole = kept_bytes(
         part.block,
         kernels,
-        attention=job.attention,
+        attention=attention,
         element_bytes=size,
         learning=part.learning,
-        frozen_input_bytes=kernels.four_bit_input_bytes if job.method == "qlora" else 0,
-        fp8_input_bytes=job.fp8.input_bytes if job.fp8 else 0,
+        frozen_input_bytes=kernels.four_bit_input_bytes if method == "qlora" else 0,
+        fp8_input_bytes=fp8_input_bytes,
     )
     widest, meeting = meeting_gradients(part.block, part.learning, experts_in_turn=kernels.experts_in_turn)
     return _LayerBytes(
-        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, job)),
-        cast=kept_bytes(part.block, kernels, attention=job.attention, element_bytes=size, autocast=True),
+        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
+        cast=kept_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),
         selective=selectively_kept_bytes(
             part.block,
             kernels,
-            policy=job.profile.can.selective_policy,
-            attention=job.attention,
+            policy=profile.can.selective_policy,
+            attention=attention,
             element_bytes=size,
-            fp8_input_bytes=job.fp8.input_bytes if job.fp8 else 0,
-            modules=job.recompute_modules,
+            fp8_input_bytes=fp8_input_bytes,
+            modules=modules,
         ),
         input_width=checkpoint_width(part.block),
         widest=widest,
@@ -162,15 +186,16 @@ def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
-def _head_bytes(job: Job) -> tuple[KeptBytes, KeptBytes]:
+def _head_bytes(head: BlockWeights, same: Same[Profile], attention: str, size: int) -> tuple[KeptBytes, KeptBytes]:
     """Return what the head keeps for each token, and what where autocast casts fp32 weights."""
-    block, kernels, size = job.head.block, job.profile.kernels, job.precision.compute_bytes
+    kernels = same.value.kernels
     return (
-        kept_bytes(block, kernels, attention=job.attention, element_bytes=size, learning=job.head.learning),
-        kept_bytes(block, kernels, attention=job.attention, element_bytes=size, autocast=True),
+        kept_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),
+        kept_bytes(head.block, kernels, attention=attention, element_bytes=size, autocast=True),
     )
 
 
+@once
 def casts_weights(layouts: Candidates, job: Job) -> BoolArray:
     """Return where autocast makes 16-bit copies of fp32 weights as they are used."""
     stages = [int(stage) for stage, policy in job.profile.weights.policy.items() if policy == "autocast_copies"]

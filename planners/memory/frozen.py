@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
+from dataclasses import dataclass
 
 from planners.architecture import Part, Weight
 from planners.formats import tensor_bytes
 from planners.memory.job import BlockWeights, Job
-from planners.memory.shards import MOST_KEPT_ANSWERS, Way, local, matrix_elements
+from planners.memory.shards import Way, local, matrix_elements
 from planners.sharding import first_rank
 from planners.sharding.weights import LocalWeight
 
@@ -16,56 +16,79 @@ from planners.sharding.weights import LocalWeight
 QUOTED_FOUR_BIT_BYTES = 0.5
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def frozen_bytes(part: BlockWeights, way: Way, job: Job) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseWidth:
+    """In what width a job's frozen weights lie: all that their bytes depend on beside the weights themselves.
+
+    `is_exact` says that bitsandbytes' own layout is counted and not the textbook's half byte.
+    """
+
+    is_four_bit: bool
+    is_exact: bool
+    double_quantization: bool
+    compute_bytes: int
+
+    @property
+    def packs(self) -> bool:
+        """Return whether matrices are packed tensor by tensor, with scales."""
+        return self.is_four_bit and self.is_exact
+
+    @property
+    def plain_bytes(self) -> float:
+        """Return the bytes of one parameter that is not packed so."""
+        return QUOTED_FOUR_BIT_BYTES if self.is_four_bit and not self.is_exact else float(self.compute_bytes)
+
+
+def base_width(job: Job) -> BaseWidth:
+    """Return the width of a job's frozen weights."""
+    return BaseWidth(
+        is_four_bit=job.method == "qlora",
+        is_exact=job.profile.exact_quantization,
+        double_quantization=job.lora.double_quantization,
+        compute_bytes=job.precision.compute_bytes,
+    )
+
+
+def frozen_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
     """Return what a rank stores of a part's frozen weights, divided over the shard ranks.
 
     bitsandbytes quantizes the layers' matrices and leaves embedding, head and
     norms in 16 bits; the textbook counts half a byte for every parameter.
     """
-    plain, packed = _apart(part, job)
-    total = first_rank(plain, way.layout, way.policy).stored * _plain_bytes(job)
+    plain, packed = _apart(part, width)
+    total = first_rank(plain, way.layout, way.policy).stored * width.plain_bytes
     for weight in packed:
         held, mesh = local(weight, way)
-        total += math.ceil(_four_bit_bytes(held, job) / mesh.shard)
+        total += math.ceil(_four_bit_bytes(held, width) / mesh.shard)
     return total
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def whole_frozen_bytes(part: BlockWeights, way: Way, job: Job) -> float:
+def whole_frozen_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
     """Return the frozen bytes of a gathered part: tensor and expert parallelism alone divide it."""
-    plain, packed = _apart(part, job)
-    total = first_rank(plain, way.layout, way.policy).whole * _plain_bytes(job)
-    return total + sum(_four_bit_bytes(local(weight, way)[0], job) for weight in packed)
+    plain, packed = _apart(part, width)
+    total = first_rank(plain, way.layout, way.policy).whole * width.plain_bytes
+    return total + sum(_four_bit_bytes(local(weight, way)[0], width) for weight in packed)
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def unpacked_bytes(part: BlockWeights, way: Way, job: Job) -> float:
+def unpacked_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
     """Return what unpacking a part's quantized matrices reads (codes and scales) and writes (16 bits) on a rank."""
     total = 0.0
     for weight in part.frozen:
         if is_quantized(weight):
             held, _ = local(weight, way)
-            exact = job.profile.exact_quantization
-            packed = _four_bit_bytes(held, job) if exact else held.stored_elements * QUOTED_FOUR_BIT_BYTES
-            total += packed + job.precision.compute_bytes * held.stored_elements
+            packed = _four_bit_bytes(held, width) if width.is_exact else held.stored_elements * QUOTED_FOUR_BIT_BYTES
+            total += packed + width.compute_bytes * held.stored_elements
     return total
 
 
-def _apart(part: BlockWeights, job: Job) -> tuple[list[Weight], list[Weight]]:
+def _apart(part: BlockWeights, width: BaseWidth) -> tuple[list[Weight], list[Weight]]:
     """Return the frozen weights in one width, and those packed in four bits tensor by tensor."""
-    packs = job.method == "qlora" and job.profile.exact_quantization
-    packed = [weight for weight in part.frozen if packs and is_quantized(weight)]
-    return [weight for weight in part.frozen if not (packs and is_quantized(weight))], packed
+    packed = [weight for weight in part.frozen if width.packs and is_quantized(weight)]
+    return [weight for weight in part.frozen if not (width.packs and is_quantized(weight))], packed
 
 
-def _plain_bytes(job: Job) -> float:
-    quotes = job.method == "qlora" and not job.profile.exact_quantization
-    return QUOTED_FOUR_BIT_BYTES if quotes else float(job.precision.compute_bytes)
-
-
-def _four_bit_bytes(held: LocalWeight, job: Job) -> int:
-    one = tensor_bytes("nf4", held.tensor.shape, double_quantization=job.lora.double_quantization)
+def _four_bit_bytes(held: LocalWeight, width: BaseWidth) -> int:
+    one = tensor_bytes("nf4", held.tensor.shape, double_quantization=width.double_quantization)
     return held.tensors * one
 
 
@@ -74,8 +97,7 @@ def is_quantized(weight: Weight) -> bool:
     return weight.is_linear and weight.part not in (Part.EMBEDDING, Part.HEAD)
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def dequantized_matrix_bytes(part: BlockWeights, way: Way, job: Job) -> int:
+def dequantized_matrix_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> int:
     """Return the largest matrix that has to be unpacked before it can be multiplied by."""
-    _, packed = _apart(part, job)
-    return job.precision.compute_bytes * max((matrix_elements(weight, way) for weight in packed), default=0)
+    _, packed = _apart(part, width)
+    return width.compute_bytes * max((matrix_elements(weight, way) for weight in packed), default=0)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.architecture import OperationKind, Part, Split, Weight
-from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray
-from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
+from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
+from planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from planners.memory.job import PIPEDREAM, BlockWeights, Job
 from planners.memory.shards import (
     MOST_KEPT_ANSWERS,
@@ -64,6 +64,7 @@ class Holdings:
     dummy_gradients: FloatArray
 
 
+@once
 def shard_ranks(layouts: Candidates, job: Job) -> IntArray:
     """Return how many ranks divide what ZeRO shards; some stacks count the context ranks too."""
     ranks = layouts.shard_group
@@ -92,9 +93,6 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
             by = division(from_stage)
             stored_from[from_stage] = model.amounts(lambda part: shard_elements(part, by))
         return stored_from[from_stage]
-
-    def on_stages(quantity: Callable[[Job, Way], float]) -> FloatArray:
-        return by_parameters.spread(lambda way: quantity(job, way))
 
     nothing = np.zeros(1)
     parameter_elements = stored(rules.parameters_from).total()
@@ -136,10 +134,12 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         head_padded=padded.head_alone(),
         head_gradients=gradients.head_alone() * states.gradient,
         stage_elements=split.total(),
-        head_matrix_elements=np.where(rows.has_head, on_stages(_head_matrix), 0.0),
-        largest_matrix_elements=on_stages(_largest_matrix),
+        head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
+        largest_matrix_elements=functools.reduce(
+            np.maximum, [by_parameters.spread(_largest_matrix, part) for part in job.layers]
+        ),
         dequantized=frozen.dequantized,
-        dummy_gradients=on_stages(_dummy_gradient_bytes) if job.profile.kernels.dummy_weight_gradients else nothing,
+        dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
     )
 
 
@@ -158,13 +158,16 @@ def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
     if not any(part.frozen for part in job.parts):
         nothing = np.zeros(1)
         return _Frozen(stored=nothing, largest_layer=nothing, root=nothing, dequantized=nothing)
-    stored = model.amounts(lambda part: by.spread(lambda way: frozen_bytes(part, way, job)))
-    whole = model.amounts(lambda part: by.spread(lambda way: whole_frozen_bytes(part, way, job)))
+    width = base_width(job)
+    stored = model.amounts(lambda part: by.spread(frozen_bytes, part, width))
+    whole = model.amounts(lambda part: by.spread(whole_frozen_bytes, part, width))
     return _Frozen(
         stored=stored.total(),
         largest_layer=whole.largest_layer(),
         root=whole.root(),
-        dequantized=by.spread(lambda way: max(dequantized_matrix_bytes(part, way, job) for part in job.layers)),
+        dequantized=functools.reduce(
+            np.maximum, [by.spread(dequantized_matrix_bytes, part, width) for part in job.layers]
+        ),
     )
 
 
@@ -267,10 +270,20 @@ def _matrices_only(part: BlockWeights) -> BlockWeights:
     )
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def _head_matrix(job: Job, way: Way) -> int:
+def _dummy_gradient_bytes(job: Job, by: Divisions) -> FloatArray:
+    """Return one compute-precision gradient of every distinct matrix of the layers, where the stack keeps them."""
+    if not job.profile.kernels.dummy_weight_gradients:
+        return np.zeros(1)
+    return job.precision.compute_bytes * by.spread(_distinct_matrices, job.layers)
+
+
+def _head_part(job: Job) -> BlockWeights:
+    """Return the part that has the head's matrix."""
+    return job.embedding if job.model.tied_head else job.head
+
+
+def _head_matrix(part: BlockWeights, way: Way) -> int:
     """Return the elements of the head's own gradient; a frozen head has none."""
-    part = job.embedding if job.model.tied_head else job.head
     return sum(
         local(weight, way)[0].stored_elements
         for weight in part.trainable
@@ -278,21 +291,19 @@ def _head_matrix(job: Job, way: Way) -> int:
     )
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def _largest_matrix(job: Job, way: Way) -> int:
-    return max((matrix_elements(weight, way) for part in job.layers for weight in part.trainable), default=0)
+def _largest_matrix(part: BlockWeights, way: Way) -> int:
+    return max((matrix_elements(weight, way) for weight in part.trainable), default=0)
 
 
-@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def _dummy_gradient_bytes(job: Job, way: Way) -> int:
-    """Return one compute-precision gradient of every distinct matrix of the layers, one for all experts."""
+def _distinct_matrices(layers: tuple[BlockWeights, ...], way: Way) -> int:
+    """Return the elements of every distinct matrix of the layers, one for all experts."""
     distinct = {
         (weight.name.rsplit(".", 2)[-2], weight.shape): matrix_elements(weight, way)
-        for part in job.layers
+        for part in layers
         for weight in part.trainable
         if weight.is_linear
     }
-    return job.precision.compute_bytes * sum(distinct.values())
+    return sum(distinct.values())
 
 
 def rotary_table_bytes(job: Job) -> int:
@@ -305,7 +316,7 @@ def rotary_table_bytes(job: Job) -> int:
     return 0
 
 
-def adapter_activation_bytes(part: BlockWeights, job: Job) -> float:
+def adapter_activation_bytes(part: BlockWeights, method: str, element_bytes: int) -> float:
     """Return the bytes a token of the adapters' narrow outputs, which the second factor keeps."""
     narrow = sum(weight.shape[0] for weight in part.trainable if weight.name.endswith("lora_A.weight"))
-    return 0.0 if job.method == "full" else float(narrow * job.precision.compute_bytes)
+    return 0.0 if method == "full" else float(narrow * element_bytes)

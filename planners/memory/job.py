@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.identity import Same
 from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
 from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
@@ -16,6 +18,10 @@ ONE_FORWARD_ONE_BACKWARD, GPIPE, PIPEDREAM = PIPELINE_SCHEDULES = ("1f1b", "gpip
 COMPANION_ROLES = ("reference", "reward", "value")
 # The stacks that TRL's trainers run on.
 STACKS_WITH_COMPANIONS = ("accelerate", "deepspeed")
+# Blocks whose weights are kept apart between questions: a few kinds of layers of some hundred models.
+MOST_KEPT_BLOCKS = 1024
+# Models that were given a head of their own.
+MOST_KEPT_MODELS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,7 +29,8 @@ class BlockWeights:
     """The weights of a block, apart into those that learn and those that only stand by.
 
     `learning` names the matrix products with a weight or an adapter that learns;
-    None means all of them. Compared by identity, so that sums over it are kept cheaply.
+    None means all of them. There is one of each, however often it is asked for, and it is compared by identity: sums
+    over it are kept cheaply, from one question to the next.
     """
 
     block: Block
@@ -136,7 +143,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         raise problem
     if question.kernels is not None:
         profile = load_profile(profile.name, question.kernels)
-    model = _with_own_head(question.model) if profile.unties_head else question.model
+    model = _with_own_head(Same(question.model)) if profile.unties_head else question.model
     return Job(
         model=model,
         profile=profile,
@@ -205,8 +212,10 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
     return states
 
 
-def _with_own_head(model: ModelSpec) -> ModelSpec:
+@functools.lru_cache(maxsize=MOST_KEPT_MODELS)
+def _with_own_head(same: Same[ModelSpec]) -> ModelSpec:
     """Return the model with a head matrix beside the embedding that it shares in the checkpoint."""
+    model = same.value
     if not model.tied_head:
         return model
     shared = next(weight for weight in model.embedding.weights if weight.split is Split.VOCABULARY)
@@ -215,8 +224,14 @@ def _with_own_head(model: ModelSpec) -> ModelSpec:
 
 
 def _apart(block: Block, question: TrainingQuestion) -> BlockWeights:
-    if question.method == "full":
+    return _block_weights(Same(block), question.method == "full", question.lora)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_BLOCKS)
+def _block_weights(same: Same[Block], all_learn: bool, lora: Lora) -> BlockWeights:
+    block = same.value
+    if all_learn:
         return BlockWeights(block=block, trainable=block.weights, frozen=())
-    adapters = adapter_weights(block, question.lora) if block.layers else ()
-    learning = adapted_operations(block, question.lora) if block.layers else frozenset()
+    adapters = adapter_weights(block, lora) if block.layers else ()
+    learning = adapted_operations(block, lora) if block.layers else frozenset()
     return BlockWeights(block=block, trainable=adapters, frozen=block.weights, learning=learning)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
 from planners.architecture import Split, Weight
 from planners.errors import ImpossibleLayout
+from planners.identity import Same
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
 from planners.layout.experts import expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
@@ -34,6 +35,8 @@ from planners.sharding.weights import LocalWeight, local_weight
 
 # Answers kept between the chunks of a search and the searches of a process: a few parts times some thousand ways.
 MOST_KEPT_ANSWERS = 1 << 16
+# The same answers, side by side for the ways of a whole search: seldom more than a hundred at a time.
+MOST_KEPT_COLUMNS = 1 << 12
 ZERO_STAGES = range(4)
 # In place of a number of shard ranks: the state is not divided, not even over ranks that experts leave to one another.
 WHOLE = 0
@@ -57,9 +60,19 @@ class Divisions:
     ways: tuple[Way, ...]
     inverse: IntArray
 
-    def spread(self, quantity: Callable[[Way], float]) -> FloatArray:
-        """Return a quantity for each layout, asked once for each way, in the layouts' shape."""
-        return np.array([quantity(way) for way in self.ways], dtype=np.float64)[self.inverse]
+    def spread(self, quantity: Callable[..., float], *of: Hashable) -> FloatArray:
+        """Return a quantity of something for each layout, asked once for each way, in the layouts' shape.
+
+        `quantity` takes a way after what it is of, and its answers are kept: it is a
+        function of a module and nothing else, and what it is of is compared by identity
+        or small.
+        """
+        return _column(quantity, of, self.ways)[self.inverse]
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_COLUMNS)
+def _column(quantity: Callable[..., float], of: tuple[Hashable, ...], ways: tuple[Way, ...]) -> FloatArray:
+    return np.array([quantity(*of, way) for way in ways], dtype=np.float64)
 
 
 def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions:
@@ -96,13 +109,16 @@ def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: i
 
 def are_divisible(part: BlockWeights, by: Divisions) -> BoolArray:
     """Return where the stack would divide the weights at all."""
-    return by.spread(lambda way: _is_divisible(part, way)).astype(bool)
+    return by.spread(_is_divisible, part).astype(bool)
 
 
 def has_equal_parts(part: BlockWeights, by: Divisions) -> BoolArray:
     """Return where tensor parallelism cuts the matrices evenly; a vocabulary may be padded or cut in ceilings."""
+    return by.spread(_has_equal_parts, part).astype(bool)
 
-    return by.spread(lambda way: _is_divisible(part, way) and not uneven_matrices(part, way)).astype(bool)
+
+def _has_equal_parts(part: BlockWeights, way: Way) -> bool:
+    return _is_divisible(part, way) and not uneven_matrices(part, way)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
@@ -122,22 +138,22 @@ def _is_cut_evenly(weight: Weight, way: Way) -> bool:
 
 def split_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     """Return the elements that learn on a rank after tensor and expert parallelism, before ZeRO or FSDP."""
-    return by.spread(lambda way: _held(part, way).whole)
+    return by.spread(_held_whole, part)
 
 
 def frozen_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     """Return the elements on a rank that only stand by, before ZeRO or FSDP."""
-    return by.spread(lambda way: _standing_by(part, way).whole)
+    return by.spread(_standing_by_whole, part)
 
 
 def shard_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     """Return the elements that learn and are stored on a rank, padding included."""
-    return by.spread(lambda way: _held(part, way).stored)
+    return by.spread(_held_stored, part)
 
 
 def padded_elements(part: BlockWeights, by: Divisions) -> FloatArray:
     """Return the elements of a gathered or to-be-reduced buffer: all ranks' stored parts."""
-    return by.spread(lambda way: _held(part, way).gathered)
+    return by.spread(_held_gathered, part)
 
 
 def moment_bytes(part: BlockWeights, by: Divisions, optimizer: OptimizerKind, element_bytes: float) -> FloatArray:
@@ -146,7 +162,7 @@ def moment_bytes(part: BlockWeights, by: Divisions, optimizer: OptimizerKind, el
     One fp32 step counter a tensor is added where the optimizer has states and
     tensors keep their dimensions.
     """
-    return by.spread(lambda way: _moment_bytes(part, way, optimizer, element_bytes))
+    return by.spread(_moment_bytes, part, Same(optimizer), element_bytes)
 
 
 def local(weight: Weight, way: Way) -> tuple[LocalWeight, Mesh]:
@@ -181,8 +197,25 @@ def _standing_by(part: BlockWeights, way: Way) -> FirstRank:
     return first_rank(part.frozen, way.layout, way.policy)
 
 
+def _held_whole(part: BlockWeights, way: Way) -> float:
+    return _held(part, way).whole
+
+
+def _held_stored(part: BlockWeights, way: Way) -> float:
+    return _held(part, way).stored
+
+
+def _held_gathered(part: BlockWeights, way: Way) -> float:
+    return _held(part, way).gathered
+
+
+def _standing_by_whole(part: BlockWeights, way: Way) -> float:
+    return _standing_by(part, way).whole
+
+
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
-def _moment_bytes(part: BlockWeights, way: Way, optimizer: OptimizerKind, element_bytes: float) -> float:
+def _moment_bytes(part: BlockWeights, same: Same[OptimizerKind], element_bytes: float, way: Way) -> float:
+    optimizer = same.value
     keeps_dimensions = way.policy.cut.keeps_dimensions
     values = 0.0
     kinds = {optimizer.moments_of(weight) for weight in part.trainable}

@@ -21,6 +21,10 @@ from planners.architecture import ModelSpec, OperationKind
 from planners.identity import Same
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
 
+# Pipelines of some hundred models, a few dozen degrees each.
+MOST_KEPT_DEGREES = 4096
+MOST_KEPT_MODELS = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRows:
@@ -61,7 +65,7 @@ def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> tuple[t
     return _compute_weighted_stages(Same(model), pipeline_parallel)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
 def _compute_weighted_stages(same: Same[ModelSpec], pipeline_parallel: int) -> tuple[tuple[int, ...], int]:
     model = same.value
     layer_costs = [0.0] * model.num_layers
@@ -101,16 +105,30 @@ def micro_batches_in_flight(
 def deciding_stages(
     layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
 ) -> StageRows:
-    """Return the stages that can be the worst: first, second where it has more layers, and the head's."""
-    pipeline = layouts.pipeline_parallel
-    if rule == "by_compute":
-        # The first stage takes as many layers as any and the embedding, so only the head's can be worse.
-        stages = [np.zeros_like(pipeline), _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])]
-    else:
-        second = (pipeline > 2) & (model.num_layers % pipeline > 0)
-        stages = [np.zeros_like(pipeline), second.astype(np.int64), pipeline - 1]
-    different = [stage for stage in stages[1:] if stage.any()]
-    return _rows(layouts, np.stack([stages[0], *different]), model, global_batch_size, rule, schedule)
+    """Return the stages that can be the worst: the head's, and those that no earlier one has as many layers as.
+
+    An earlier stage keeps no fewer micro-batches. Of a model whose layers are all
+    alike those are the first, and the second where it has more layers.
+    """
+    degrees, inverse = np.unique(layouts.pipeline_parallel, return_inverse=True)
+    deciding = [_deciding(Same(model), degree, rule) for degree in degrees.tolist()]
+    most = max(len(stages) for stages in deciding)
+    # The first stage stands in for those that a shorter list lacks.
+    rows = np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
+    return _rows(layouts, rows[:, inverse], model, global_batch_size, rule, schedule)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
+def _deciding(same: Same[ModelSpec], pipeline_parallel: int, rule: str) -> tuple[int, ...]:
+    """Return the stages of one pipeline that can be the worst, in their order."""
+    stages, pipeline = np.arange(pipeline_parallel), np.full(pipeline_parallel, pipeline_parallel)
+    first, count, head = _dealt(same.value, stages, pipeline, rule)
+    layers = np.stack([before[first + count] - before[first] for before in _layers_before(same)], axis=1)
+    kept: list[int] = []
+    for stage in stages.tolist():
+        if not any((layers[earlier] >= layers[stage]).all() for earlier in kept):
+            kept.append(stage)
+    return tuple(sorted({*kept, int(head[0])}))
 
 
 def all_stages(
@@ -129,11 +147,7 @@ def _rows(
     pipeline = layouts.pipeline_parallel
     before_rows = len(layouts.shape) - pipeline.ndim
     stage = stage.reshape(stage.shape[0], *(1,) * before_rows, *pipeline.shape)
-    head = pipeline - 1
-    first, count = stage_layers(pipeline, stage, model.num_layers)
-    if rule == "by_compute":
-        first, count = _weighted_layers(pipeline, stage, model)
-        head = _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])
+    first, count, head = _dealt(model, stage, pipeline, rule)
     in_flight = micro_batches_in_flight(
         pipeline, layouts.virtual_pipeline, stage, layouts.micro_batches(global_batch_size), schedule=schedule
     )
@@ -141,11 +155,20 @@ def _rows(
         stage=stage,
         first_layer=first,
         layers=count,
-        layers_of_kind=tuple(before[first + count] - before[first] for before in _layers_before(model)),
+        layers_of_kind=tuple(before[first + count] - before[first] for before in _layers_before(Same(model))),
         has_embedding=stage == 0,
         has_head=stage == head,
         in_flight=in_flight,
     )
+
+
+def _dealt(model: ModelSpec, stage: IntArray, pipeline: IntArray, rule: str) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the first layer and the number of layers of each stage, and which stage of its pipeline has the head."""
+    if rule == "by_compute":
+        first, count = _weighted_layers(pipeline, stage, model)
+        return first, count, _table(pipeline, lambda degree: compute_weighted_stages(model, degree)[1])
+    first, count = stage_layers(pipeline, stage, model.num_layers)
+    return first, count, pipeline - 1
 
 
 def _weighted_layers(pipeline: IntArray, stage: IntArray, model: ModelSpec) -> tuple[IntArray, IntArray]:
@@ -159,18 +182,19 @@ def _weighted_layers(pipeline: IntArray, stage: IntArray, model: ModelSpec) -> t
     return first, count
 
 
-def _table(layouts: Candidates, value: Callable[[int], int]) -> IntArray:
-    """Return a value of each layout's pipeline degree, worked out once a degree."""
-    degrees, inverse = np.unique(layouts.pipeline_parallel, return_inverse=True)
+def _table(pipeline: IntArray, value: Callable[[int], int]) -> IntArray:
+    """Return a value of each pipeline degree, worked out once a degree."""
+    degrees, inverse = np.unique(pipeline, return_inverse=True)
     table: IntArray = np.array([value(degree) for degree in degrees.tolist()], dtype=np.int64)[inverse]
     return table
 
 
-def _layers_before(model: ModelSpec) -> list[IntArray]:
+@functools.lru_cache(maxsize=MOST_KEPT_MODELS)
+def _layers_before(same: Same[ModelSpec]) -> tuple[IntArray, ...]:
     """Return for each kind of layer how many stand before layer i, for i up to the number of layers."""
-    counts = []
+    model, counts = same.value, []
     for block in model.layers:
         is_kind = np.zeros(model.num_layers + 1, dtype=np.int64)
         is_kind[np.array(block.layers, dtype=np.int64) + 1] = 1
         counts.append(np.cumsum(is_kind))
-    return counts
+    return tuple(counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -64,11 +65,24 @@ class StepSeconds:
 
     def at_cells(self, place: tuple[IntArray, ...]) -> StepSeconds:
         """Return the parts at cells of the layouts' grid, as a list; `place` is an index for each axis."""
-        return StepSeconds(**{entry.name: at_cells(getattr(self, entry.name), place) for entry in fields(self)})
+        return StepSeconds(**{name: at_cells(getattr(self, name), place) for name in PART_NAMES})
 
     def slowed(self, multiple: FloatArray) -> StepSeconds:
         """Return every part times `multiple`."""
-        return StepSeconds(**{entry.name: getattr(self, entry.name) * multiple for entry in fields(self)})
+        return StepSeconds(**{name: getattr(self, name) * multiple for name in PART_NAMES})
+
+
+PART_NAMES = tuple(entry.name for entry in fields(StepSeconds))
+
+
+def concatenated(steps: Sequence[StepSeconds]) -> StepSeconds:
+    """Return the steps of several lists of layouts, in order."""
+    return StepSeconds(**{name: np.concatenate([getattr(step, name) for step in steps]) for name in PART_NAMES})
+
+
+def untimed(count: int) -> StepSeconds:
+    """Return so many steps that nobody timed: infinite in every part."""
+    return StepSeconds(**dict.fromkeys(PART_NAMES, np.full(count, np.inf)))
 
 
 def bubble_fraction(pipeline_parallel: float, micro_batches: float, virtual_pipeline: float = 1) -> float:
@@ -149,20 +163,14 @@ def step_of(
     """
     peaks = None if peak is None else np.array([peak], dtype=np.float64)
     seconds = step_seconds(layouts.take([index]), job, hardware, efficiency, peaks)
-    parts = StepParts(
-        forward=float(seconds.forward[0]),
-        backward=float(seconds.backward[0]),
-        recompute=float(seconds.recompute[0]),
-        tensor_parallel=float(seconds.tensor_parallel[0]),
-        expert_parallel=float(seconds.expert_parallel[0]),
-        pipeline_bubble=float(seconds.pipeline_bubble[0]),
-        data_parallel=float(seconds.data_parallel[0]),
-        optimizer=float(seconds.optimizer[0]),
-        offload=float(seconds.offload[0]),
-    )
+    return told(seconds, 0, int(layouts.gpus[index]), job, hardware, efficiency)
+
+
+def told(seconds: StepSeconds, index: int, gpus: int, job: Job, hardware: Hardware, efficiency: Efficiency) -> Step:
+    """Return one of several timed steps, that of a layout of so many GPUs, as clients receive it."""
+    parts = StepParts(**{name: float(getattr(seconds, name)[index]) for name in PART_NAMES})
     total = parts.total_seconds
     tokens = job.global_batch_size * job.sequence_length
-    gpus = int(layouts.gpus[index])
     rate = train_flops_per_token(job) * tokens / total / gpus
     low, high = efficiency.band(experts=bool(job.model.experts_per_token))
     return Step(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.hardware import Hardware
-from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray
+from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
 from planners.layout.experts import expert_tensor_ranks
 from planners.memory.compression import sent_fraction
 from planners.memory.holdings import shard_ranks
@@ -72,6 +72,7 @@ def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
     )
 
 
+@once
 def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
     """Return the trainable parameters of one rank's share of the model, stages taken as equal.
 
@@ -116,6 +117,7 @@ def _rank_share(everything: int, experts: int, layouts: Candidates, job: Job) ->
     return result
 
 
+@once
 def tensor_parallel_message_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return one all-reduce of a layer: b·s·h elements of the compute precision."""
     result: FloatArray = layouts.local_tokens(job.sequence_length) * job.model.hidden_size * job.precision.compute_bytes
@@ -177,6 +179,7 @@ def data_parallel_seconds(layouts: Candidates, job: Job, groups: Groups, efficie
     return result
 
 
+@once
 def gathers(layouts: Candidates, job: Job) -> IntArray:
     """Return how often each layer's weights are gathered in a step, apart from the update's own gathering.
 
@@ -192,6 +195,7 @@ def gathers(layouts: Candidates, job: Job) -> IntArray:
     return result
 
 
+@once
 def gathers_once_a_step(layouts: Candidates, job: Job) -> BoolArray:
     """Return where a pipeline gathers before its first micro-batch and reduces after its last.
 
@@ -219,6 +223,7 @@ def _by_layer(
     return result
 
 
+@once
 def _gathered_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return the weights of a rank's share in the precision they are gathered in, frozen ones included."""
     counts = _parameters(job)

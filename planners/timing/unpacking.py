@@ -12,7 +12,7 @@ import numpy as np
 
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.frozen import unpacked_bytes
+from planners.memory.frozen import base_width, unpacked_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.shards import divisions
 from planners.timing.efficiency import Efficiency
@@ -26,5 +26,5 @@ def unpacking_seconds(
         return np.zeros(1)
     by = divisions(layouts, np.ones(1, dtype=np.int64), job)
     rate = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction
-    result: FloatArray = by.spread(lambda way: unpacked_bytes(part, way, job)) / rate
+    result: FloatArray = by.spread(unpacked_bytes, part, base_width(job)) / rate
     return result

@@ -18,26 +18,30 @@ from sqlalchemy.exc import IntegrityError
 from service.errors import DatabaseUnavailable, Unstorable
 
 Record = TypeVar("Record")
+Outcome = TypeVar("Outcome")
 
 # Bounds the size of one transaction; a hundred plans of 100 kB are 10 MB.
 _LARGEST_GROUP = 100
 
 
-class GroupedWrites(Generic[Record]):
-    """Turns many small writes into few transactions, on one event loop."""
+class GroupedWrites(Generic[Record, Outcome]):
+    """Turns many small writes into few transactions, on one event loop.
 
-    def __init__(self, write: Callable[[Sequence[Record]], Awaitable[None]]) -> None:
+    `write` returns what became of each of its records, in their order.
+    """
+
+    def __init__(self, write: Callable[[Sequence[Record]], Awaitable[Sequence[Outcome]]]) -> None:
         self._write = write
-        self._waiting: deque[tuple[Record, asyncio.Future[None]]] = deque()
+        self._waiting: deque[tuple[Record, asyncio.Future[Outcome]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def put(self, record: Record) -> None:
-        """Write a record, and return once it is committed; raise what the write raised."""
-        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def put(self, record: Record) -> Outcome:
+        """Write a record, and return what became of it once it is committed; raise what the write raised."""
+        stored: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((record, stored))
         if self._task is None:
             self._task = asyncio.create_task(self._write_all(), name="grouped writes")
-        await stored
+        return await stored
 
     async def close(self) -> None:
         """Wait until everything that was put is written."""
@@ -58,9 +62,9 @@ class GroupedWrites(Generic[Record]):
             _fail(self._waiting, DatabaseUnavailable("The service stopped before the write was committed."))
             self._waiting.clear()
 
-    async def _write_group(self, group: Sequence[tuple[Record, asyncio.Future[None]]]) -> None:
+    async def _write_group(self, group: Sequence[tuple[Record, asyncio.Future[Outcome]]]) -> None:
         try:
-            await self._write([record for record, _ in group])
+            outcomes = await self._write([record for record, _ in group])
         except (Unstorable, IntegrityError) as error:
             # One record is at fault. Alone, it fails alone.
             if len(group) == 1:
@@ -71,13 +75,14 @@ class GroupedWrites(Generic[Record]):
         except Exception as error:  # noqa: BLE001 - not swallowed: each of those who wait raises it
             _fail(group, error)
         else:
-            for _, stored in group:
+            for (_, stored), outcome in zip(group, outcomes, strict=True):
                 if not stored.done():
-                    stored.set_result(None)
+                    stored.set_result(outcome)
 
 
 def _fail(
-    group: Sequence[tuple[Record, asyncio.Future[None]]] | deque[tuple[Record, asyncio.Future[None]]], error: Exception
+    group: Sequence[tuple[Record, asyncio.Future[Outcome]]] | deque[tuple[Record, asyncio.Future[Outcome]]],
+    error: Exception,
 ) -> None:
     for _, stored in group:
         if not stored.done():

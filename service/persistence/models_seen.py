@@ -19,7 +19,7 @@ class ModelsSeenStore:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._writes: GroupedWrites[SeenModel] = GroupedWrites(self._insert)
+        self._writes: GroupedWrites[SeenModel, None] = GroupedWrites(self._insert)
 
     async def remember(self, model: SeenModel) -> None:
         """Store a model unless its hash is stored already; committed on return.
@@ -50,9 +50,9 @@ class ModelsSeenStore:
         """Wait until everything that was remembered is stored."""
         await self._writes.close()
 
-    async def _insert(self, group: Sequence[SeenModel]) -> None:
+    async def _insert(self, group: Sequence[SeenModel]) -> Sequence[None]:
         if not group:
-            return
+            return ()
         # In one order everywhere: replicas that store the same models cannot wait for each other in a circle.
         rows = [
             {
@@ -65,3 +65,4 @@ class ModelsSeenStore:
         ]
         async with self._transactions.write() as connection:
             await connection.execute(insert(models_seen).on_conflict_do_nothing(), rows)
+        return [None] * len(group)

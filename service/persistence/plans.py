@@ -24,7 +24,12 @@ _SUMMARY_COLUMNS = [column for column in plans.c if column.name not in ("answer"
 
 # As text both ways: parsing the answer would lose its digits and cost milliseconds.
 _ANSWER_TEXT = sa.cast(plans.c.answer, sa.Text).label("answer")
-_INSERT = insert(plans).values(answer=sa.cast(sa.bindparam("answer", type_=sa.Text), JSON)).on_conflict_do_nothing()
+_INSERT = (
+    insert(plans)
+    .values(answer=sa.cast(sa.bindparam("answer", type_=sa.Text), JSON))
+    .on_conflict_do_nothing()
+    .returning(plans.c.plan_id)
+)
 
 
 class PlanStore:
@@ -32,14 +37,14 @@ class PlanStore:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._writes: GroupedWrites[StoredPlan] = GroupedWrites(self._insert)
+        self._writes: GroupedWrites[StoredPlan, bool] = GroupedWrites(self._insert)
 
-    async def put(self, plan: StoredPlan) -> None:
-        """Store a plan unless its id is stored already; committed on return.
+    async def put(self, plan: StoredPlan) -> bool:
+        """Store a plan unless its id is stored already; committed on return. Return whether it was stored.
 
         Raises DatabaseUnavailable and Unstorable.
         """
-        await self._writes.put(plan)
+        return await self._writes.put(plan)
 
     async def get(self, plan_id: str) -> StoredPlan:
         """Return a plan; raises PlanNotFound."""
@@ -102,13 +107,19 @@ class PlanStore:
         """Wait until everything that was put is stored."""
         await self._writes.close()
 
-    async def _insert(self, group: Sequence[StoredPlan]) -> None:
+    async def _insert(self, group: Sequence[StoredPlan]) -> Sequence[bool]:
         if not group:
-            return
+            return ()
         # In one order everywhere: replicas that store the same plans cannot wait for each other in a circle.
         rows = [_row(plan) for plan in sorted(group, key=lambda plan: plan.plan_id)]
         async with self._transactions.write() as connection:
-            await connection.execute(_INSERT, rows)
+            stored = set((await connection.execute(_INSERT, rows)).scalars())
+        outcomes = []
+        for plan in group:
+            outcomes.append(plan.plan_id in stored)
+            # Of several with one id the first was stored.
+            stored.discard(plan.plan_id)
+        return outcomes
 
 
 def _row(plan: StoredPlan) -> dict[str, object]:

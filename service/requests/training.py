@@ -190,6 +190,7 @@ class ComparedLayout(LayoutPart):
 
     micro_batch_size: MicroBatch | None = None
     recompute: RecomputeRef | None = None
+    activation_offload: bool | None = None
     fused_cross_entropy: bool | None = None
     framework: Framework | None = None
 
@@ -199,6 +200,7 @@ class ComparedLayout(LayoutPart):
             layout=LayoutRequest(**self.model_dump(include=set(LayoutPart.model_fields))),
             micro_batch_size=self.micro_batch_size,
             recompute=_recompute(self.recompute),
+            activation_offload=self.activation_offload,
             fused_cross_entropy=self.fused_cross_entropy,
             framework=self.framework,
         )

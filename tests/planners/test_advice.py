@@ -6,6 +6,7 @@ from planners.advice import _changes, advice_for
 from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion, PlanningStopped
 from planners.huggingface import describe_config
+from planners.plans import Alternative
 from planners.questions import Recompute
 from planners.training import plan_training
 from tests.planners.factories import LLAMA_3_70B, llama, question
@@ -63,15 +64,27 @@ def test_a_change_that_cannot_be_planned_is_left_out():
 UNFIT = plan_training(question(gpus=1, framework="megatron", method="full", sequence_length=65_536))
 
 
+def planned(verdict: str) -> Alternative:
+    """Return the layout of UNFIT, judged otherwise."""
+    plan = UNFIT.plan
+    return Alternative(
+        layout=plan.layout,
+        peak_bytes=plan.memory.peak_bytes,
+        margin_bytes=plan.memory.margin_bytes,
+        step_seconds=plan.step.seconds,
+        verdict=verdict,
+    )
+
+
 def test_a_change_that_does_not_fit_is_left_out():
     assert not UNFIT.fits
-    assert advice_for(question(gpus=1), UNFIT, lambda changed: UNFIT) == ()
+    assert advice_for(question(gpus=1), UNFIT, lambda changed: planned("no")) == ()
 
 
 def test_a_change_that_fits_no_better_than_a_tight_plan_is_left_out():
     tight = replace(UNFIT, verdict="tight")
-    assert advice_for(question(gpus=1), tight, lambda changed: tight) == ()
-    better = advice_for(question(gpus=1), tight, lambda changed: replace(UNFIT, verdict="fits"))
+    assert advice_for(question(gpus=1), tight, lambda changed: planned("tight")) == ()
+    better = advice_for(question(gpus=1), tight, lambda changed: planned("fits"))
     assert {offer.verdict for offer in better} == {"fits"}
 
 

@@ -1,9 +1,8 @@
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
 from planners.layout.axes import candidate_grid, gpu_counts
+from planners.layout.candidates import COLUMNS
 from planners.questions import Recompute
 from tests.planners.factories import question
 from tests.planners.training_cases import job
@@ -30,7 +29,7 @@ def test_fixed_values_are_kept():
 
 def test_no_layout_stands_twice():
     found = layouts("reference")
-    columns = np.stack([getattr(found, entry.name) for entry in fields(found)])
+    columns = np.stack([getattr(found, name) for name in COLUMNS])
     assert np.unique(columns, axis=1).shape[1] == len(found)
 
 

@@ -45,6 +45,18 @@ def test_a_value_that_contradicts_another_is_told_at_its_field():
     ]
 
 
+def test_a_layout_that_offloads_activations_is_named_so():
+    comparison = compared(framework="accelerate", named={"activation_offload": True, "framework": "accelerate"})
+    assert comparison.layout is not None
+    assert comparison.layout.activation_offload
+
+
+def test_a_framework_that_cannot_offload_activations_is_told_at_the_field():
+    comparison = compared(named={"activation_offload": True, "framework": "megatron"})
+    assert comparison.outcome == "excluded"
+    assert [reason.pointer for reason in comparison.reasons] == ["/compare/0/activation_offload"]
+
+
 def test_missing_memory_is_told_in_gibibytes_with_stage_and_phase():
     degrees = {"data_parallel": 8, "tensor_parallel": 1, "pipeline_parallel": 1, "zero_stage": 0}
     comparison = compared(degrees=degrees, named={"framework": "megatron"})

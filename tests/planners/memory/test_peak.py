@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planners.catalogue import catalogue
+from planners.huggingface import describe_config
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.peak import NEAR_CAPACITY_FRACTION, memory_of, peak_bytes, verdicts
 from planners.questions import Lora, Recompute
@@ -157,6 +159,17 @@ def test_the_search_sees_the_same_peak_as_the_full_account():
     searched = peak_bytes(layouts, asked)
     full = [memory_of(layouts, index, asked, hardware(8)).peak_bytes for index in range(len(layouts))]
     assert searched.astype(np.int64).tolist() == full
+
+
+@pytest.mark.parametrize("framework", ["reference", "nanotron"])
+def test_layers_of_several_kinds_have_the_same_peak_in_search_and_account(framework: str):
+    # 26 layers with experts lie between a dense one and the head: with as many stages neither end holds the most.
+    listed = catalogue().model("deepseek-ai/DeepSeek-V2-Lite")
+    model = describe_config(listed.config, name=listed.id)
+    layouts = candidates_from_rows([{"data_parallel": 2, "pipeline_parallel": stages} for stages in (2, 5, 9, 27)])
+    asked = job(framework, model=model, sequence_length=128, global_batch_size=64)
+    full = [memory_of(layouts, index, asked, hardware(64)).peak_bytes for index in range(len(layouts))]
+    assert peak_bytes(layouts, asked).astype(np.int64).tolist() == full
 
 
 def test_optimizer_offload_moves_its_states_to_the_host():

@@ -1,6 +1,9 @@
 import numpy as np
 import pytest
 
+from planners.catalogue import catalogue
+from planners.huggingface import describe_config
+from planners.layout.candidates import candidates_from_rows
 from planners.memory.stages import (
     all_stages,
     compute_weighted_stages,
@@ -42,6 +45,19 @@ def test_the_worst_stage_is_among_the_deciding_ones(stages: int, deciding: list[
     # 32 layers on 5 stages leave two over, so the second stage has one more than the first.
     rows = deciding_stages(one_layout(pipeline_parallel=stages), llama(), 8)
     assert rows.stage.ravel().tolist() == deciding
+
+
+def test_a_stage_of_heavier_layers_between_the_ends_decides_too():
+    # One dense layer and 26 with experts, one a stage: the first of those with experts keeps the most micro-batches.
+    listed = catalogue().model("deepseek-ai/DeepSeek-V2-Lite")
+    model = describe_config(listed.config, name=listed.id)
+    rows = deciding_stages(one_layout(pipeline_parallel=27), model, 64)
+    assert rows.stage.ravel().tolist() == [0, 1, 26]
+
+
+def test_shorter_pipelines_repeat_their_first_stage():
+    rows = deciding_stages(candidates_from_rows([{"pipeline_parallel": degree} for degree in (1, 2, 5)]), llama(), 8)
+    assert rows.stage.T.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 4]]
 
 
 # The Ultra-Scale runs' 1.34B model: a layer is 4 x 2048^2 + 3 x 2048 x 8192 = 67.1M products a token, the head as

@@ -18,11 +18,12 @@ class Disk:
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
-    async def write(self, group: Sequence[str]) -> None:
+    async def write(self, group: Sequence[str]) -> Sequence[str]:
         await self.may_go_on.wait()
         if self.bad in group:
             raise Unstorable
         self.groups.append(list(group))
+        return [f"{name} is stored" for name in group]
 
 
 async def test_what_arrives_during_a_write_goes_with_the_next_one():
@@ -36,6 +37,11 @@ async def test_what_arrives_during_a_write_goes_with_the_next_one():
     disk.may_go_on.set()
     await asyncio.gather(first, *others)
     assert disk.groups == [["a"], ["b", "c", "d"]]
+
+
+async def test_each_is_told_what_became_of_its_own_record():
+    writes = GroupedWrites(Disk().write)
+    assert await asyncio.gather(writes.put("a"), writes.put("b")) == ["a is stored", "b is stored"]
 
 
 async def test_nobody_is_told_before_the_write_is_done():
@@ -61,7 +67,7 @@ async def test_a_record_at_fault_fails_alone():
     disk = Disk(bad="bad")
     writes = GroupedWrites(disk.write)
     outcomes = await asyncio.gather(*map(writes.put, ["a", "bad", "b"]), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [type(None), Unstorable, type(None)]
+    assert [type(outcome) for outcome in outcomes] == [str, Unstorable, str]
 
 
 async def test_writing_goes_on_after_an_error():

@@ -39,9 +39,15 @@ async def test_a_plan_is_committed_when_put_returns(database, database_url):
 
 
 async def test_the_first_of_two_plans_with_one_id_stays(database):
-    await database.plans.put(a_plan(summary="first"))
-    await database.plans.put(a_plan(summary="second"))
+    assert await database.plans.put(a_plan(summary="first"))
+    assert not await database.plans.put(a_plan(summary="second"))
     assert (await database.plans.get("plan-1")).summary == "first"
+
+
+async def test_of_plans_put_at_once_only_the_stored_ones_are_told_so(database):
+    await database.plans.put(a_plan("old"))
+    puts = [database.plans.put(a_plan(name, summary=name)) for name in ("b", "old", "a", "b")]
+    assert await asyncio.gather(*puts) == [True, False, True, False]
 
 
 @pytest.mark.parametrize("plan_id", ["absent", "", "\x00", "\ud800", "x" * 10_000])
@@ -76,7 +82,7 @@ async def test_one_plan_that_cannot_be_stored_fails_alone(database, database_url
     puts = [database.plans.put(a_plan(f"plan-{number}")) for number in range(3)]
     puts.append(database.plans.put(a_plan("bad", request={"model": "\x00"})))
     outcomes = await asyncio.gather(*puts, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [type(None)] * 3 + [Unstorable]
+    assert [type(outcome) for outcome in outcomes] == [bool] * 3 + [Unstorable]
     assert committed_plans(database_url) == 3
 
 
