@@ -29,7 +29,7 @@ from service.worker.quantization.initialization import fill_normal
 from service.worker.quantization.native_kernels import NativeKernels, NoKernels, compiled_kernels
 from service.worker.quantization.schemes import quantizer
 
-SCHEMES = ("nf4", "fp4", "int8", "int8-channel", "int8-group", "fp8", "int4", "mxfp4")
+SCHEMES = ("nf4", "fp4", "int8", "int8-channel", "int8-group", "fp8", "fp8-channel", "int4", "mxfp4")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp16": torch.float16}
 REPEATS = 3
 GROUP = 128

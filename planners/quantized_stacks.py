@@ -296,7 +296,7 @@ _ALL = (
     # Schemes that this service makes itself, and stores as `formats` says.
     *(
         QuantizedStack(name=f"plimsoll-{scheme}", storage=storage_scheme(scheme), source="planners/formats/storage.py")
-        for scheme in ("fp8", "int8", "int8-group", "int4", "mxfp4", "nvfp4")
+        for scheme in ("fp8", "fp8-channel", "int8", "int8-group", "int4", "mxfp4", "nvfp4")
     ),
 )
 

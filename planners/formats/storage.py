@@ -92,6 +92,7 @@ _ALL = (
     _plain("bf16"),
     _plain("fp16"),
     StorageScheme(name="fp8", format="fp8-e4m3", scaled_over=ScaledOver.TENSOR, tensor_scale_bytes=4),
+    StorageScheme(name="fp8-channel", format="fp8-e4m3", scaled_over=ScaledOver.ROW, scale_bits=32),
     StorageScheme(name="int8", format="int8", scaled_over=ScaledOver.TENSOR, tensor_scale_bytes=4),
     StorageScheme(name="int8-channel", format="int8", scaled_over=ScaledOver.ROW, scale_bits=32),
     StorageScheme(name="int8-group", format="int8", scaled_over=ScaledOver.GROUP, scale_bits=32, block_size=128),

@@ -10,7 +10,7 @@ from service.requests.models import ModelRef
 from service.requests.training import ValidationLevel
 from service.requests.values import Path, Wire, whole
 
-Scheme: TypeAlias = Literal["int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "int4", "mxfp4"]
+Scheme: TypeAlias = Literal["int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "fp8-channel", "int4", "mxfp4"]
 
 MOST_BLOCK_ELEMENTS = 2**20
 MOST_SEED = 2**63 - 1

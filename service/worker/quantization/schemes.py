@@ -11,7 +11,7 @@ from service.worker.quantization.block_scaled import BlockScaled
 from service.worker.quantization.four_bit_codes import CODE_BOOKS
 from service.worker.quantization.group_scaled import GroupCodes, GroupScaled, Int4Codes, Int8Codes, Mxfp4Codes
 from service.worker.quantization.quantized import Quantizer
-from service.worker.quantization.row_scaled import RowScaled
+from service.worker.quantization.row_scaled import RowScaled, RowScaledFloat
 from service.worker.quantization.tensor_scaled import TensorScaled
 
 _GROUP_CODES: Mapping[str, Callable[[], GroupCodes]] = {
@@ -29,6 +29,8 @@ def quantizer(settings: SchemeSettings) -> Quantizer:
         return TensorScaled(_TENSOR_DTYPES[scheme])
     if scheme == "int8-channel":
         return RowScaled()
+    if scheme == "fp8-channel":
+        return RowScaledFloat()
     if settings.block_size is None:
         raise ValueError(f"{scheme} needs a block size.")
     if scheme in CODE_BOOKS:

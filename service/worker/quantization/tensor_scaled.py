@@ -6,12 +6,11 @@ import torch
 
 from service.worker.quantization.chunk_workers import ChunkWorkers, Span, even_spans
 from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite
+from service.worker.quantization.row_scaled import E4M3_LARGEST
 
 # 2 x amax is the tensor's range and 254 the steps from -127 to 127.
 INT8_STEPS = 254
 INT8_LEAST, INT8_LARGEST = -128, 127
-# Micikevicius et al. 2022, arXiv:2209.05433, table 1.
-E4M3_LARGEST = 448.0
 
 
 class TensorScaled:

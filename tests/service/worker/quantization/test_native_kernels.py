@@ -58,7 +58,7 @@ def test_other_block_sizes_equal_those_of_torch(block_size, scheme, kernels):
     assert outcome(weight, made, kernels) == outcome(weight, made, None)
 
 
-@pytest.mark.parametrize("scheme", ["int8", "fp8", "int8-channel", "mxfp4"])
+@pytest.mark.parametrize("scheme", ["int8", "fp8", "fp8-channel", "int8-channel", "mxfp4"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_every_finite_number_of_16_bits_is_coded_as_torch_codes_it(dtype, scheme, kernels):
     every = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype)

@@ -13,14 +13,14 @@ from service.worker.quantization.error import quantization_error
 from service.worker.quantization.quantized import NonFiniteWeights
 from service.worker.quantization.schemes import quantizer
 
-SCHEMES = ("int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "int4", "mxfp4")
+SCHEMES = ("int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "fp8-channel", "int4", "mxfp4")
 # Relative Frobenius error on normal numbers. int8 has steps of amax/127 and so an
 # error of amax/(127 sqrt(12)): amax of 262,144 numbers is 4.4 to 5.5 sigma, that of
 # a row of 1,024 about 3.2 and of a group of 128 about 2.7 (mean square 2.86).
 # e4m3 has a step of 1/8 of a binade: 1/8 x 1/sqrt(12) over the mean binade = 0.0265.
 # NF4 in blocks of 64: 0.092, as bitsandbytes' own codes give.
 GAUSSIAN_ERRORS = {"int8": (0.0100, 0.0125), "int8-channel": (0.0068, 0.0080), "int8-group": (0.0062, 0.0068),
-                   "nf4": (0.0910, 0.0930), "fp8": (0.0260, 0.0270)}  # fmt: skip
+                   "nf4": (0.0910, 0.0930), "fp8": (0.0260, 0.0270), "fp8-channel": (0.0260, 0.0270)}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ LLAMA = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": False,
 }  # fmt: skip
 GPT2 = {"model_type": "gpt2", "n_embd": 96, "n_head": 4, "n_layer": 2, "vocab_size": 500, "n_positions": 64}
-SCHEMES = ("int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "int4", "mxfp4")
+SCHEMES = ("int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "fp8-channel", "int4", "mxfp4")
 
 
 def request(config=LLAMA, **changes):

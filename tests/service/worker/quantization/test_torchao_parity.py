@@ -16,7 +16,7 @@ GOLDEN = json.loads((Path(__file__).parent / "golden" / "torchao.json").read_tex
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("scheme", ["mxfp4", "fp8"])
+@pytest.mark.parametrize("scheme", ["mxfp4", "fp8", "fp8-channel"])
 def test_parts_equal_those_of_torchao(scheme, dtype):
     weight = numbers("golden", (96, 256)).to(dtype)
     with ChunkWorkers(threads=1) as workers:

@@ -33,9 +33,12 @@ def main() -> None:
         # In bf16 torchao would round the scale to bf16 first.
         scale = _choose_scale_float8(weight.float(), list(SHAPE))
         codes = _quantize_affine_float8(weight.float(), scale)
+        row_scale = _choose_scale_float8(weight.float(), [1, SHAPE[1]])
+        row_codes = _quantize_affine_float8(weight.float(), row_scale)
         golden[str(dtype)] = {
             "mxfp4": {"exponent": summed(exponents), "codes": summed(pairs >> 4 | pairs << 4)},
             "fp8": {"scale": summed(scale), "codes": summed(codes)},
+            "fp8-channel": {"scale": summed(row_scale), "codes": summed(row_codes)},
         }
     GOLDEN.write_text(json.dumps(golden, indent=1) + "\n")
 
