@@ -1,0 +1,53 @@
+"""Launch files of a training plan: what a person types, or a program reads, to run it.
+
+Each program has a module and each launch file a `Target` here. A file says what
+is true of the plan; where a program has no option for what was planned, the file
+is not made, and the reasons are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from service.artifacts.training.accelerate import ACCELERATE
+from service.artifacts.training.adapters import BITSANDBYTES, PEFT
+from service.artifacts.training.deepspeed import DEEPSPEED
+from service.artifacts.training.launch import Content, Target, TrainingLaunch
+from service.artifacts.training.megatron import MEGATRON
+from service.artifacts.training.nanotron import NANOTRON
+from service.artifacts.training.torchrun import TORCHRUN
+from service.artifacts.training.torchtitan import TORCHTITAN
+from service.artifacts.training.transformers import TRANSFORMERS
+
+__all__ = ["TARGETS", "LaunchFiles", "TrainingLaunch", "training_artifacts"]
+
+TARGETS: tuple[Target, ...] = (
+    TORCHRUN,
+    TORCHTITAN,
+    DEEPSPEED,
+    ACCELERATE,
+    TRANSFORMERS,
+    PEFT,
+    BITSANDBYTES,
+    MEGATRON,
+    NANOTRON,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFiles:
+    """The launch files of a plan by name, and why the others that it should have could not be written."""
+
+    files: Mapping[str, Content]
+    missing: Mapping[str, tuple[str, ...]]
+
+
+def training_artifacts(launch: TrainingLaunch) -> LaunchFiles:
+    """Return every launch file that is for such plans, or why it cannot be written."""
+    targets = [target for target in TARGETS if target.is_for(launch)]
+    reasons = {target.name: tuple(target.why_not(launch)) for target in targets}
+    return LaunchFiles(
+        files={target.name: target.write(launch) for target in targets if not reasons[target.name]},
+        missing={name: found for name, found in reasons.items() if found},
+    )

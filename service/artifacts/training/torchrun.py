@@ -1,0 +1,65 @@
+"""`torchrun`: one process for each GPU, on one node or on several that meet at one of them.
+
+Options: torch 2.13, `torch/distributed/run.py`.
+"""
+
+from __future__ import annotations
+
+from planners.memory.profile import profile_names
+from service.artifacts.training import megatron, torchtitan
+from service.artifacts.training.launch import Target, TrainingLaunch, given_reasons, of_stacks
+from service.artifacts.training.nanotron import NANOTRON
+from service.artifacts.training.options import option_lines
+
+RENDEZVOUS_PORT = 29_500  # torch.distributed.run's own default
+# The reader names the node where the processes meet.
+HEAD_NODE = "$HEAD_NODE"
+JOB_ID = "plimsoll"
+# How often all workers start anew before the job is given up: elastic jobs live through that many failures or changes.
+MAX_RESTARTS = 3  # `torch/distributed/launcher/api.py`, LaunchConfig.max_restarts
+
+
+def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
+    return given_reasons((not launch.has_whole_nodes, f"{launch.layout.gpus} GPUs are no whole number of nodes."))
+
+
+def torchrun_command(launch: TrainingLaunch) -> str:
+    """Return the command: with a range of nodes where every number of them runs the plan.
+
+    The script is the stack's own where it has one that is made for its launch
+    file, else `train.py`, which is the reader's.
+    """
+    words = [f"--nproc-per-node={launch.processes_per_node}", f"--max-restarts={MAX_RESTARTS}"]
+    fewest, most = launch.elastic_nodes if launch.is_elastic else (launch.nodes, launch.nodes)
+    if most == 1:
+        words = ["--nnodes=1", *words, "--standalone"]
+    else:
+        nodes = str(most) if fewest == most else f"{fewest}:{most}"
+        endpoint = f"--rdzv-endpoint={HEAD_NODE}:{RENDEZVOUS_PORT}"
+        words = [f"--nnodes={nodes}", *words, f"--rdzv-id={JOB_ID}", "--rdzv-backend=c10d", endpoint]
+    return " ".join([*environment(launch), "torchrun", *words, *script(launch)])
+
+
+def environment(launch: TrainingLaunch) -> list[str]:
+    """Return the variables that must be set: Megatron-LM insists that kernels and messages keep their order.
+
+    Source: megatron/training/arguments.py, validate_args.
+    """
+    layout = launch.layout
+    divides = layout.tensor_parallel > 1 or layout.context_parallel > 1
+    return ["CUDA_DEVICE_MAX_CONNECTIONS=1"] if layout.framework == "megatron" and divides else []
+
+
+def script(launch: TrainingLaunch) -> list[str]:
+    """Return what every process runs, with its arguments."""
+    framework = launch.layout.framework
+    if torchtitan.TORCHTITAN.is_for(launch) and not torchtitan.why_not(launch):
+        return ["-m", "torchtitan.train", "--job.config_file", "torchtitan.toml"]
+    if framework == "megatron" and not megatron.why_not(launch):
+        return ["pretrain_gpt.py", *option_lines(megatron.megatron_options(launch))]
+    if framework == "nanotron" and not NANOTRON.why_not(launch):
+        return ["run_train.py", "--config-file", "nanotron.yaml"]
+    return ["train.py"]
+
+
+TORCHRUN = Target(name="torchrun", is_for=of_stacks(*profile_names()), why_not=_why_not, write=torchrun_command)
