@@ -46,13 +46,13 @@ def _sequence_lines(value: Sequence[Any], indent: str) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
         is_plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
-        return value if is_plain else json.dumps(value, ensure_ascii=False)
+        return value if is_plain else json.dumps(value)
     if isinstance(value, float):
         # YAML 1.1 takes 1e-08 for a word; a float there has a point.
         text = repr(value)
         return text if "." in text or "e" not in text else text.replace("e", ".0e")
     # JSON's words for the rest are YAML's too: null, true, 3, {} and lists within one line.
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
 
 
 def _is_sequence(value: Any) -> bool:
