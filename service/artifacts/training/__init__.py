@@ -12,12 +12,21 @@ from dataclasses import dataclass
 
 from service.artifacts.training.accelerate import ACCELERATE
 from service.artifacts.training.adapters import BITSANDBYTES, PEFT
+from service.artifacts.training.atorch import ATORCH
+from service.artifacts.training.composer import COMPOSER
 from service.artifacts.training.deepspeed import DEEPSPEED
+from service.artifacts.training.dlrover import DLROVER
+from service.artifacts.training.horovod import HOROVOD, HOROVOD_HOSTS
 from service.artifacts.training.launch import Content, Target, TrainingLaunch
+from service.artifacts.training.litgpt import LITGPT
 from service.artifacts.training.megatron import MEGATRON
+from service.artifacts.training.megatron_deepspeed import MEGATRON_DEEPSPEED
 from service.artifacts.training.nanotron import NANOTRON
+from service.artifacts.training.paddle import PADDLE
+from service.artifacts.training.pai_megatron import PAI_MEGATRON
 from service.artifacts.training.torchrun import TORCHRUN
 from service.artifacts.training.torchtitan import TORCHTITAN
+from service.artifacts.training.torchtune import TORCHTUNE
 from service.artifacts.training.transformers import TRANSFORMERS
 
 __all__ = ["TARGETS", "LaunchFiles", "TrainingLaunch", "training_artifacts"]
@@ -31,7 +40,17 @@ TARGETS: tuple[Target, ...] = (
     PEFT,
     BITSANDBYTES,
     MEGATRON,
+    PAI_MEGATRON,
+    MEGATRON_DEEPSPEED,
     NANOTRON,
+    TORCHTUNE,
+    LITGPT,
+    COMPOSER,
+    ATORCH,
+    HOROVOD,
+    HOROVOD_HOSTS,
+    DLROVER,
+    PADDLE,
 )
 
 

@@ -11,11 +11,17 @@ from __future__ import annotations
 from typing import Any
 
 from service.artifacts.training.deepspeed import DEEPSPEED
-from service.artifacts.training.launch import Target, TrainingLaunch, chosen_dtypes, given_reasons, of_stacks
+from service.artifacts.training.launch import (
+    DEEPSPEED_FILE,
+    Target,
+    TrainingLaunch,
+    chosen_dtypes,
+    given_reasons,
+    of_stacks,
+)
 from service.artifacts.training.megatron import recompute_options
 from service.artifacts.training.yaml_text import yaml_text
 
-DEEPSPEED_FILE = "deepspeed.json"
 # utils/dataclasses.py, MODEL_CONFIGS_TO_MEGATRON_PARSERS: those of them that are planned.
 MEGATRON_MODELS = frozenset({"gpt2", "llama"})
 MIXED_PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp32": "no", "tf32": "no", "bf16": "no"}

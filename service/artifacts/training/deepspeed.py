@@ -65,10 +65,12 @@ def deepspeed_config(launch: TrainingLaunch) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.gradient_accumulation_steps,
         "zero_optimization": _zero_optimization(launch),
-        "optimizer": _optimizer(question.optimizer),
         **_precision(question.precision),
         "autotuning": {"enabled": False},
     }
+    if layout.framework == "deepspeed":
+        # Megatron-DeepSpeed makes its optimizer itself.
+        config["optimizer"] = _optimizer(question.optimizer)
     if layout.recompute == "full":
         # What deepspeed.checkpointing does once the model calls it; whether it does is the model's to say.
         config["activation_checkpointing"] = {
@@ -94,13 +96,13 @@ def _precision(precision: str) -> dict[str, Any]:
 
 def _zero_optimization(launch: TrainingLaunch) -> dict[str, Any]:
     layout = launch.layout
-    traffic = load_profile("deepspeed").weights
-    section: dict[str, Any] = {
-        "stage": layout.zero_stage,
-        "contiguous_gradients": True,
-        "reduce_bucket_size": traffic.bucket_elements,
-        "allgather_bucket_size": traffic.bucket_elements,
-    }
+    traffic = load_profile(layout.framework).weights
+    section: dict[str, Any] = {"stage": layout.zero_stage, "contiguous_gradients": True}
+    if traffic.bucket_elements:
+        section |= {
+            "reduce_bucket_size": traffic.bucket_elements,
+            "allgather_bucket_size": traffic.bucket_elements,
+        }
     if layout.zero_stage == 3:
         section |= {
             "stage3_prefetch_bucket_size": traffic.gather_budget_elements,
@@ -133,4 +135,9 @@ def _on_drives(target: str, buffers: Mapping[str, int]) -> dict[str, Any]:
     return {"nvme_path": NVME_FOLDER, **buffers} if target == "nvme" else {}
 
 
-DEEPSPEED = Target(name="deepspeed", is_for=of_stacks("deepspeed"), why_not=_why_not, write=deepspeed_config)
+DEEPSPEED = Target(
+    name="deepspeed",
+    is_for=of_stacks("deepspeed", "megatron-deepspeed"),
+    why_not=_why_not,
+    write=deepspeed_config,
+)

@@ -19,6 +19,9 @@ from planners.recovery import node_range
 LEARNING_RATE = 3.0e-4
 SEED = 42  # transformers.TrainingArguments' own default, and nanotron's
 MODEL_FOLDER = "model"
+DEEPSPEED_FILE = "deepspeed.json"
+# How often all workers start anew before the job is given up: elastic jobs live through that many failures or changes.
+MAX_RESTARTS = 3  # torch/distributed/launcher/api.py, LaunchConfig.max_restarts
 
 # Stacks whose launch file names the global batch and lets replicas and accumulation follow from the world's size:
 # torchtitan's `data_parallel_shard_degree` -1, and Megatron-LM, which has no argument for either.

@@ -54,19 +54,40 @@ def model_options(launch: TrainingLaunch) -> dict[str, Value]:
     return {**_llama_options(launch), **_expert_options(config)}
 
 
-def _gpt2_options(config: Mapping[str, Any]) -> dict[str, Value]:
+def gpt2_sizes(config: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the dimensions of a GPT-2, by the names that Megatron-LM and its offspring share."""
     return {
         "num-layers": config["n_layer"],
         "hidden-size": config["n_embd"],
         "ffn-hidden-size": config.get("n_inner") or 4 * config["n_embd"],
         "num-attention-heads": config["n_head"],
-        "vocab-size": config["vocab_size"],
         "max-position-embeddings": config["n_positions"],
+        "attention-dropout": config.get("attn_pdrop", GPT2_DROPOUT),
+        "hidden-dropout": config.get("resid_pdrop", GPT2_DROPOUT),
+    }
+
+
+def llama_sizes(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return the dimensions of a Llama-like model, by the names that Megatron-LM and its offspring share."""
+    config = launch.model_config
+    heads = config["num_attention_heads"]
+    return {
+        "num-layers": config["num_hidden_layers"],
+        "hidden-size": config["hidden_size"],
+        "ffn-hidden-size": config["intermediate_size"],
+        "num-attention-heads": heads,
+        "kv-channels": config.get("head_dim") or config["hidden_size"] // heads,
+        "max-position-embeddings": max(launch.question.sequence_length, config.get("max_position_embeddings") or 0),
+    }
+
+
+def _gpt2_options(config: Mapping[str, Any]) -> dict[str, Value]:
+    return {
+        **gpt2_sizes(config),
+        "vocab-size": config["vocab_size"],
         "position-embedding-type": "learned_absolute",
         "normalization": "LayerNorm",
         "norm-epsilon": config.get("layer_norm_epsilon", GPT2_NORM_EPSILON),
-        "attention-dropout": config.get("attn_pdrop", GPT2_DROPOUT),
-        "hidden-dropout": config.get("resid_pdrop", GPT2_DROPOUT),
     }
 
 
@@ -76,15 +97,10 @@ def _llama_options(launch: TrainingLaunch) -> dict[str, Value]:
     groups = config.get("num_key_value_heads") or heads
     family = config["model_type"]
     return {
-        "num-layers": config["num_hidden_layers"],
-        "hidden-size": config["hidden_size"],
-        "ffn-hidden-size": config["intermediate_size"],
-        "num-attention-heads": heads,
+        **llama_sizes(launch),
         "group-query-attention": groups != heads,
         "num-query-groups": groups if groups != heads else None,
-        "kv-channels": config.get("head_dim") or config["hidden_size"] // heads,
         "vocab-size": config["vocab_size"],
-        "max-position-embeddings": max(launch.question.sequence_length, config.get("max_position_embeddings") or 0),
         "position-embedding-type": "rope",
         "rotary-base": _whole(rope_theta(launch)),
         "use-rope-scaling": rope_kind(config) == "llama3",

@@ -6,8 +6,8 @@ Options: torch 2.13, `torch/distributed/run.py`.
 from __future__ import annotations
 
 from planners.memory.profile import profile_names
-from service.artifacts.training import megatron, torchtitan
-from service.artifacts.training.launch import Target, TrainingLaunch, given_reasons, of_stacks
+from service.artifacts.training import megatron, megatron_deepspeed, torchtitan
+from service.artifacts.training.launch import MAX_RESTARTS, Target, TrainingLaunch, given_reasons, of_stacks
 from service.artifacts.training.nanotron import NANOTRON
 from service.artifacts.training.options import option_lines
 
@@ -15,8 +15,6 @@ RENDEZVOUS_PORT = 29_500  # torch.distributed.run's own default
 # The reader names the node where the processes meet.
 HEAD_NODE = "$HEAD_NODE"
 JOB_ID = "plimsoll"
-# How often all workers start anew before the job is given up: elastic jobs live through that many failures or changes.
-MAX_RESTARTS = 3  # `torch/distributed/launcher/api.py`, LaunchConfig.max_restarts
 
 
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
@@ -30,14 +28,21 @@ def torchrun_command(launch: TrainingLaunch) -> str:
     file, else `train.py`, which is the reader's.
     """
     words = [f"--nproc-per-node={launch.processes_per_node}", f"--max-restarts={MAX_RESTARTS}"]
-    fewest, most = launch.elastic_nodes if launch.is_elastic else (launch.nodes, launch.nodes)
-    if most == 1:
+    nodes = node_range_text(launch)
+    if nodes == "1":
         words = ["--nnodes=1", *words, "--standalone"]
     else:
-        nodes = str(most) if fewest == most else f"{fewest}:{most}"
         endpoint = f"--rdzv-endpoint={HEAD_NODE}:{RENDEZVOUS_PORT}"
         words = [f"--nnodes={nodes}", *words, f"--rdzv-id={JOB_ID}", "--rdzv-backend=c10d", endpoint]
     return " ".join([*environment(launch), "torchrun", *words, *script(launch)])
+
+
+def node_range_text(launch: TrainingLaunch) -> str:
+    """Return the number of nodes, or the fewest and the most with a colon between."""
+    if not launch.is_elastic:
+        return str(launch.nodes)
+    fewest, most = launch.elastic_nodes
+    return f"{fewest}:{most}"
 
 
 def environment(launch: TrainingLaunch) -> list[str]:
@@ -59,6 +64,8 @@ def script(launch: TrainingLaunch) -> list[str]:
         return ["pretrain_gpt.py", *option_lines(megatron.megatron_options(launch))]
     if framework == "nanotron" and not NANOTRON.why_not(launch):
         return ["run_train.py", "--config-file", "nanotron.yaml"]
+    if framework == "megatron-deepspeed" and not megatron_deepspeed.why_not(launch):
+        return ["pretrain_gpt.py", *option_lines(megatron_deepspeed.megatron_deepspeed_options(launch))]
     return ["train.py"]
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from planners.memory.profile import load_profile
-from service.artifacts.training.accelerate import DEEPSPEED_FILE
 from service.artifacts.training.deepspeed import DEEPSPEED
 from service.artifacts.training.launch import (
+    DEEPSPEED_FILE,
     LEARNING_RATE,
     Target,
     TrainingLaunch,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from planners.huggingface import describe_config
 from planners.plans import Layout, TrainingPlan
 from planners.training import plan_training
-from service.artifacts.training import TrainingLaunch
+from service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.planners.factories import LLAMA_3_8B, hardware, question
 
 # Llama 3.1 8B as its config.json has it.
@@ -92,3 +93,22 @@ def launch(
         model_config=config,
         model_name=model_name,
     )
+
+
+def written(name: str, given: TrainingLaunch) -> str:
+    """Return a launch file that is text."""
+    content = training_artifacts(given).files[name]
+    assert isinstance(content, str)
+    return content
+
+
+def why_missing(name: str, given: TrainingLaunch) -> str:
+    """Return why a launch file is missing."""
+    found = training_artifacts(given)
+    assert name not in found.files
+    return " ".join(found.missing[name])
+
+
+def golden(name: str) -> str:
+    """Return a golden file, read beside the source of the program it is for when it was written."""
+    return (Path(__file__).parent / "golden" / name).read_text(encoding="utf-8").rstrip("\n")

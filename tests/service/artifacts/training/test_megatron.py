@@ -18,7 +18,7 @@ from tests.service.artifacts.training.launches import LLAMA_31_8B, QWEN_3_30B_A3
 
 # megatron-core compiles small functions with torch.jit as it is imported, and misses Transformer Engine on a machine
 # without a GPU.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning", "ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
 GPT_2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024}
 # Where `core_transformer_config_from_args` gives a field another name, or turns it round.
