@@ -86,12 +86,15 @@ class TrainingLaunch:
     def is_elastic(self) -> bool:
         """Return whether the job may start on other numbers of nodes with the same launch file.
 
-        The file must leave replicas and accumulation to the program; groups of
-        hybrid sharding would grow instead of being joined by others.
+        The file must leave replicas and accumulation to the program. Groups of hybrid
+        sharding would grow instead of being joined by others, and torchtitan is told
+        how many sequences go through a pipeline at once.
         """
+        layout = self.layout
+        derives = layout.framework in DERIVING_STACKS and not self.is_hybrid
+        fixes_batch = layout.framework == "fsdp2" and layout.pipeline_parallel > 1
         fewest, most = self.elastic_nodes
-        derives = self.layout.framework in DERIVING_STACKS
-        return self.has_whole_nodes and derives and not self.is_hybrid and fewest < most
+        return self.has_whole_nodes and derives and not fixes_batch and fewest < most
 
     @property
     def expert_tensor_parallel(self) -> int:

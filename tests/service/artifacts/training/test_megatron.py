@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from service.admission.launches import Launch
-from service.admission.megatron_commands import megatron_launch
+from service.admission.shell import programs
+from service.admission.training_commands import training_launch
+from service.admission.workloads import Container
 from service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch
 
@@ -196,7 +198,10 @@ def test_what_the_catalogue_leaves_away_is_asked_of_the_reader():
 def test_the_command_is_read_back_as_the_plan():
     degrees = {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 4, "context_parallel": 1}
     given = launch("megatron", **degrees, virtual_pipeline=2, zero_stage=1, sequence_parallel=True, recompute="full")
-    read = megatron_launch(("pretrain_gpt.py", *words(given)), given.layout.gpus)
+    command = ("bash", "-c", str(training_artifacts(given).files["torchrun"]))
+    container = Container(name="main", image="", command=command, args=(), env={}, resources={}, pointer="")
+    (program,) = programs(container)
+    read = training_launch(program, given.layout.gpus)
     assert isinstance(read, Launch)
     layout, training = read.request["layout"], read.request["training"]
     assert {name: layout[name] for name in degrees} == degrees

@@ -41,15 +41,22 @@ def test_nodes_come_and_go_where_every_number_of_them_runs_the_plan():
     assert parsed(elastic).nnodes == "1:3"
 
 
+def test_megatron_follows_the_world_in_pipelines_too():
+    elastic = launch("megatron", data_parallel=8, pipeline_parallel=2, elastic_gpus=(8, 16, 32))
+    assert "--nnodes=1:2 " in str(training_artifacts(elastic).files["torchrun"])
+
+
 @pytest.mark.parametrize(
     "fixed",
     [
         launch("fsdp2", data_parallel=16, zero_stage=3, elastic_gpus=(16,)),
         launch("fsdp2", data_parallel=16, zero_stage=3, shard_group=8, elastic_gpus=(8, 16, 24)),
+        # Its file says how many sequences go through the pipeline at once.
+        launch("fsdp2", data_parallel=8, pipeline_parallel=2, zero_stage=3, elastic_gpus=(8, 16, 24)),
         # Its file names the accumulation, which another number of nodes would change.
         launch("deepspeed", data_parallel=16, zero_stage=3, elastic_gpus=(8, 16, 24)),
     ],
-    ids=["no-other-size", "hybrid", "accumulation-in-the-file"],
+    ids=["no-other-size", "hybrid", "pipeline", "accumulation-in-the-file"],
 )
 def test_other_jobs_keep_their_nodes(fixed: TrainingLaunch):
     assert parsed(fixed).nnodes == "2"

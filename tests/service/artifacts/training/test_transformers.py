@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ def test_transformers_accepts_the_arguments_and_the_batch_multiplies_out(framewo
     found = parsed(launch(framework, data_parallel=8, micro_batch_size=2), tmp_path)
     assert found.per_device_train_batch_size * found.gradient_accumulation_steps * 8 == 64
     assert (found.bf16, found.fp16) == (True, False)
+
+
+def test_what_this_machine_leaves_out_are_fields_too():
+    from transformers import TrainingArguments
+
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    for given in (launch("deepspeed"), launch("accelerate", asked={"precision": "tf32"})):
+        assert set(training_artifacts(given).files["transformers"]) <= known
 
 
 def test_fsdp_recomputes_by_itself(tmp_path: Path):
