@@ -19,6 +19,7 @@ def plan_text(body: Mapping[str, Any]) -> str:
         *choices_text(body),
         _advice(body["advice"]),
         _launch(body["artifacts"]),
+        notes("Launch files not made", _missing(body.get("missing_artifacts", {}))),
         notes("Assumptions", body["assumptions"]),
         _search(body["search"]),
     ]
@@ -273,6 +274,10 @@ def _launch(artifacts: Mapping[str, Any]) -> str:
     if files:
         lines.append(wrapped(f"  Files, under artifacts/NAME of the plan: {', '.join(files)}.", indent="  "))
     return titled("Launch", "\n".join(lines)) if lines else ""
+
+
+def _missing(artifacts: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{name}: {' '.join(reasons)}" for name, reasons in artifacts.items()]
 
 
 def _result(result: Mapping[str, Any]) -> list[str]:

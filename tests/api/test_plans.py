@@ -91,6 +91,22 @@ async def test_a_launch_file_is_served_by_its_name(client: httpx.AsyncClient):
     assert "torchrun" in missing.json()["detail"]
 
 
+async def test_a_file_that_a_program_reads_as_json_is_json(client: httpx.AsyncClient):
+    plan = (await client.post("/plan/train", json=train(framework="deepspeed"))).json()
+    response = await client.get(f"/plans/{plan['plan_id']}/artifacts/deepspeed")
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() == plan["artifacts"]["deepspeed"]
+    assert response.json()["train_batch_size"] == 8
+
+
+async def test_a_plan_says_which_launch_files_it_lacks_and_why(client: httpx.AsyncClient):
+    question = train(framework="fsdp2")
+    plan = (await client.post("/plan/train", json=question)).json()
+    reason = "torchtitan has no flavor of this model's family and sizes."
+    assert plan["missing_artifacts"] == {"torchtitan": [reason]}
+    assert f"torchtitan: {reason}" in (await client.post("/plan/train?format=text", json=question)).text
+
+
 async def test_validate_queues_a_proof_with_the_plan(client: httpx.AsyncClient):
     question = train(framework="fsdp2", validate="count")
     body = (await client.post("/plan/train", json=question)).json()

@@ -18,6 +18,7 @@ from service.artifacts.training.launch import (
     chosen_dtypes,
     given_reasons,
     of_stacks,
+    uneven_nodes,
 )
 from service.artifacts.training.megatron import recompute_options
 from service.artifacts.training.yaml_text import yaml_text
@@ -30,7 +31,7 @@ MIXED_PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp32": "no", "tf
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     question, layout = launch.question, launch.layout
     same = (
-        (not launch.has_whole_nodes, f"{layout.gpus} GPUs are no whole number of nodes."),
+        uneven_nodes(launch),
         (question.precision not in MIXED_PRECISION, f"Precision {question.precision} is not written for accelerate."),
     )
     if layout.framework == "deepspeed":

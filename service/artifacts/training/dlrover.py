@@ -17,6 +17,7 @@ from service.artifacts.training.launch import (
     TrainingLaunch,
     given_reasons,
     of_stacks,
+    uneven_nodes,
 )
 from service.artifacts.training.torchrun import environment, node_range_text, script
 from service.artifacts.training.yaml_text import yaml_text
@@ -28,7 +29,7 @@ MIB = 2**20
 
 
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
-    return given_reasons((not launch.has_whole_nodes, f"{launch.layout.gpus} GPUs are no whole number of nodes."))
+    return given_reasons(uneven_nodes(launch))
 
 
 def dlrover_command(launch: TrainingLaunch) -> str:

@@ -6,7 +6,14 @@ Options: Horovod 0.28.1, `runner/launch.py`; what it makes of the script's lines
 
 from __future__ import annotations
 
-from service.artifacts.training.launch import MAX_RESTARTS, Target, TrainingLaunch, given_reasons, of_stacks
+from service.artifacts.training.launch import (
+    MAX_RESTARTS,
+    Target,
+    TrainingLaunch,
+    given_reasons,
+    of_stacks,
+    uneven_nodes,
+)
 
 SCRIPT_FILE = "./horovod-hosts"
 HOSTS_FILE = "hosts"
@@ -14,7 +21,7 @@ CONNECT_SECONDS = 5
 
 
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
-    return given_reasons((not launch.has_whole_nodes, f"{launch.layout.gpus} GPUs are no whole number of nodes."))
+    return given_reasons(uneven_nodes(launch))
 
 
 def horovod_command(launch: TrainingLaunch) -> str:

@@ -134,6 +134,11 @@ def given_reasons(*reasons: tuple[bool, str]) -> tuple[str, ...]:
     return tuple(words for holds, words in reasons if holds)
 
 
+def uneven_nodes(launch: TrainingLaunch) -> tuple[bool, str]:
+    """Return the reason of a launcher that starts as many processes on every node."""
+    return not launch.has_whole_nodes, f"{launch.layout.gpus} GPUs are no whole number of nodes."
+
+
 def chosen_dtypes(question: TrainingQuestion, program: str) -> tuple[tuple[bool, str], ...]:
     """Return the reasons of a program that has no option for the dtypes of gradients and optimizer states."""
     return (

@@ -16,6 +16,7 @@ from service.artifacts.training.launch import (
     chosen_dtypes,
     given_reasons,
     of_stacks,
+    uneven_nodes,
 )
 from service.artifacts.training.yaml_text import yaml_text
 
@@ -24,7 +25,7 @@ CHECKPOINTS = "checkpoints"  # where `litgpt download` puts a model
 
 
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
-    question, layout = launch.question, launch.layout
+    question = launch.question
     return given_reasons(
         *chosen_dtypes(question, "litgpt"),
         (launch.model_name is None, "litgpt knows its models by their names."),
@@ -32,7 +33,7 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         (question.optimizer != "adamw", f"An optimizer {question.optimizer} is not written for litgpt."),
         (question.precision not in PRECISIONS, f"Precision {question.precision} is not written for litgpt."),
         (_recipe(launch) is None, "None of litgpt's recipes shards and recomputes as planned."),
-        (not launch.has_whole_nodes, f"{layout.gpus} GPUs are no whole number of nodes."),
+        uneven_nodes(launch),
     )
 
 

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from planners.memory.profile import profile_names
 from service.artifacts.training import megatron, megatron_deepspeed, torchtitan
-from service.artifacts.training.launch import MAX_RESTARTS, Target, TrainingLaunch, given_reasons, of_stacks
+from service.artifacts.training.launch import (
+    MAX_RESTARTS,
+    Target,
+    TrainingLaunch,
+    given_reasons,
+    of_stacks,
+    uneven_nodes,
+)
 from service.artifacts.training.nanotron import NANOTRON
 from service.artifacts.training.options import option_lines
 
@@ -18,7 +25,7 @@ JOB_ID = "plimsoll"
 
 
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
-    return given_reasons((not launch.has_whole_nodes, f"{launch.layout.gpus} GPUs are no whole number of nodes."))
+    return given_reasons(uneven_nodes(launch))
 
 
 def torchrun_command(launch: TrainingLaunch) -> str:

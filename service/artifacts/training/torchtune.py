@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from service.artifacts.training.launch import Target, TrainingLaunch, chosen_dtypes, given_reasons, of_stacks
+from service.artifacts.training.launch import (
+    Target,
+    TrainingLaunch,
+    chosen_dtypes,
+    given_reasons,
+    of_stacks,
+    uneven_nodes,
+)
 
 # Configs of whole recipes, by the names of the models that they are for.
 FULL_CONFIGS: Mapping[str, str] = {
@@ -68,7 +75,7 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             question.method == "lora" and not _names_adapters(frozenset(question.lora.target_modules)),
             "torchtune has no option for adapters beside these matrices alone.",
         ),
-        (not launch.has_whole_nodes, f"{layout.gpus} GPUs are no whole number of nodes."),
+        uneven_nodes(launch),
     )
 
 
