@@ -24,12 +24,12 @@ from service.artifacts.training.megatron_deepspeed import MEGATRON_DEEPSPEED
 from service.artifacts.training.nanotron import NANOTRON
 from service.artifacts.training.paddle import PADDLE
 from service.artifacts.training.pai_megatron import PAI_MEGATRON
-from service.artifacts.training.torchrun import TORCHRUN
+from service.artifacts.training.torchrun import RENDEZVOUS_PORT, TORCHRUN
 from service.artifacts.training.torchtitan import TORCHTITAN
 from service.artifacts.training.torchtune import TORCHTUNE
 from service.artifacts.training.transformers import TRANSFORMERS
 
-__all__ = ["TARGETS", "LaunchFiles", "TrainingLaunch", "training_artifacts"]
+__all__ = ["RENDEZVOUS_PORT", "TARGETS", "LaunchFiles", "TrainingLaunch", "training_artifacts"]
 
 TARGETS: tuple[Target, ...] = (
     TORCHRUN,
