@@ -47,7 +47,7 @@ def recoveries(
 ) -> tuple[Recovery, ...]:
     """Return each way to recover with its goodput; goodput is None where the layout rules a way out."""
     to_host = host_copy_seconds(layout, hardware, efficiency, failing.checkpoint_bytes)
-    nodes = _node_range(layout, elastic_gpus, hardware)
+    nodes = node_range(layout, elastic_gpus, hardware.gpus_per_node)
     return (
         _torchrun(nodes, layout, hardware, failing),
         _horovod(nodes, layout, hardware, failing, to_host),
@@ -63,11 +63,22 @@ def host_copy_seconds(layout: Layout, hardware: Hardware, efficiency: Efficiency
     return checkpoint_bytes / parts / rate
 
 
-def _node_range(layout: Layout, elastic_gpus: tuple[int, ...], hardware: Hardware) -> tuple[int, int]:
-    """Return the fewest and the most whole nodes on which the plan still runs."""
-    sizes = (*elastic_gpus, layout.gpus)
-    whole = [gpus // hardware.gpus_per_node for gpus in sizes if gpus % hardware.gpus_per_node == 0]
-    return (min(whole), max(whole)) if whole else (1, 1)
+def node_range(layout: Layout, elastic_gpus: tuple[int, ...], gpus_per_node: int) -> tuple[int, int]:
+    """Return the fewest and the most nodes on which the plan still runs, and on every number between.
+
+    A launcher that may use one to four nodes may start with three. A plan that
+    fills no whole number of nodes has no other size.
+    """
+    nodes = -(-layout.gpus // gpus_per_node)
+    if layout.gpus % gpus_per_node:
+        return nodes, nodes
+    whole = {gpus // gpus_per_node for gpus in elastic_gpus if gpus % gpus_per_node == 0}
+    fewest = most = nodes
+    while fewest - 1 in whole:
+        fewest -= 1
+    while most + 1 in whole:
+        most += 1
+    return fewest, most
 
 
 def _range_text(nodes: tuple[int, int]) -> str:

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from planners.plans import Advice, Alternative, Comparison, FleetEntry, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingPlan
+from service.artifacts.training import LaunchFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class PlanIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlanBody:
-    """The answer to `POST /plan/train`."""
+    """The answer to `POST /plan/train`; `missing_artifacts` are launch files that could not say what was planned."""
 
     plan_id: str
     planner_version: str
@@ -52,6 +53,7 @@ class TrainPlanBody:
     comparisons: tuple[Comparison, ...]
     fleet: tuple[FleetEntry, ...]
     artifacts: Mapping[str, Any]
+    missing_artifacts: Mapping[str, tuple[str, ...]]
     assumptions: tuple[str, ...]
 
 
@@ -95,17 +97,18 @@ def train_body(
     answer: TrainingAnswer,
     *,
     seconds: float,
-    artifacts: Mapping[str, Any],
+    artifacts: LaunchFiles,
     assumptions: tuple[str, ...],
 ) -> TrainPlanBody:
     """Return the body of a training plan; the assumptions are those of the model and the GPU, named first."""
     return TrainPlanBody(
-        **_shared(identity, answer, seconds=seconds, artifacts=artifacts, assumptions=assumptions),
+        **_shared(identity, answer, seconds=seconds, artifacts=artifacts.files, assumptions=assumptions),
         plan=answer.plan,
         alternatives=answer.alternatives,
         advice=answer.advice,
         comparisons=answer.comparisons,
         fleet=answer.fleet,
+        missing_artifacts=artifacts.missing,
     )
 
 

@@ -24,7 +24,7 @@ from planners.inference import plan_serving
 from planners.training import plan_training
 from planners.version import planner_version
 from service.artifacts.serving import serving_artifacts
-from service.artifacts.training import training_artifacts
+from service.artifacts.training import TrainingLaunch, training_artifacts
 from service.calibrating import UNCALIBRATED
 from service.canonical import canonical_json, digest
 from service.errors import PlanNotFound
@@ -130,14 +130,20 @@ class PlanningService:
             started = time.perf_counter()
             if isinstance(request.hardware, Fleet):
                 ranked = plan_fleet(questions, should_stop)
-                found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
+                found, question = ranked.answer, questions[ranked.chosen]
             else:
-                found, hardware = plan_training(questions[0], should_stop), resolved.fleet[0]
+                found, question = plan_training(questions[0], should_stop), questions[0]
             seconds = time.perf_counter() - started
-            artifacts = training_artifacts(found.plan.layout, hardware)
-            assumptions = (*resolved.model.assumptions, *hardware.gpu.assumptions)
+            launch = TrainingLaunch(
+                question=question,
+                plan=found.plan,
+                model_config=resolved.model.config,
+                model_name=resolved.model.name if resolved.model.is_listed else None,
+            )
+            assumptions = (*resolved.model.assumptions, *question.hardware.gpu.assumptions)
+            artifacts = training_artifacts(launch)
             body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
-            return body, hardware
+            return body, question.hardware
 
         return await self._planned("train", request, answer)
 

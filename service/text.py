@@ -19,6 +19,7 @@ def plan_text(body: Mapping[str, Any]) -> str:
         *choices_text(body),
         _advice(body["advice"]),
         _launch(body["artifacts"]),
+        notes("Launch files not made", _missing(body.get("missing_artifacts", {}))),
         notes("Assumptions", body["assumptions"]),
         _search(body["search"]),
     ]
@@ -265,9 +266,18 @@ def _advice(advice: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _launch(artifacts: Mapping[str, Any]) -> str:
-    commands = [value for value in artifacts.values() if isinstance(value, str)]
+    """Return the commands whole, and the names of the files, which are fetched one by one."""
+    commands = [name for name, value in artifacts.items() if isinstance(value, str) and "\n" not in value]
+    files = [name for name in artifacts if name not in commands]
     # Commands are never wrapped: they are there to be copied.
-    return titled("Launch", "\n".join(f"  {printable(command)}" for command in commands)) if commands else ""
+    lines = [f"  {printable(artifacts[name])}" for name in commands]
+    if files:
+        lines.append(wrapped(f"  Files, under artifacts/NAME of the plan: {', '.join(files)}.", indent="  "))
+    return titled("Launch", "\n".join(lines)) if lines else ""
+
+
+def _missing(artifacts: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{name}: {' '.join(reasons)}" for name, reasons in artifacts.items()]
 
 
 def _result(result: Mapping[str, Any]) -> list[str]:

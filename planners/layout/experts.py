@@ -15,6 +15,7 @@ import numpy as np
 
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from planners.memory.job import Job
+from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
 from planners.sharding.policy import ExpertTensorDegree, framework_policy
 
@@ -61,18 +62,23 @@ def ranks_form_groups(layouts: Candidates, job: Job) -> BoolArray:
 
 @once
 def expert_tensor_ranks(layouts: Candidates, job: Job) -> IntArray:
-    """Return over how many tensor-parallel ranks each expert is still cut.
-
-    That is all of them, or one where experts need those ranks, or where the stack
-    leaves experts whole once they are divided.
-    """
-    policy = framework_policy(job.profile.name, max(job.profile.can.zero_stages))
+    """Return over how many tensor-parallel ranks each expert is still cut: all of them, or one."""
     replicas = layouts.data_parallel * layouts.context_parallel
-    cuts = replicas % layouts.expert_parallel == 0
-    if policy.expert_tensor_degree is not ExpertTensorDegree.TENSOR:
-        cuts = layouts.expert_parallel == 1
+    cuts = experts_are_cut(job.profile, replicas, layouts.expert_parallel)
     result: IntArray = np.where(cuts, layouts.tensor_parallel, 1)
     return result
+
+
+def experts_are_cut(profile: Profile, replicas: IntArray, expert_parallel: IntArray) -> BoolArray:
+    """Return where tensor-parallel ranks divide each expert between them.
+
+    They do not where experts need those ranks, or where the stack leaves experts
+    whole once they are divided.
+    """
+    policy = framework_policy(profile.name, max(profile.can.zero_stages))
+    leaves_whole = policy.expert_tensor_degree is not ExpertTensorDegree.TENSOR
+    are_cut: BoolArray = expert_parallel == 1 if leaves_whole else replicas % expert_parallel == 0
+    return are_cut
 
 
 @once

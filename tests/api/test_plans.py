@@ -59,7 +59,7 @@ async def test_a_plan_is_a_table_for_people(client: httpx.AsyncClient, path: str
     by_header = await client.post(path, json=question, headers={"accept": "text/plain"})
     assert by_query.text == by_header.text
     assert by_query.headers["content-type"].startswith("text/plain")
-    lines = [line for line in by_query.text.splitlines() if "train.py" not in line]
+    lines = [line for line in by_query.text.splitlines() if "torchrun" not in line]
     assert max(map(len, lines)) <= COLUMNS
     assert "Memory of one GPU" in lines
 
@@ -89,6 +89,22 @@ async def test_a_launch_file_is_served_by_its_name(client: httpx.AsyncClient):
     missing = await client.get(f"/plans/{plan['plan_id']}/artifacts/helm")
     assert missing.status_code == 404
     assert "torchrun" in missing.json()["detail"]
+
+
+async def test_a_file_that_a_program_reads_as_json_is_json(client: httpx.AsyncClient):
+    plan = (await client.post("/plan/train", json=train(framework="deepspeed"))).json()
+    response = await client.get(f"/plans/{plan['plan_id']}/artifacts/deepspeed")
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() == plan["artifacts"]["deepspeed"]
+    assert response.json()["train_batch_size"] == 8
+
+
+async def test_a_plan_says_which_launch_files_it_lacks_and_why(client: httpx.AsyncClient):
+    question = train(framework="fsdp2")
+    plan = (await client.post("/plan/train", json=question)).json()
+    reason = "torchtitan has no flavor of this model's family and sizes."
+    assert plan["missing_artifacts"] == {"torchtitan": [reason]}
+    assert f"torchtitan: {reason}" in (await client.post("/plan/train?format=text", json=question)).text
 
 
 async def test_validate_queues_a_proof_with_the_plan(client: httpx.AsyncClient):

@@ -5,7 +5,7 @@ import pytest
 from planners.errors import InvalidQuestion
 from planners.plans import Recovery
 from planners.questions import Resilience
-from planners.recovery import Failing, host_copy_seconds, recoveries
+from planners.recovery import Failing, host_copy_seconds, node_range, recoveries
 from planners.timing.efficiency import load_efficiency
 from planners.training import plan_training
 from tests.planners.factories import hardware, question
@@ -69,10 +69,26 @@ def test_no_interval_is_shorter_than_a_step():
 
 
 def test_commands_name_the_nodes_on_which_the_batch_stays():
-    found = ways()
-    assert "--nnodes=1:4" in found["torchrun"].launch
-    assert "--min-np 8 --max-np 32" in found["horovod-elastic"].launch
+    found = ways(elastic=(8, 16, 24))
+    assert "--nnodes=1:3" in found["torchrun"].launch
+    assert "--min-np 8 --max-np 24" in found["horovod-elastic"].launch
     assert "--nnodes=1 " in ways(elastic=())["torchrun"].launch
+
+
+@pytest.mark.parametrize(
+    ("gpus", "elastic", "expected"),
+    [
+        (16, (8, 16, 24, 32), (1, 4)),
+        (16, (8, 16, 32), (1, 2)),  # on three nodes the batch would not stay
+        (16, (8, 12, 16), (1, 2)),  # twelve GPUs are no whole nodes
+        (16, (), (2, 2)),
+        (4, (2, 4, 8), (1, 1)),
+        (12, (8, 16), (2, 2)),
+    ],
+)
+def test_a_launcher_may_start_on_every_number_of_nodes_in_its_range(gpus, elastic, expected):
+    layout = replace(LAYOUT, gpus=gpus, data_parallel=gpus, shard_group=gpus)
+    assert node_range(layout, elastic, 8) == expected
 
 
 def test_without_failures_nothing_is_lost():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.text import _training_alternative, job_text
+from service.text import _launch, _training_alternative, job_text
 from service.text_tables import COLUMNS, gib, notes, pairs, seconds_text, table
 
 
@@ -48,6 +48,13 @@ def test_times_are_in_the_largest_unit_that_leaves_one(seconds: float | None, te
 
 def test_a_name_cannot_drive_the_terminal():
     assert "\x1b" not in notes("Assumptions", ["a model named \x1b[2J"])
+
+
+def test_commands_are_printed_whole_and_files_by_their_names():
+    command = "torchrun " + "x" * 200
+    text = _launch({"torchrun": command, "megatron": "--a 1\n--b 2", "deepspeed": {}})
+    assert text == f"Launch\n  {command}\n  Files, under artifacts/NAME of the plan: megatron, deepspeed."
+    assert _launch({}) == ""
 
 
 def test_a_failed_job_says_why():

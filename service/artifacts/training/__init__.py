@@ -1,0 +1,92 @@
+"""Launch files of a training plan: what a person types, or a program reads, to run it.
+
+Each program has a module and each launch file a `Target` here. A file says what
+is true of the plan; where a program has no option for what was planned, the file
+is not made, and the reasons are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from service.artifacts.training.accelerate import ACCELERATE
+from service.artifacts.training.adapters import BITSANDBYTES, PEFT
+from service.artifacts.training.atorch import ATORCH
+from service.artifacts.training.composer import COMPOSER
+from service.artifacts.training.deepspeed import DEEPSPEED
+from service.artifacts.training.dlrover import DLROVER
+from service.artifacts.training.horovod import HOROVOD, HOROVOD_HOSTS
+from service.artifacts.training.launch import Content, Target, TrainingLaunch, given_reasons
+from service.artifacts.training.litgpt import LITGPT
+from service.artifacts.training.megatron import MEGATRON
+from service.artifacts.training.megatron_deepspeed import MEGATRON_DEEPSPEED
+from service.artifacts.training.nanotron import NANOTRON
+from service.artifacts.training.paddle import PADDLE
+from service.artifacts.training.pai_megatron import PAI_MEGATRON
+from service.artifacts.training.torchrun import RENDEZVOUS_PORT, TORCHRUN
+from service.artifacts.training.torchtitan import TORCHTITAN
+from service.artifacts.training.torchtune import TORCHTUNE
+from service.artifacts.training.transformers import TRANSFORMERS
+
+__all__ = ["RENDEZVOUS_PORT", "STARTERS", "TARGETS", "LaunchFiles", "TrainingLaunch", "training_artifacts"]
+
+TARGETS: tuple[Target, ...] = (
+    TORCHRUN,
+    TORCHTITAN,
+    DEEPSPEED,
+    ACCELERATE,
+    TRANSFORMERS,
+    PEFT,
+    BITSANDBYTES,
+    MEGATRON,
+    PAI_MEGATRON,
+    MEGATRON_DEEPSPEED,
+    NANOTRON,
+    TORCHTUNE,
+    LITGPT,
+    COMPOSER,
+    ATORCH,
+    HOROVOD,
+    HOROVOD_HOSTS,
+    DLROVER,
+    PADDLE,
+)
+
+
+# They start any script.
+STARTERS = frozenset({"torchrun", "horovod", "horovod-hosts", "dlrover"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFiles:
+    """The launch files of a plan by name, and why the others that it should have could not be written."""
+
+    files: Mapping[str, Content]
+    missing: Mapping[str, tuple[str, ...]]
+
+
+def training_artifacts(launch: TrainingLaunch) -> LaunchFiles:
+    """Return every launch file that is for such plans, or why it cannot be written."""
+    targets = [target for target in TARGETS if target.is_for(launch)]
+    reasons = {target.name: (*target.why_not(launch), *_left_to_scripts(target, launch)) for target in targets}
+    return LaunchFiles(
+        files={target.name: target.write(launch) for target in targets if not reasons[target.name]},
+        missing={name: found for name, found in reasons.items() if found},
+    )
+
+
+def _left_to_scripts(target: Target, launch: TrainingLaunch) -> tuple[str, ...]:
+    """Return what of a plan only a training script can do, for the targets that are no mere starters of one."""
+    question = launch.question
+    modules = question.recompute.modules if question.recompute is not None else ()
+    return given_reasons(
+        (
+            question.gradient_compression != "none" and target.name not in STARTERS,
+            f"Gradients are compressed ({question.gradient_compression}) by the training script or its optimizer.",
+        ),
+        (
+            bool(modules) and target.name not in {*STARTERS, "megatron"},
+            f"The recompute of {', '.join(modules)} alone is not written for {target.name}.",
+        ),
+    )

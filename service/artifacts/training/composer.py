@@ -1,0 +1,108 @@
+"""llm-foundry's YAML, for `composer train.py`: Composer with DDP or FSDP.
+
+Keys: llm-foundry 0.22, `utils/config_utils.py` (TrainConfig) and
+`scripts/train/yamls`. The data loader's own keys are the reader's to fill.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planners.memory.profile import load_profile
+from service.artifacts.training.launch import (
+    LEARNING_RATE,
+    Placeholder,
+    Target,
+    TrainingLaunch,
+    chosen_dtypes,
+    given_reasons,
+    of_stacks,
+)
+from service.artifacts.training.yaml_text import yaml_text
+
+PRECISIONS = {"bf16-mixed": "amp_bf16", "fp16-mixed": "amp_fp16", "fp32": "fp32"}
+OPTIMIZERS = {"adamw": "decoupled_adamw", "lion": "decoupled_lionw"}
+STRATEGIES = {2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}
+SIXTEEN_BITS = 2
+DATA = Placeholder("$DATA_FOLDER")
+WARM_UP = "100ba"
+DURATION = "1ep"
+
+
+def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
+    question, layout = launch.question, launch.layout
+    return given_reasons(
+        *chosen_dtypes(question, "Composer"),
+        (question.precision not in PRECISIONS, f"Composer has no precision {question.precision}."),
+        (question.optimizer not in OPTIMIZERS, f"llm-foundry has no optimizer {question.optimizer}."),
+        (
+            launch.is_hybrid and not (layout.zero_stage == 3 and layout.shard_group == launch.processes_per_node),
+            "Composer's hybrid sharding divides everything within a node.",
+        ),
+        (
+            layout.zero_stage == 0 and layout.recompute == "full",
+            "llm-foundry turns recompute on in its FSDP config only.",
+        ),
+    )
+
+
+def composer_yaml(launch: TrainingLaunch) -> str:
+    """Return the run's config; replicas, micro-batch and accumulation follow from the two batch sizes."""
+    question, layout = launch.question, launch.layout
+    steps = launch.plan.run.steps
+    model: dict[str, Any] = {
+        "name": "hf_causal_lm",
+        "pretrained_model_name_or_path": launch.model_path,
+        "pretrained": True,
+    }
+    if question.method == "lora":
+        model["peft_config"] = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "r": question.lora.rank,
+            "target_modules": list(question.lora.target_modules),
+        }
+    evaluation = question.evaluation
+    return yaml_text(
+        {
+            "max_seq_len": question.sequence_length,
+            "model": model,
+            "tokenizer": {"name": launch.model_path, "kwargs": {"model_max_length": question.sequence_length}},
+            "train_loader": {
+                "name": "text",
+                "dataset": {"local": DATA, "max_seq_len": question.sequence_length, "shuffle": True},
+                "drop_last": True,
+                "num_workers": 8,
+            },
+            "scheduler": {"name": "cosine_with_warmup", "t_warmup": WARM_UP, "alpha_f": 0.1},
+            "optimizer": {"name": OPTIMIZERS[question.optimizer], "lr": LEARNING_RATE},
+            "max_duration": DURATION if steps is None else f"{steps}ba",
+            "global_train_batch_size": question.global_batch_size,
+            "device_train_microbatch_size": layout.micro_batch_size,
+            "device_eval_batch_size": layout.micro_batch_size if evaluation is None else evaluation.batch_size,
+            "eval_interval": 0,
+            "precision": PRECISIONS[question.precision],
+            **_fsdp(launch),
+        }
+    )
+
+
+def _fsdp(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return the FSDP config; without one Composer replicates the model."""
+    layout = launch.layout
+    if layout.zero_stage == 0:
+        return {}
+    reduces_in_sixteen = load_profile(layout.framework).weights.reduce_bytes == SIXTEEN_BITS
+    return {
+        "fsdp_config": {
+            "sharding_strategy": "HYBRID_SHARD" if launch.is_hybrid else STRATEGIES[layout.zero_stage],
+            "mixed_precision": "PURE" if reduces_in_sixteen else "DEFAULT",
+            "activation_checkpointing": layout.recompute == "full",
+            "activation_checkpointing_reentrant": False,
+            "activation_cpu_offload": False,
+            "limit_all_gathers": True,
+        }
+    }
+
+
+COMPOSER = Target(name="composer", is_for=of_stacks("composer"), why_not=_why_not, write=composer_yaml)

@@ -1,0 +1,64 @@
+"""DLRover's ElasticJob, held against a golden file; its command goes through the parser that DLRover's extends."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import Any
+
+import yaml
+
+from service.artifacts.training import TrainingLaunch
+from tests.service.artifacts.training.launches import golden, launch, why_missing, written
+
+# What `dlrover/trainer/torch/elastic_run.py` adds to torchrun's own options.
+OWN_SWITCHES = {"--network-check", "--exclude-straggler", "--save_at_breakpoint"}
+
+
+def given(**changes: Any) -> TrainingLaunch:
+    """Return a launch whose plan needs 10 GiB of host memory for each GPU."""
+    made = launch("fsdp2", data_parallel=16, zero_stage=3, **changes)
+    memory = dataclasses.replace(made.plan.memory, host_bytes=10 * 2**30)
+    return dataclasses.replace(made, plan=dataclasses.replace(made.plan, memory=memory))
+
+
+def worker(made: TrainingLaunch) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(written("dlrover", made))["spec"]["replicaSpecs"]["worker"]
+    return found
+
+
+def command(made: TrainingLaunch) -> list[str]:
+    (container,) = worker(made)["template"]["spec"]["containers"]
+    assert container["command"][:2] == ["/bin/bash", "-c"]
+    return shlex.split(container["command"][2])
+
+
+def test_the_job_is_the_one_that_was_read_beside_dlrovers_examples():
+    assert written("dlrover", given(elastic_gpus=(8, 16, 24))) == golden("dlrover.yaml")
+
+
+def test_torchrun_accepts_the_rest_of_the_command():
+    from torch.distributed.run import get_args_parser
+
+    program, *arguments = command(given(elastic_gpus=(8, 16, 24)))
+    assert program == "dlrover-run"
+    assert set(arguments) >= OWN_SWITCHES
+    found = get_args_parser().parse_args([word for word in arguments if word not in OWN_SWITCHES])
+    assert (found.nnodes, found.nproc_per_node, found.max_restarts) == ("1:3", "8", 3)
+
+
+def test_a_node_has_its_gpus_and_their_host_memory():
+    # 8 GPUs of 10 GiB each are 80 x 1,024 MiB.
+    made = worker(given())
+    (container,) = made["template"]["spec"]["containers"]
+    assert made["replicas"] == 2
+    assert container["resources"]["limits"] == {"memory": "81920Mi", "nvidia.com/gpu": 8}
+
+
+def test_only_elastic_jobs_are_scaled():
+    assert worker(given(elastic_gpus=(8, 16)))["autoScale"] is True
+    assert worker(given())["autoScale"] is False
+
+
+def test_uneven_nodes_have_no_job():
+    assert "no whole number of nodes" in why_missing("dlrover", launch("fsdp2", data_parallel=12))
