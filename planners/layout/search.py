@@ -32,8 +32,9 @@ from planners.timing.step import (
     untimed,
 )
 
-# Arrays of this many layouts stay in the processor's cache and bound the search's memory.
-LAYOUTS_A_CHUNK = 16_384
+# Arrays of this many layouts stay in a processor's larger caches and bound the search's memory; with fewer the calls of
+# Python are paid more often.
+LAYOUTS_A_CHUNK = 65_536
 # Larger than any array of a chunk: three stages of five moments in fp64.
 KEPT_BYTES = 16 * 2**20
 
