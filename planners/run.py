@@ -11,7 +11,7 @@ from planners import resilience
 from planners.layout.candidates import Candidates
 from planners.layout.chosen import layout_of
 from planners.layout.objectives import run_steps
-from planners.layout.rules import obey
+from planners.layout.rules import RULES_OF_REPLICAS, obey
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes
 from planners.plans import Run, SpareNodes, Step
@@ -119,5 +119,7 @@ def elastic_gpus(question: TrainingQuestion, job: Job, layout: Candidates) -> tu
         return ()
     degrees = np.array(sizes, dtype=np.int64)
     resized = replace(layout, data_parallel=degrees, shard_group=layout.shard_group if is_grouped else degrees)
-    fits = obey(resized, job).allowed & (peak_bytes(resized, job) <= question.hardware.limit_bytes)
+    fits = obey(resized, job, rules=RULES_OF_REPLICAS).allowed & (
+        peak_bytes(resized, job) <= question.hardware.limit_bytes
+    )
     return tuple(ranks * degree for degree, fit in zip(sizes, fits.tolist(), strict=True) if fit)

@@ -7,42 +7,25 @@ stored answer on every replica, to the last byte. What is answered is stored fir
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion, NotYetAvailable, PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
-from planners.fleet import plan_fleet
-from planners.hardware import Hardware, SiteEfficiency
-from planners.inference import plan_serving
-from planners.training import plan_training
-from planners.version import planner_version
-from service.artifacts.serving import serving_artifacts
-from service.artifacts.training import TrainingLaunch, training_artifacts
-from service.calibrating import UNCALIBRATED
-from service.canonical import canonical_json, digest
+from planners.errors import PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
+from planners.hardware import SiteEfficiency
+from service.canonical import canonical_json
 from service.errors import PlanNotFound
-from service.gpus import gpu_figures, resolve_fleet
-from service.models import ModelResolver, ResolvedModel
+from service.models import ModelResolver
 from service.persistence.database import Database
-from service.persistence.records import Page, PlanKind, PlanSummary, SeenModel, StoredPlan
-from service.plan_answers import (
-    InferPlanBody,
-    PlanIdentity,
-    TimedSearch,
-    TrainPlanBody,
-    body_json,
-    infer_body,
-    train_body,
-)
+from service.persistence.records import Page, PlanKind, PlanSummary, StoredPlan
+from service.plan_answers import TimedSearch
+from service.plan_making import Answerer, ShouldStop, infer_answer, made_plan, seen_model, train_answer
+from service.plan_questions import QuestionResolver, ResolvedQuestion, asked_parts
 from service.recently_used import RecentlyUsed
-from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.models import HubModel, PathModel
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
@@ -52,12 +35,7 @@ MOST_REMEMBERED_PLANS = 512
 # Once a day a plan that is asked for is looked up again, and noted as asked for: it is kept by that.
 REMEMBERED_SECONDS = 86_400.0
 
-# A GPU whose own rates a request replaced is another one than was measured.
-CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
-
 Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
-# Asked by a planner's thread now and then: whether nobody waits for its answer any more.
-ShouldStop = Callable[[], bool]
 OnPlanned: TypeAlias = Callable[[PlanKind, TimedSearch], None]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
@@ -81,20 +59,6 @@ class PlannedAnswer:
     body: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Resolved:
-    """A request with everything it names found, and its plan's identity."""
-
-    kind: PlanKind
-    model: ResolvedModel
-    fleet: tuple[Hardware, ...]
-    request: Mapping[str, Any]
-    identity: PlanIdentity
-
-
-Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
-
-
 class PlanningService:
     """Answers both kinds of planning question."""
 
@@ -115,6 +79,7 @@ class PlanningService:
         self._catalogue = catalogue
         self._timeout_seconds = settings.request_timeout_seconds
         self.models = models
+        self._questions = QuestionResolver(catalogue, models)
         self._by_request: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(
             MOST_REMEMBERED_PLANS, seconds=REMEMBERED_SECONDS
         )
@@ -124,45 +89,11 @@ class PlanningService:
 
     async def plan_train(self, request: TrainRequest) -> PlannedAnswer:
         """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored."""
-
-        def answer(resolved: _Resolved, should_stop: ShouldStop) -> Answered:
-            questions = [request.to_question(resolved.model.spec, hardware) for hardware in resolved.fleet]
-            started = time.perf_counter()
-            if isinstance(request.hardware, Fleet):
-                ranked = plan_fleet(questions, should_stop)
-                found, question = ranked.answer, questions[ranked.chosen]
-            else:
-                found, question = plan_training(questions[0], should_stop), questions[0]
-            seconds = time.perf_counter() - started
-            launch = TrainingLaunch(
-                question=question,
-                plan=found.plan,
-                model_config=resolved.model.config,
-                model_name=resolved.model.name if resolved.model.is_listed else None,
-            )
-            assumptions = (*resolved.model.assumptions, *question.hardware.gpu.assumptions)
-            artifacts = training_artifacts(launch)
-            body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
-            return body, question.hardware
-
-        return await self._planned("train", request, answer)
+        return await self._planned("train", request, functools.partial(train_answer, request))
 
     async def plan_infer(self, request: InferRequest) -> PlannedAnswer:
         """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
-
-        def answer(resolved: _Resolved, _should_stop: ShouldStop) -> Answered:
-            hardware = _only(resolved.fleet, request.hardware)
-            question = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
-            started = time.perf_counter()
-            found = plan_serving(question)
-            seconds = time.perf_counter() - started
-            artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
-            stored = _stored_format_notes(request, resolved.model)
-            assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
-            body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
-            return body, hardware
-
-        return await self._planned("infer", request, answer)
+        return await self._planned("infer", request, functools.partial(infer_answer, request))
 
     async def plan(self, plan_id: str) -> PlannedAnswer:
         """Return a stored plan; raises PlanNotFound."""
@@ -202,77 +133,32 @@ class PlanningService:
         self,
         kind: PlanKind,
         request: TrainRequest | InferRequest,
-        answer: Callable[[_Resolved, ShouldStop], Answered],
+        answer: Answerer,
     ) -> PlannedAnswer:
         # What a folder holds, and what a hub calls by a name, may be another model the next time.
         changes = isinstance(request.model, PathModel | HubModel)
         sites = await self._calibrations()
         revisions = {gpu: site.revision for gpu, site in sites.items()}
-        key = None if changes else canonical_json([kind, _asked(request), revisions])
+        key = None if changes else canonical_json([kind, asked_parts(request), revisions])
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
-        resolved = await self._off_the_loop(lambda _should_stop: self._resolve(kind, request, sites))
+        resolved = await self._off_the_loop(lambda _should_stop: self._questions.resolve(kind, request, sites))
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
         if key is not None:
             self._by_request.put(key, planned)
         return planned
 
-    def _resolve(
-        self, kind: PlanKind, request: TrainRequest | InferRequest, sites: Mapping[str, SiteEfficiency]
-    ) -> _Resolved:
-        fleet = tuple(
-            dataclasses.replace(hardware, site=self._site(hardware, sites) if kind == "train" else None)
-            for hardware in resolve_fleet(request.hardware, self._catalogue)
-        )
-        model = self.models.resolve(request.model)
-        asked: TrainRequest | InferRequest = request
-        notes: tuple[str, ...] = ()
-        if isinstance(request, InferRequest):
-            asked, notes = in_stored_formats(request, model), _stored_format_notes(request, model)
-        resolved = {
-            **_asked(asked),
-            # A plan that says where its formats come from is not the plan of a request that names them.
-            **({"stored_formats": notes} if notes else {}),
-            "model": model.identity,
-            "hardware": (
-                {"fleet": [_figures(hardware) for hardware in fleet]}
-                if isinstance(request.hardware, Fleet)
-                else _figures(fleet[0])
-            ),
-        }
-        revisions = {
-            "planner_version": planner_version(),
-            "catalogue_revision": self._catalogue.revision,
-            "calibration_revision": _calibration_revision(fleet),
-        }
-        plan_id = digest({"kind": kind, "request": resolved, **revisions})
-        identity = PlanIdentity(plan_id=plan_id, **revisions)
-        return _Resolved(kind=kind, model=model, fleet=fleet, request=resolved, identity=identity)
-
-    def _site(self, hardware: Hardware, sites: Mapping[str, SiteEfficiency]) -> SiteEfficiency | None:
-        """Return the site's efficiencies of these GPUs: parts of the catalogue's rates, which hold of no others."""
-        site = sites.get(hardware.gpu.id)
-        if site is None:
-            return None
-        listed = self._catalogue.gpu(hardware.gpu.id)
-        same = all(getattr(hardware.gpu, name) == getattr(listed, name) for name in CALIBRATED_RATES)
-        return site if same else None
-
-    async def _find_or_plan(
-        self, resolved: _Resolved, answer: Callable[[_Resolved, ShouldStop], Answered]
-    ) -> PlannedAnswer:
+    async def _find_or_plan(self, resolved: ResolvedQuestion, answer: Answerer) -> PlannedAnswer:
         try:
             return await self._found_again(resolved.identity.plan_id)
         except PlanNotFound:
-            stored, search = await self._off_the_loop(
-                lambda should_stop: _computed(lambda: _searched(resolved, answer, should_stop))
-            )
+            stored, search = await self._off_the_loop(lambda should_stop: made_plan(resolved, answer, should_stop))
         if self._on_planned is not None:
             self._on_planned(resolved.kind, search)
         is_new = await self._database.plans.put(stored)
         if not resolved.model.is_listed:
-            await self._database.models_seen.remember(_seen(resolved.model))
+            await self._database.models_seen.remember(seen_model(resolved.model))
         # Another replica may have stored its own, with another search time, first.
         return self._remember(stored if is_new else await self._database.plans.get(stored.plan_id))
 
@@ -337,98 +223,7 @@ class PlanningService:
             return name
 
 
-def _searched(
-    resolved: _Resolved, answer: Callable[[_Resolved, ShouldStop], Answered], should_stop: ShouldStop
-) -> tuple[StoredPlan, TimedSearch]:
-    body, hardware = answer(resolved, should_stop)
-    return _stored(resolved, body, hardware), body.search
-
-
-def _computed(work: Callable[[], tuple[StoredPlan, TimedSearch]]) -> tuple[StoredPlan, TimedSearch]:
-    """Return what the work returns, every number of it finite; raises InvalidQuestion where one would not be."""
-    try:
-        with np.errstate(over="raise", divide="raise", invalid="raise"):
-            return work()
-    except (FloatingPointError, OverflowError) as error:
-        raise InvalidQuestion(
-            "These sizes and rates lie so far apart that no number can hold the answer. Look for a slip in them."
-        ) from error
-
-
 def _retrieve_error(done: asyncio.Future[Any]) -> None:
     """Take note of the error, which asyncio would otherwise report as lost once nobody waits any more."""
     if not done.cancelled():
         done.exception()
-
-
-def in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferRequest:
-    """Return the request in the formats of the checkpoint it names, where it leaves them away."""
-    stored = model.stored
-    return request.in_formats(
-        weights=None if stored is None else stored.weights, kv_cache=None if stored is None else stored.kv_cache
-    )
-
-
-def _stored_format_notes(request: InferRequest, model: ResolvedModel) -> tuple[str, ...]:
-    """Return what was taken from the name or the config of a quantized checkpoint."""
-    stored, serving = model.stored, request.serving
-    if stored is None:
-        return ()
-    taken = [f"'weights' is {stored.weights}"] if serving.weights is None else []
-    if serving.kv_cache is None and stored.kv_cache is not None:
-        taken.append(f"'kv_cache' is {stored.kv_cache}")
-    if not taken:
-        return ()
-    asked = request.model if isinstance(request.model, str) else "The checkpoint"
-    note = f"{asked} holds {model.name} quantized: {' and '.join(taken)}, as the checkpoint is stored."
-    if serving.weights is None:
-        note += " Every matrix that this format takes is counted in it; such checkpoints may leave some in a wider one."
-    return (note,)
-
-
-def _asked(request: TrainRequest | InferRequest) -> dict[str, Any]:
-    """Return the request with its defaults filled in; proving a plan does not change it."""
-    return request.model_dump(mode="json", exclude={"validation"})
-
-
-def _figures(hardware: Hardware) -> dict[str, Any]:
-    return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
-
-
-def _calibration_revision(fleet: tuple[Hardware, ...]) -> str:
-    """Return the revisions of the calibrations that a plan rests on, each once, or the word for none."""
-    revisions = dict.fromkeys(hardware.site.revision for hardware in fleet if hardware.site is not None)
-    return "+".join(revisions) or UNCALIBRATED
-
-
-def _only(fleet: tuple[Hardware, ...], asked: HardwareRequest) -> Hardware:
-    """Return the one kind of GPUs that a serving request may name."""
-    if isinstance(asked, Fleet):
-        raise NotYetAvailable(
-            "A fleet is not planned for serving yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
-        )
-    return fleet[0]
-
-
-def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody, hardware: Hardware) -> StoredPlan:
-    framework = body.plan.layout.framework if isinstance(body, TrainPlanBody) else body.plan.settings.engine
-    return StoredPlan(
-        **dataclasses.asdict(resolved.identity),
-        kind=resolved.kind,
-        request=resolved.request,
-        fits=body.fits,
-        verdict=body.verdict,
-        summary=body.summary,
-        model=resolved.model.name,
-        gpu=hardware.gpu.id,
-        gpus=body.plan.layout.gpus,
-        framework=framework,
-        model_config=resolved.model.config,
-        answer=body_json(body),
-    )
-
-
-def _seen(model: ResolvedModel) -> SeenModel:
-    return SeenModel(
-        config_hash=digest(model.config), name=model.name, model_type=model.spec.model_type, config=model.config
-    )

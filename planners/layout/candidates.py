@@ -160,6 +160,8 @@ def _local_tokens(layouts: Candidates, sequence_length: int) -> FloatArray:
 
 def concatenate(parts: list[Candidates]) -> Candidates:
     """Return the layouts of all parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
     return Candidates(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS})
 
 

@@ -6,7 +6,7 @@ layout obeys it, and varies only along the axes the rule reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -323,6 +323,21 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+# The rules that read how many replicas there are, or how they are grouped: all that a run can break by growing.
+RULES_OF_REPLICAS = tuple(
+    rule
+    for rule in RULES
+    if rule.obeyed
+    in (
+        batch_divides,
+        interleaving_needs_pipeline,
+        shard_group_divides,
+        experts_divide,
+        experts_lie_in_shard_groups,
+        expert_shards_exist,
+    )
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obeyed:
@@ -332,14 +347,14 @@ class Obeyed:
     excluded: dict[str, int]
 
 
-def obey(layouts: Candidates, job: Job, among: BoolArray | None = None) -> Obeyed:
+def obey(layouts: Candidates, job: Job, among: BoolArray | None = None, rules: Sequence[Rule] = RULES) -> Obeyed:
     """Return the layouts, of those in the mask `among`, that break no rule.
 
     Each of the others is counted under the first rule it breaks.
     """
     allowed, shape = np.ones(1, dtype=bool) if among is None else among, layouts.shape
     excluded: dict[str, int] = {}
-    for rule in RULES:
+    for rule in rules:
         obeyed = rule.obeyed(layouts, job)
         # What all obey need not be spread over the axes it depends on.
         if obeyed.all():

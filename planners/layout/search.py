@@ -32,8 +32,9 @@ from planners.timing.step import (
     untimed,
 )
 
-# Arrays of this many layouts stay in the processor's cache and bound the search's memory.
-LAYOUTS_A_CHUNK = 16_384
+# Arrays of this many layouts stay in a processor's larger caches and bound the search's memory; with fewer the calls of
+# Python are paid more often.
+LAYOUTS_A_CHUNK = 65_536
 # Larger than any array of a chunk: three stages of five moments in fp64.
 KEPT_BYTES = 16 * 2**20
 
@@ -224,6 +225,8 @@ def _seconds_at(cells: IntArray, steps: StepSeconds, multiple: FloatArray, grid:
     """Return the step's seconds at cells of a grid; those near the card's capacity take `multiple` times as long."""
     seconds: FloatArray = np.broadcast_to(steps.total, grid.shape).ravel()[cells]
     slow = np.flatnonzero(multiple > 1.0)
+    if not slow.size:
+        return seconds
     place = np.unravel_index(cells[slow], grid.shape)
     seconds[slow] = steps.at_cells(place).slowed(multiple[slow]).total
     return seconds
@@ -234,18 +237,20 @@ def _merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:
     by_name: dict[str, list[Pool]] = {}
     for pool in pools:
         by_name.setdefault(pool.job.profile.name, []).append(pool)
-    return tuple(
-        Pool(
-            job=some[0].job,
-            layouts=concatenate([pool.layouts for pool in some]),
-            peaks=np.concatenate([pool.peaks for pool in some]),
-            verdicts=np.concatenate([pool.verdicts for pool in some]),
-            seconds=np.concatenate([pool.seconds for pool in some]),
-            steps=concatenated([pool.steps for pool in some]),
-            considered=sum(pool.considered for pool in some),
-            fitting=sum(pool.fitting for pool in some),
-        )
-        for some in by_name.values()
+    return tuple(some[0] if len(some) == 1 else _one_pool(some) for some in by_name.values())
+
+
+def _one_pool(some: Sequence[Pool]) -> Pool:
+    """Return the pool of all layouts of one framework's pools."""
+    return Pool(
+        job=some[0].job,
+        layouts=concatenate([pool.layouts for pool in some]),
+        peaks=np.concatenate([pool.peaks for pool in some]),
+        verdicts=np.concatenate([pool.verdicts for pool in some]),
+        seconds=np.concatenate([pool.seconds for pool in some]),
+        steps=concatenated([pool.steps for pool in some]),
+        considered=sum(pool.considered for pool in some),
+        fitting=sum(pool.fitting for pool in some),
     )
 
 

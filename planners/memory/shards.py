@@ -38,6 +38,9 @@ MOST_KEPT_ANSWERS = 1 << 16
 # The same answers, side by side for the ways of a whole search: seldom more than a hundred at a time.
 MOST_KEPT_COLUMNS = 1 << 12
 ZERO_STAGES = range(4)
+# A table of the distinct values may be so many times as long as the values, and is never too long below the least.
+MOST_TABLE_MULTIPLE = 4
+LEAST_TABLE = 1024
 # In place of a number of shard ranks: the state is not divided, not even over ranks that experts leave to one another.
 WHOLE = 0
 
@@ -86,11 +89,23 @@ def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions
     columns = (policy, layouts.tensor_parallel, shard_ranks, layouts.expert_parallel, cuts_experts)
     spans = [int(column.max(initial=0)) + 1 for column in columns]
     every = np.ravel_multi_index(columns, spans)
-    keys, inverse = np.unique(every, return_inverse=True)
+    keys, inverse = _distinct(every, math.prod(spans))
     ways = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
-    return Divisions(
-        ways=tuple(_way(policies[number], *degrees) for number, *degrees in ways), inverse=inverse.reshape(every.shape)
-    )
+    return Divisions(ways=tuple(_way(policies[number], *degrees) for number, *degrees in ways), inverse=inverse)
+
+
+def _distinct(values: IntArray, span: int) -> tuple[IntArray, IntArray]:
+    """Return the distinct values of 0 up to `span`, rising, and the place of each value among them.
+
+    Marking them in a table is several times faster than sorting them, where the table is not far larger.
+    """
+    if span > MOST_TABLE_MULTIPLE * max(values.size, LEAST_TABLE):
+        keys, inverse = np.unique(values, return_inverse=True)
+        return keys, inverse.reshape(values.shape)
+    is_there = np.zeros(span, dtype=bool)
+    is_there[values] = True
+    places: IntArray = np.cumsum(is_there) - 1
+    return np.flatnonzero(is_there), places[values]
 
 
 @functools.cache

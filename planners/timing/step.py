@@ -77,6 +77,8 @@ PART_NAMES = tuple(entry.name for entry in fields(StepSeconds))
 
 def concatenated(steps: Sequence[StepSeconds]) -> StepSeconds:
     """Return the steps of several lists of layouts, in order."""
+    if len(steps) == 1:
+        return steps[0]
     return StepSeconds(**{name: np.concatenate([getattr(step, name) for step in steps]) for name in PART_NAMES})
 
 

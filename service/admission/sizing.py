@@ -17,7 +17,7 @@ from planners.training import plan_training
 from service.canonical import canonical_json
 from service.gpus import resolve_hardware
 from service.models import ModelResolver
-from service.planning import in_stored_formats
+from service.plan_questions import in_stored_formats
 from service.recently_used import RecentlyUsed
 from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.serving import InferRequest

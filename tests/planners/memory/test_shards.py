@@ -1,3 +1,5 @@
+import pytest
+
 from planners.architecture import Block, Part, Split, Weight
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.job import BlockWeights
@@ -34,6 +36,14 @@ def by(framework: str, *rows: dict[str, int]):
     full = [{"zero_stage": 3, "data_parallel": row.get("shard_group", 1), **row} for row in rows]
     layouts = candidates_from_rows(full)
     return divisions(layouts, layouts.shard_group, job(framework))
+
+
+@pytest.mark.parametrize("large", [4, 100_000])
+def test_each_layout_is_led_to_its_way_of_dividing(large: int):
+    # Whether the ways are marked in a table or, of degrees too large for one, sorted.
+    found = by("fsdp2", {"shard_group": large}, {"shard_group": 2}, {"shard_group": large})
+    assert [way.layout.shard_ranks for way in found.ways] == [2, large]
+    assert found.inverse.tolist() == [1, 0, 1]
 
 
 FOUR = {"shard_group": 4}

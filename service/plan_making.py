@@ -1,0 +1,113 @@
+"""The making of a plan: the planner asked, its answer written down, and the row that is stored of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.fleet import plan_fleet
+from planners.hardware import Hardware
+from planners.inference import plan_serving
+from planners.training import plan_training
+from service.artifacts.serving import serving_artifacts
+from service.artifacts.training import TrainingLaunch, training_artifacts
+from service.canonical import digest
+from service.models import ResolvedModel
+from service.persistence.records import SeenModel, StoredPlan
+from service.plan_answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
+from service.plan_questions import ResolvedQuestion, in_stored_formats, stored_format_notes
+from service.requests.hardware import Fleet, HardwareRequest
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+
+# Asked by a planner's thread now and then: whether nobody waits for its answer any more.
+ShouldStop: TypeAlias = Callable[[], bool]
+Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
+Answerer: TypeAlias = Callable[[ResolvedQuestion, ShouldStop], Answered]
+
+
+def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop: ShouldStop) -> Answered:
+    """Return the plan of a training job, and the GPUs it is on."""
+    questions = [request.to_question(resolved.model.spec, hardware) for hardware in resolved.fleet]
+    started = time.perf_counter()
+    if isinstance(request.hardware, Fleet):
+        ranked = plan_fleet(questions, should_stop)
+        found, question = ranked.answer, questions[ranked.chosen]
+    else:
+        found, question = plan_training(questions[0], should_stop), questions[0]
+    seconds = time.perf_counter() - started
+    launch = TrainingLaunch(
+        question=question,
+        plan=found.plan,
+        model_config=resolved.model.config,
+        model_name=resolved.model.name if resolved.model.is_listed else None,
+    )
+    artifacts = training_artifacts(launch)
+    assumptions = (*resolved.model.assumptions, *question.hardware.gpu.assumptions)
+    body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+    return body, question.hardware
+
+
+def infer_answer(request: InferRequest, resolved: ResolvedQuestion, _should_stop: ShouldStop) -> Answered:
+    """Return the plan of a deployment, and the GPUs it is on."""
+    hardware = _only(resolved.fleet, request.hardware)
+    question = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
+    started = time.perf_counter()
+    found = plan_serving(question)
+    seconds = time.perf_counter() - started
+    artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
+    stored = stored_format_notes(request, resolved.model)
+    assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
+    body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+    return body, hardware
+
+
+def made_plan(resolved: ResolvedQuestion, answer: Answerer, should_stop: ShouldStop) -> tuple[StoredPlan, TimedSearch]:
+    """Return the plan as it is stored, every number of it finite; raises InvalidQuestion where one would not be."""
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            body, hardware = answer(resolved, should_stop)
+            return _stored(resolved, body, hardware), body.search
+    except (FloatingPointError, OverflowError) as error:
+        raise InvalidQuestion(
+            "These sizes and rates lie so far apart that no number can hold the answer. Look for a slip in them."
+        ) from error
+
+
+def _only(fleet: tuple[Hardware, ...], asked: HardwareRequest) -> Hardware:
+    """Return the one kind of GPUs that a serving request may name."""
+    if isinstance(asked, Fleet):
+        raise NotYetAvailable(
+            "A fleet is not planned for serving yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
+        )
+    return fleet[0]
+
+
+def _stored(resolved: ResolvedQuestion, body: TrainPlanBody | InferPlanBody, hardware: Hardware) -> StoredPlan:
+    framework = body.plan.layout.framework if isinstance(body, TrainPlanBody) else body.plan.settings.engine
+    return StoredPlan(
+        **dataclasses.asdict(resolved.identity),
+        kind=resolved.kind,
+        request=resolved.request,
+        fits=body.fits,
+        verdict=body.verdict,
+        summary=body.summary,
+        model=resolved.model.name,
+        gpu=hardware.gpu.id,
+        gpus=body.plan.layout.gpus,
+        framework=framework,
+        model_config=resolved.model.config,
+        answer=body_json(body),
+    )
+
+
+def seen_model(model: ResolvedModel) -> SeenModel:
+    """Return the row of a model that no catalogue lists."""
+    return SeenModel(
+        config_hash=digest(model.config), name=model.name, model_type=model.spec.model_type, config=model.config
+    )

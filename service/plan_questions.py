@@ -1,0 +1,125 @@
+"""What a planning request means: all that it names found, and the identity of its plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planners.catalogue import Catalogue
+from planners.hardware import Hardware, SiteEfficiency
+from planners.version import planner_version
+from service.calibrating import UNCALIBRATED
+from service.canonical import digest
+from service.gpus import gpu_figures, resolve_fleet
+from service.models import ModelResolver, ResolvedModel
+from service.persistence.records import PlanKind
+from service.plan_answers import PlanIdentity
+from service.requests.hardware import Fleet
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+
+# A GPU whose own rates a request replaced is another one than was measured.
+CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedQuestion:
+    """A request with everything it names found, and its plan's identity."""
+
+    kind: PlanKind
+    model: ResolvedModel
+    fleet: tuple[Hardware, ...]
+    request: Mapping[str, Any]
+    identity: PlanIdentity
+
+
+class QuestionResolver:
+    """Finds models and GPUs, and gives every question its plan's id."""
+
+    def __init__(self, catalogue: Catalogue, models: ModelResolver) -> None:
+        self._catalogue = catalogue
+        self._models = models
+
+    def resolve(
+        self, kind: PlanKind, request: TrainRequest | InferRequest, sites: Mapping[str, SiteEfficiency]
+    ) -> ResolvedQuestion:
+        """Return the question; may read files or ask the hub mirror, and raises what `ModelResolver.resolve` does."""
+        fleet = tuple(
+            dataclasses.replace(hardware, site=self._site(hardware, sites) if kind == "train" else None)
+            for hardware in resolve_fleet(request.hardware, self._catalogue)
+        )
+        model = self._models.resolve(request.model)
+        asked: TrainRequest | InferRequest = request
+        notes: tuple[str, ...] = ()
+        if isinstance(request, InferRequest):
+            asked, notes = in_stored_formats(request, model), stored_format_notes(request, model)
+        resolved = {
+            **asked_parts(asked),
+            # A plan that says where its formats come from is not the plan of a request that names them.
+            **({"stored_formats": notes} if notes else {}),
+            "model": model.identity,
+            "hardware": (
+                {"fleet": [_figures(hardware) for hardware in fleet]}
+                if isinstance(request.hardware, Fleet)
+                else _figures(fleet[0])
+            ),
+        }
+        revisions = {
+            "planner_version": planner_version(),
+            "catalogue_revision": self._catalogue.revision,
+            "calibration_revision": _calibration_revision(fleet),
+        }
+        plan_id = digest({"kind": kind, "request": resolved, **revisions})
+        identity = PlanIdentity(plan_id=plan_id, **revisions)
+        return ResolvedQuestion(kind=kind, model=model, fleet=fleet, request=resolved, identity=identity)
+
+    def _site(self, hardware: Hardware, sites: Mapping[str, SiteEfficiency]) -> SiteEfficiency | None:
+        """Return the site's efficiencies of these GPUs: parts of the catalogue's rates, which hold of no others."""
+        site = sites.get(hardware.gpu.id)
+        if site is None:
+            return None
+        listed = self._catalogue.gpu(hardware.gpu.id)
+        same = all(getattr(hardware.gpu, name) == getattr(listed, name) for name in CALIBRATED_RATES)
+        return site if same else None
+
+
+def in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferRequest:
+    """Return the request in the formats of the checkpoint it names, where it leaves them away."""
+    stored = model.stored
+    return request.in_formats(
+        weights=None if stored is None else stored.weights, kv_cache=None if stored is None else stored.kv_cache
+    )
+
+
+def stored_format_notes(request: InferRequest, model: ResolvedModel) -> tuple[str, ...]:
+    """Return what was taken from the name or the config of a quantized checkpoint."""
+    stored, serving = model.stored, request.serving
+    if stored is None:
+        return ()
+    taken = [f"'weights' is {stored.weights}"] if serving.weights is None else []
+    if serving.kv_cache is None and stored.kv_cache is not None:
+        taken.append(f"'kv_cache' is {stored.kv_cache}")
+    if not taken:
+        return ()
+    asked = request.model if isinstance(request.model, str) else "The checkpoint"
+    note = f"{asked} holds {model.name} quantized: {' and '.join(taken)}, as the checkpoint is stored."
+    if serving.weights is None:
+        note += " Every matrix that this format takes is counted in it; such checkpoints may leave some in a wider one."
+    return (note,)
+
+
+def asked_parts(request: TrainRequest | InferRequest) -> dict[str, Any]:
+    """Return the request with its defaults filled in; proving a plan does not change it."""
+    return request.model_dump(mode="json", exclude={"validation"})
+
+
+def _figures(hardware: Hardware) -> dict[str, Any]:
+    return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
+
+
+def _calibration_revision(fleet: tuple[Hardware, ...]) -> str:
+    """Return the revisions of the calibrations that a plan rests on, each once, or the word for none."""
+    revisions = dict.fromkeys(hardware.site.revision for hardware in fleet if hardware.site is not None)
+    return "+".join(revisions) or UNCALIBRATED
