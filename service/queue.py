@@ -24,9 +24,10 @@ from procrastinate.jobs import DeleteJobCondition, Status
 from procrastinate.jobs import Job as QueueJob
 from procrastinate.manager import JobManager
 from procrastinate.retry import BaseRetryStrategy, RetryDecision
+from procrastinate.utils import utcnow
 from psycopg import errors as postgres_errors
 
-from service.persistence.addresses import libpq_url
+from service.persistence.addresses import KEEPALIVE, libpq_url
 from service.persistence.job_submission import TASK_NAME
 
 RunJob = Callable[[str], Awaitable[None]]
@@ -37,6 +38,8 @@ RECONNECT_SECONDS = 1.0
 POOL_TIMEOUT_SECONDS = 5.0
 CRASH_RETRY_SECONDS = 1
 """Between attempts of a job whose child crashed; grows with the attempts."""
+LONGEST_CRASH_RETRY_SECONDS = 30
+"""Nothing is due later than this, but by a clock that was put back since."""
 RETENTION_CRON = "17 * * * *"
 """Hourly, and not at the hour, when everyone else's tasks run. The engine keeps two workers from doing it twice."""
 RETENTION_TASK_NAME = "delete_expired"
@@ -63,7 +66,8 @@ class _Retry(BaseRetryStrategy):
     def get_retry_decision(self, *, exception: BaseException, job: QueueJob) -> RetryDecision:
         if isinstance(exception, (HandedBack, asyncio.CancelledError)):
             return RetryDecision()
-        return RetryDecision(retry_in={"seconds": CRASH_RETRY_SECONDS * (job.attempts + 1)})
+        seconds = min(CRASH_RETRY_SECONDS * (job.attempts + 1), LONGEST_CRASH_RETRY_SECONDS)
+        return RetryDecision(retry_in={"seconds": seconds})
 
 
 class FencedJobManager(JobManager):
@@ -96,15 +100,35 @@ class FencedJobManager(JobManager):
         queue: str | None = None,
         lock: str | None = None,
     ) -> None:
-        """Put a job back, for at once where no time is given; nothing happens to one given to another worker."""
+        """Put a job back, for at once where no time is given; nothing happens to one given to another worker.
+
+        What lies between now and `retry_at` is added to the database's time: one that was set by this
+        machine's clock would wait for as long as that clock is ahead.
+        """
+        delay_seconds = None if retry_at is None else max(0.0, (retry_at - utcnow()).total_seconds())
         await self._patiently(
-            job, _FENCED_RETRY, retry_at=retry_at, new_priority=priority, new_queue_name=queue, new_lock=lock
+            job,
+            _FENCED_RETRY,
+            delay_seconds=delay_seconds,
+            new_priority=priority,
+            new_queue_name=queue,
+            new_lock=lock,
         )
 
     async def take_back(self, job: QueueJob) -> bool:
         """Put back a job whose worker is silent; return False where someone else was faster."""
-        nothing = {"retry_at": None, "new_priority": None, "new_queue_name": None, "new_lock": None}
+        nothing = {"delay_seconds": None, "new_priority": None, "new_queue_name": None, "new_lock": None}
         return bool(await self._fenced(job, _FENCED_RETRY, **nothing))
+
+    async def mend_future_stamps(self, stalled_after_seconds: float) -> None:
+        """Set to now what the database's clock, since put back, wrote down as later.
+
+        Else a worker that died before would seem alive, and a job wait, until that time comes again.
+        """
+        await self.connector.execute_query_async(_HEARD_IN_THE_FUTURE, seconds=stalled_after_seconds)
+        await self.connector.execute_query_async(
+            _DUE_IN_THE_FUTURE, seconds=LONGEST_CRASH_RETRY_SECONDS, task_name=TASK_NAME
+        )
 
     async def update_heartbeat(self, worker_id: int) -> None:
         """Say that the worker is alive, or try again at the next beat."""
@@ -144,8 +168,19 @@ WITH held AS MATERIALIZED (
 """
 _FENCED_FINISH = f"{_HELD} SELECT id, procrastinate_finish_job_v1(id, %(status)s, %(delete_job)s) FROM held"  # noqa: S608
 _FENCED_RETRY = f"""{_HELD}
-SELECT id, procrastinate_retry_job_v2(id, %(retry_at)s, %(new_priority)s, %(new_queue_name)s, %(new_lock)s) FROM held
+SELECT id, procrastinate_retry_job_v2(
+    id, now() + make_interval(secs => %(delay_seconds)s::float8), %(new_priority)s, %(new_queue_name)s, %(new_lock)s
+) FROM held
 """  # noqa: S608
+
+_HEARD_IN_THE_FUTURE = """
+UPDATE procrastinate_workers SET last_heartbeat = now()
+ WHERE last_heartbeat > now() + make_interval(secs => %(seconds)s)
+"""
+_DUE_IN_THE_FUTURE = """
+UPDATE procrastinate_jobs SET scheduled_at = now()
+ WHERE status = 'todo' AND task_name = %(task_name)s AND scheduled_at > now() + make_interval(secs => %(seconds)s)
+"""
 
 
 class QueueConnector(procrastinate.PsycopgConnector):
@@ -177,6 +212,7 @@ def build_queue(
         timeout=POOL_TIMEOUT_SECONDS,
         # A pool that gives up soon begins anew at the next question; one that does not waits ever longer.
         reconnect_timeout=POOL_TIMEOUT_SECONDS,
+        kwargs={**KEEPALIVE},
     )
     queue = procrastinate.App(connector=connector)
     manager = FencedJobManager(connector)
@@ -226,6 +262,7 @@ async def hand_back_stalled_jobs(manager: FencedJobManager, *, stalled_after_sec
     Every worker may do this at once: a job is handed back by one of them. A
     job that was begun as often as it may be fails when it is next fetched.
     """
+    await manager.mend_future_stamps(stalled_after_seconds)
     stalled = await manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after_seconds)
     taken = [job for job in stalled if await manager.take_back(job)]
     return [str(job.task_kwargs["job_id"]) for job in taken if job.task_name == TASK_NAME]
