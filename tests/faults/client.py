@@ -36,7 +36,7 @@ class PatientClient:
     def quantize(self, seed: int) -> str:
         """Return the id of an accepted job."""
         body = {"model": TINY_MODEL, "scheme": "nf4", "seed": seed}
-        answer = self._answer("/quantize", body, {"idempotency-key": f"job {seed}"})
+        answer = self._answer("/quantize", body, {"idempotency-key": f"job-{seed}"})
         job_id: str = answer.json()["job"]["job_id"]
         with self._accepted.lock:
             self._accepted.jobs[job_id] = seed
