@@ -77,11 +77,20 @@ class FencedJobManager(JobManager):
         super().__init__(connector)
         self.stopping = asyncio.Event()
         """Set: wait for the database no longer."""
+        self._worker_id: int | None = None
+        self._in_hand: set[int | None] = set()
+        # While a job is on its way from the queue, nobody can say whether it is in hand.
+        self._fetching = asyncio.Lock()
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> QueueJob | None:
         """Return the next job, or None when there is none or the database is away."""
         try:
-            return await super().fetch_job(queues, worker_id)
+            async with self._fetching:
+                self._worker_id = worker_id
+                job = await super().fetch_job(queues, worker_id)
+                if job is not None:
+                    self._in_hand.add(job.id)
+                return job
         except queue_errors.ConnectorException as error:
             if isinstance(error.__cause__, postgres_errors.ForeignKeyViolation):
                 raise WorkerForgotten(f"The queue no longer knows worker {worker_id}.") from error
@@ -120,6 +129,17 @@ class FencedJobManager(JobManager):
         nothing = {"delay_seconds": None, "new_priority": None, "new_queue_name": None, "new_lock": None}
         return bool(await self._fenced(job, _FENCED_RETRY, **nothing))
 
+    async def put_back_unreceived(self) -> None:
+        """Put back what the queue gave to this worker and the network lost on the way.
+
+        The worker is alive, so that nobody else would ever take such a job from it.
+        """
+        async with self._fetching:
+            if self._worker_id is not None:
+                await self.connector.execute_query_all_async(
+                    _RETRY_UNRECEIVED, worker_id=self._worker_id, in_hand=list(self._in_hand)
+                )
+
     async def mend_future_stamps(self, stalled_after_seconds: float) -> None:
         """Set to now what the database's clock, since put back, wrote down as later.
 
@@ -142,6 +162,7 @@ class FencedJobManager(JobManager):
             try:
                 if not await self._fenced(job, query, **arguments):
                     log.warning("queue row left alone", queue_job_id=job.id, reason="another worker has the job")
+                self._in_hand.discard(job.id)
                 return
             except queue_errors.ConnectorException as error:
                 if self.stopping.is_set():
@@ -173,6 +194,14 @@ SELECT id, procrastinate_retry_job_v2(
 ) FROM held
 """  # noqa: S608
 
+_RETRY_UNRECEIVED = """
+WITH lost AS MATERIALIZED (
+    SELECT id FROM procrastinate_jobs
+     WHERE status = 'doing' AND worker_id = %(worker_id)s AND NOT id = ANY(%(in_hand)s::bigint[])
+       FOR UPDATE SKIP LOCKED
+)
+SELECT id, procrastinate_retry_job_v2(id, NULL, NULL, NULL, NULL) FROM lost
+"""
 _HEARD_IN_THE_FUTURE = """
 UPDATE procrastinate_workers SET last_heartbeat = now()
  WHERE last_heartbeat > now() + make_interval(secs => %(seconds)s)
@@ -263,6 +292,7 @@ async def hand_back_stalled_jobs(manager: FencedJobManager, *, stalled_after_sec
     job that was begun as often as it may be fails when it is next fetched.
     """
     await manager.mend_future_stamps(stalled_after_seconds)
+    await manager.put_back_unreceived()
     stalled = await manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after_seconds)
     taken = [job for job in stalled if await manager.take_back(job)]
     return [str(job.task_kwargs["job_id"]) for job in taken if job.task_name == TASK_NAME]

@@ -22,8 +22,8 @@ def parts(database_url: str, tmp_path: Path) -> Iterator[Parts]:
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """Return a server with every table, to be killed, filled up or cut off."""
-    with EmbeddedPostgres(tmp_path / "own", durable=False) as server:
+    """Return a server with every table, to be killed or filled up; it keeps what it has committed, as a real one."""
+    with EmbeddedPostgres(tmp_path / "own") as server:
         upgrade(server.url)
         yield server
 
