@@ -6,9 +6,12 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 1
 TEST_PROCESSES ?= 2
+JOBS ?= 1000
+FUZZ_MINUTES ?= 10
+API_CASES ?= 50000
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy bench help serve demo test lint format openapi counts clean
+.PHONY: accuracy audit bench clean counts demo faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +44,21 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy
 
-bench: $(VENV)/.test ## Time the search, the planning request and the quantizers
+faults: $(VENV)/.test ## Kill, cut off, fill up and misdate real processes (about half an hour)
+	$(BIN)/python -m pytest -m faults -p no:xdist tests/faults
+
+soak: $(VENV)/.test ## Send JOBS jobs through random kills of API, worker and database, and count them
+	$(BIN)/python -m tests.faults.soak --jobs $(JOBS)
+
+fuzz: $(VENV)/.test ## Fuzz each reader of foreign input for FUZZ_MINUTES minutes
+	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
+
+fuzz-api: $(VENV)/.test ## Send API_CASES requests made up from the contract
+	$(BIN)/python -m tests.fuzz.api_cases --cases $(API_CASES)
+
+bench: $(VENV)/.test ## Time the search, the planning request, the service under load and the quantizers
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.load
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
 

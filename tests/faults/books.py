@@ -49,12 +49,20 @@ def unfinished(url: str) -> int:
     return int(waiting[0]) + int(queued[0]) if waiting and queued else -1
 
 
+def is_settled(url: str) -> bool:
+    """Return whether nothing is left to do; False while the database cannot tell."""
+    try:
+        return unfinished(url) == 0
+    except psycopg.OperationalError:
+        return False
+
+
 def settle(url: str, accepted: Accepted) -> Books:
     """Compare what was accepted with what is stored; every difference is an entry of `wrong`."""
     with psycopg.connect(libpq_url(url)) as connection:
         jobs = {row[0]: row[1:] for row in connection.execute(_JOBS)}
         ends = {row[0]: row[1:] for row in connection.execute(_ENDS, (list(FINAL_STATES),))}
-        plans = dict(connection.execute("SELECT plan_id, answer FROM plans").fetchall())
+        plans = dict(connection.execute("SELECT plan_id, answer::text FROM plans").fetchall())
     books = Books(accepted=len(accepted.jobs))
     for job_id in accepted.jobs.keys() ^ jobs.keys():
         books.wrong.append(f"job {job_id} is {'lost' if job_id in accepted.jobs else 'there though nobody asked'}")

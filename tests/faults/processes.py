@@ -16,7 +16,7 @@ from service.worker.child import PROJECT_ROOT
 from tests.fuzz.service import free_port
 
 # A busy machine of two cores may take a minute to start a process.
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 240.0
 POLL_SECONDS = 0.05
 
 
@@ -65,6 +65,8 @@ class Parts:
     folder: Path
     database_url: str
     started: list[Part] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    """Further ones of every process."""
 
     def api(self, *, url: str | None = None, **settings: object) -> Part:
         """Return an API that answers; `port` is in its variables."""
@@ -88,7 +90,7 @@ class Parts:
     def _started(self, command: list[str], url: str | None, settings: dict[str, object]) -> Part:
         named = {"database_url": url or self.database_url, **settings}
         variables = {f"PLIMSOLL_{name.upper()}": str(value) for name, value in named.items()}
-        part = Part(command, variables, self.folder / f"part_{len(self.started)}.log")
+        part = Part(command, {**self.variables, **variables}, self.folder / f"part_{len(self.started)}.log")
         part.start()
         self.started.append(part)
         return part
@@ -104,9 +106,14 @@ def address(api: Part) -> str:
     return f"http://127.0.0.1:{api.variables['PLIMSOLL_PORT']}"
 
 
-def is_ready(api: Part) -> bool:
-    """Return whether an API says that it can work."""
+def answers_ready(base_url: str) -> bool:
+    """Return whether the API at an address says that it can work."""
     try:
-        return httpx.get(f"{address(api)}/readyz", trust_env=False, timeout=30).status_code == httpx.codes.OK
+        return httpx.get(f"{base_url}/readyz", trust_env=False, timeout=30).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False
+
+
+def is_ready(api: Part) -> bool:
+    """Return whether an API says that it can work."""
+    return answers_ready(address(api))

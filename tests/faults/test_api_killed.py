@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.faults.books import settle, unfinished
+from tests.faults.books import is_settled, settle
 from tests.faults.load import loaded
 from tests.faults.processes import Parts, address, is_ready, wait_for
 
@@ -25,7 +25,7 @@ def run_with_kills(parts: Parts, *, jobs: int, kills: int) -> None:
     assert load.errors == []
     # Each kill met requests that were under way, or the next ones found nobody there.
     assert accepted.refusals
-    wait_for(lambda: unfinished(parts.database_url) == 0)
+    wait_for(lambda: is_settled(parts.database_url))
     books = settle(parts.database_url, accepted)
     print(f"API killed {kills} times: {books}; {len(accepted.plans)} plans")
     assert books.wrong == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.faults.books import settle, unfinished
+from tests.faults.books import is_settled, settle
 from tests.faults.load import loaded
 from tests.faults.processes import Parts, address, is_ready, wait_for
 from tests.faults.proxy import Condition, Proxy, proxied
@@ -48,7 +48,7 @@ def run_with_a_fault(parts: Parts, proxy: Proxy, condition: Condition, *, jobs: 
         ready_seconds = time.monotonic() - healed_at
         wait_for(load.is_done, lambda: api.log)
     assert load.errors == []
-    wait_for(lambda: unfinished(parts.database_url) == 0, lambda: worker.log)
+    wait_for(lambda: is_settled(parts.database_url), lambda: worker.log)
     books = settle(parts.database_url, accepted)
     print(f"network {condition} for {seconds:g} s: {books}; ready {ready_seconds:.1f} s after it was healed")
     assert books.wrong == []

@@ -13,7 +13,7 @@ from service.embedded_postgres import EmbeddedPostgres
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
 from service.persistence.records import NewJob
-from tests.faults.books import settle, unfinished
+from tests.faults.books import is_settled, settle
 from tests.faults.client import Accepted
 from tests.faults.load import loaded
 from tests.faults.processes import Parts, address, is_ready, wait_for
@@ -74,11 +74,3 @@ def test_a_server_killed_under_load(own_server: EmbeddedPostgres, own_parts: Par
     books = settle(own_parts.database_url, accepted)
     print(f"Postgres away for {seconds:g} s: {books}; {len(accepted.plans)} plans; ready after {ready_seconds:.1f} s")
     assert books.wrong == []
-
-
-def is_settled(url: str) -> bool:
-    """Return whether nothing is left to do, as far as the database can tell."""
-    try:
-        return unfinished(url) == 0
-    except psycopg.OperationalError:
-        return False

@@ -17,7 +17,7 @@ import pytest
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
 from service.persistence.records import Job, NewJob
-from tests.faults.books import settle, unfinished
+from tests.faults.books import is_settled, settle
 from tests.faults.client import Accepted
 from tests.faults.processes import Parts, wait_for
 
@@ -138,7 +138,7 @@ async def test_a_worker_killed_at_this_step(step: Step, children: int | None, da
     until.touch()
     killed_at = time.monotonic()
     successor = parts.worker("wait")
-    wait_for(lambda: unfinished(parts.database_url) == 0, lambda: successor.log)
+    wait_for(lambda: is_settled(parts.database_url), lambda: successor.log)
     print(json.dumps({"fault": f"worker killed: {step.__name__}", "seconds": round(time.monotonic() - killed_at, 1)}))
     books = settle(parts.database_url, Accepted(jobs={job.job_id: 7}))
     assert (books.wrong, books.succeeded) == ([], 1)

@@ -217,9 +217,8 @@ async def test_a_job_in_hand_stays_there(manager, job, database_url):
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_dead_worker_is_missed_though_the_databases_clock_was_moved(manager, job, database_url, hours):
     worker_id, _ = await fetched_by_a_new_worker(manager)
-    # The clock went back by an hour: what was written just before lies an hour ahead. Or it went ahead.
-    moved = f"now() + interval '{hours} h'"
-    ask(database_url, f"UPDATE procrastinate_workers SET last_heartbeat = {moved} WHERE id = {worker_id}")
+    # The clock went ahead by an hour: what was written just before lies an hour back. Or it went back.
+    ask(database_url, "UPDATE procrastinate_workers SET last_heartbeat = now() + make_interval(hours => %s)", -hours)
     await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
     fall_silent(database_url, worker_id)
     await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
