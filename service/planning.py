@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import numpy as np
+import structlog
 
 from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, NotYetAvailable, PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
@@ -62,6 +63,8 @@ OnPlanned: TypeAlias = Callable[[PlanKind, TimedSearch], None]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
+
+log = structlog.get_logger(__name__)
 
 
 class PlanningTimedOut(PlimsollError):
@@ -265,6 +268,14 @@ class PlanningService:
         if self._on_planned is not None:
             self._on_planned(resolved.kind, search)
         await self._database.plans.put(stored)
+        log.info(
+            "plan made",
+            plan_id=stored.plan_id,
+            kind=stored.kind,
+            verdict=stored.verdict,
+            layouts=search.layouts_considered,
+            seconds=round(search.seconds, 4),
+        )
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(_seen(resolved.model))
         # Another replica may have stored its own, with another search time, first.

@@ -29,6 +29,7 @@ from psycopg import errors as postgres_errors
 
 from service.persistence.addresses import KEEPALIVE, libpq_url
 from service.persistence.job_submission import TASK_NAME
+from service.tracing import Tracer, job_span
 
 RunJob = Callable[[str], Awaitable[None]]
 
@@ -226,7 +227,12 @@ class QueueConnector(procrastinate.PsycopgConnector):
 
 
 def build_queue(
-    database_url: str, run_job: RunJob, *, concurrency: int, delete_expired: Callable[[], Awaitable[None]] | None = None
+    database_url: str,
+    run_job: RunJob,
+    *,
+    concurrency: int,
+    delete_expired: Callable[[], Awaitable[None]] | None = None,
+    tracer: Tracer | None = None,
 ) -> tuple[procrastinate.App, FencedJobManager]:
     """Return the engine, and what manages its rows, on the database at `database_url`.
 
@@ -248,8 +254,9 @@ def build_queue(
     queue.job_manager = manager  # The engine makes its own, and has no argument for another.
 
     @queue.task(name=TASK_NAME, retry=_Retry())
-    async def run(job_id: str) -> None:
-        await run_job(job_id)
+    async def run(job_id: str, traceparent: str | None = None) -> None:
+        with job_span(tracer, job_id, traceparent):
+            await run_job(job_id)
 
     if delete_expired is not None:
 
