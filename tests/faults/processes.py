@@ -12,8 +12,8 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.load.server import free_port
 from service.worker.child import PROJECT_ROOT
-from tests.fuzz.service import free_port
 
 # A busy machine of two cores may take a minute to start a process.
 PATIENCE_SECONDS = 240.0

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.load.server import free_port
 from service.embedded_postgres import running_server_url
 from service.settings import Settings
 from service.supervisor import Child, Supervisor
@@ -29,7 +30,6 @@ from service.worker.child import PROJECT_ROOT
 from tests.faults.books import Books, is_settled, settle
 from tests.faults.load import loaded
 from tests.faults.processes import PATIENCE_SECONDS, answers_ready, wait_for
-from tests.fuzz.service import free_port
 
 WORKERS = 2
 CLIENTS = 4

@@ -25,8 +25,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from api.app import create_app
+from benchmarks.load.server import running_api
 from service.settings import Settings
-from tests.fuzz.service import running_api
 
 # 501 is an answer here, and declared; names and sizes that no schema can know are refused with 422;
 # and what is wrong as a whole number (1.0) is right to this service.
