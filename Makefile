@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+AUDIT_VENV ?= $(VENV)-audit
+LOCK_OPTIONS := --quiet --no-annotate --no-header --generate-hashes --python-version 3.11 \
+	--constraint constraints.txt --extra traces
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 1
 TEST_PROCESSES ?= 2
@@ -62,8 +65,20 @@ bench: $(VENV)/.test ## Time the search, the planning request, the service under
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
 
+lock: $(AUDIT_VENV)/.tools ## Write the locks with hashes that the images are installed from
+	$(AUDIT_VENV)/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
+	$(AUDIT_VENV)/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml deploy/worker.in -o requirements-worker.lock
+
+audit: $(AUDIT_VENV)/.tools ## Look the locked versions up among known vulnerabilities
+	$(AUDIT_VENV)/bin/pip-audit --requirement requirements-worker.lock --require-hashes --disable-pip \
+		--progress-spinner off --timeout 10
+
+sbom: $(AUDIT_VENV)/.tools ## Write plimsoll.cdx.json, the bill of materials (CycloneDX) of both images
+	(cat requirements-worker.lock; grep -o 'torch==[0-9.]*' pyproject.toml) | $(AUDIT_VENV)/bin/cyclonedx-py requirements \
+		--pyproject pyproject.toml --output-reproducible --of JSON --output-file plimsoll.cdx.json -
+
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
+	rm -rf $(VENV) $(AUDIT_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Plimsoll needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -78,3 +93,8 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) for the tests (about a minute the first time) ..."
 	$(PIP_INSTALL) --editable '.[worker,test]'
 	@touch $@ $(VENV)/.serve
+
+$(AUDIT_VENV)/.tools: deploy/audit-tools.txt
+	$(PYTHON) -m venv $(AUDIT_VENV)
+	$(AUDIT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement deploy/audit-tools.txt
+	@touch $@

@@ -37,9 +37,10 @@ class Proxy:
         self._ask(self._listen)
 
     def stop(self) -> None:
-        self.set("cut")
+        self._ask(self._close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(THREAD_SECONDS)
+        self._loop.close()
 
     def set(self, condition: Condition) -> None:
         """Let the network be so from now on."""
@@ -60,6 +61,16 @@ class Proxy:
         self._is_up.set()
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0, family=socket.AF_INET)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._condition == "cut":
