@@ -31,8 +31,8 @@ STREAMS = 500
 PROBES = 50
 WARMING_SECONDS = 2.0
 MEMORY_PARTS = 4
-# As many answers as an hour has seconds, thrice over: what three clients ask that look each second.
-MEMORY_REQUESTS = 10_800
+# What a client asks in an hour that looks each second.
+MEMORY_REQUESTS = 3_600
 
 SERVING: dict[str, Any] = {
     "model": "meta-llama/Llama-3.1-8B",

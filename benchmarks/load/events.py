@@ -32,6 +32,9 @@ async def hold_streams(port: int, quantization: bytes, count: int, *, probes: in
         streams.append((reader, writer))
     for reader, _ in streams:
         await reader.readuntil(b"queued")
+    # The first one was idle meanwhile, and may have been closed for it.
+    connection.close()
+    connection = Connection(port)
     slowest = 0.0
     for _ in range(probes):
         sent = time.perf_counter()

@@ -56,7 +56,10 @@ def test_a_hundred_streams_are_ended_and_the_process_goes(parts: Parts):
     path = f"{address(api)}/jobs/{job['job_id']}/events"
 
     def follow() -> None:
-        with suppress(httpx.TransportError), httpx.stream("GET", path, trust_env=False, timeout=None) as events:
+        with (
+            suppress(httpx.TransportError),
+            httpx.stream("GET", path, trust_env=False, timeout=PATIENCE_SECONDS) as events,
+        ):
             lines = events.iter_lines()
             next(lines)
             begun.release()

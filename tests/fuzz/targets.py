@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -209,9 +210,32 @@ def check_json(body: bytes) -> None:
     assert "\\u0000" not in json.dumps(value, allow_nan=False)
 
 
+# engines' start-up logs
+
+_LOG_LINES = (
+    "INFO 11-02 10:11:12 [core.py:58] Initializing a V1 LLM engine (v0.19.0) with config: model='m'",
+    "INFO gpu_model_runner.py:1892] Model loading took 14.99 GiB and 3.5 seconds",
+    "INFO gpu_worker.py:227] Available KV cache memory: 56.08 GiB",
+    "INFO kv_cache_utils.py:716] GPU KV cache size: 459,376 tokens",
+    "INFO kv_cache_utils.py:720] Maximum concurrency for 32,768 tokens per request: 14.02x",
+    "[2025-11-02 10:11:12] max_total_num_tokens=423456, chunked_prefill_size=8192, context_len=32768",
+    "\x1b[32mINFO\x1b[0m 1e999 GiB, -5 GiB, ,,,, tokens, 99999999999999999999 tokens\r",
+)
+_logs = st.lists(st.sampled_from(_LOG_LINES) | st.text(max_size=60), max_size=20).map("\n".join)
+
+
+def check_log(text: str) -> None:
+    """Read a log: its figures, or that it is none that can be read."""
+    from planners.serving.startup_log import read_startup_log
+
+    with suppress(PlimsollError):
+        read_startup_log(text)
+
+
 TARGETS: Mapping[str, Target] = {
     "config": Target(examples=spoiled(_config_of_any_family()), check=check_config),
     "safetensors": Target(examples=_safetensors_files(), check=check_safetensors),
     "admission": Target(examples=_reviews(), check=check_admission),
     "json": Target(examples=_bodies, check=check_json),
+    **({"log": Target(examples=_logs, check=check_log)} if find_spec("planners.serving.startup_log") else {}),
 }
