@@ -128,7 +128,7 @@ def test_a_serving_plan_adds_up_or_is_refused_by_a_declared_error(body):
     assert min(kv.tokens, kv.blocks, kv.max_concurrency) >= 0
 
 
-def pinned(*, model="meta-llama/Llama-3.1-8B", framework="fsdp2", data=1, micro_batch=1, sequence=2_048):
+def pinned(*, model=MODELS[0], framework="fsdp2", data=8, micro_batch=1, sequence=2_048):
     return {
         "model": model,
         "hardware": {"gpu": "h100-sxm-80gb", "gpus": data, "gpus_per_node": 8},
@@ -149,13 +149,10 @@ def pinned(*, model="meta-llama/Llama-3.1-8B", framework="fsdp2", data=1, micro_
     }
 
 
-@given(framework=st.sampled_from(("reference", "fsdp2", "deepspeed")), model=st.sampled_from(MODELS[:2]), base=powers)
+@given(framework=st.sampled_from(("reference", "fsdp2", "deepspeed")), base=powers)
 @settings(max_examples=5, deadline=None, derandomize=True)
-def test_a_larger_micro_batch_never_needs_less_memory(framework, model, base):
-    peaks = [
-        train(pinned(framework=framework, model=model, micro_batch=base * factor)).plan.memory.peak_bytes
-        for factor in (1, 2)
-    ]
+def test_a_larger_micro_batch_never_needs_less_memory(framework, base):
+    peaks = [train(pinned(framework=framework, micro_batch=base * factor)).plan.memory.peak_bytes for factor in (1, 2)]
     assert peaks == sorted(peaks)
 
 
