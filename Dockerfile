@@ -11,18 +11,23 @@ WORKDIR /app
 
 FROM base AS build-api
 RUN python -m venv /opt/venv
-COPY pyproject.toml constraints.txt README.md ./
+COPY requirements.lock ./
+RUN pip install --require-hashes --requirement requirements.lock
+COPY pyproject.toml README.md ./
 COPY api api
 COPY cli cli
 COPY migrations migrations
 COPY planners planners
 COPY service service
-RUN pip install --constraint constraints.txt .
+# Its dependencies are there; what builds it is none of them, and stays behind.
+RUN pip install --no-deps .
 
 FROM build-api AS build-worker
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN pip install --index-url ${TORCH_INDEX} torch==2.13.0 \
-    && pip install --constraint constraints.txt '.[worker]'
+COPY requirements-worker.lock ./
+# torch has a build for each index, and hashes for none of them in the lock.
+RUN pip install --require-hashes --requirement requirements-worker.lock \
+    && pip install --index-url ${TORCH_INDEX} torch==2.13.0
 
 FROM base AS runtime
 RUN useradd --system --uid 10001 --no-create-home plimsoll

@@ -3,12 +3,18 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+AUDIT_VENV ?= $(VENV)-audit
+LOCK_OPTIONS := --quiet --no-annotate --no-header --generate-hashes --python-version 3.11 \
+	--constraint constraints.txt --extra traces
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= 1
 TEST_PROCESSES ?= 2
+JOBS ?= 1000
+FUZZ_MINUTES ?= 10
+API_CASES ?= 50000
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy bench help serve demo test lint format openapi counts clean
+.PHONY: accuracy audit bench clean counts demo faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,13 +47,38 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy
 
-bench: $(VENV)/.test ## Time the search, the planning request and the quantizers
+faults: $(VENV)/.test ## Kill, cut off, fill up and misdate real processes (about half an hour)
+	$(BIN)/python -m pytest -m faults -p no:xdist tests/faults
+
+soak: $(VENV)/.test ## Send JOBS jobs through random kills of API, worker and database, and count them
+	$(BIN)/python -m tests.faults.soak --jobs $(JOBS)
+
+fuzz: $(VENV)/.test ## Fuzz each reader of foreign input for FUZZ_MINUTES minutes
+	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
+
+fuzz-api: $(VENV)/.test ## Send API_CASES requests made up from the contract
+	$(BIN)/python -m tests.fuzz.api_cases --cases $(API_CASES)
+
+bench: $(VENV)/.test ## Time the search, the planning request, the service under load and the quantizers
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python -m benchmarks.load
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
 
+lock: $(AUDIT_VENV)/.tools ## Write the locks with hashes that the images are installed from
+	$(AUDIT_VENV)/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
+	$(AUDIT_VENV)/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml deploy/worker.in -o requirements-worker.lock
+
+audit: $(AUDIT_VENV)/.tools ## Look the locked versions up among known vulnerabilities
+	$(AUDIT_VENV)/bin/pip-audit --requirement requirements-worker.lock --require-hashes --disable-pip \
+		--progress-spinner off --timeout 10
+
+sbom: $(AUDIT_VENV)/.tools ## Write plimsoll.cdx.json, the bill of materials (CycloneDX) of both images
+	(cat requirements-worker.lock; grep -o 'torch==[0-9.]*' pyproject.toml) | $(AUDIT_VENV)/bin/cyclonedx-py requirements \
+		--pyproject pyproject.toml --output-reproducible --of JSON --output-file plimsoll.cdx.json -
+
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
+	rm -rf $(VENV) $(AUDIT_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Plimsoll needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -64,3 +95,8 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@# Only its config is read, which needs none of the data and logging packages that it depends on.
 	$(PIP_INSTALL) --no-deps torchtitan
 	@touch $@ $(VENV)/.serve
+
+$(AUDIT_VENV)/.tools: deploy/audit-tools.txt
+	$(PYTHON) -m venv $(AUDIT_VENV)
+	$(AUDIT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement deploy/audit-tools.txt
+	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,8 +20,10 @@ from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, Timing
 from api.problems import Problem
 from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
 from api.services import running_services
+from api.tracing import Traced
 from planners import PLANNER_VERSION
 from service.settings import Settings
+from service.tracing import tracer_to
 
 TITLE = "Plimsoll"
 EVENTS_PATH = "/jobs/{job_id}/events"
@@ -43,12 +46,15 @@ ROUTERS = (
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; the database is opened when it starts."""
     metrics = Metrics()
+    tracer = tracer_to(settings.traces_url, service="plimsoll-api")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with running_services(settings, metrics) as services:
             app.state.services = services
             yield
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
     app = FastAPI(
         title=TITLE,
@@ -71,6 +77,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Authentication, settings=settings)
     app.add_middleware(PlainAddress)
     app.add_middleware(Timing, metrics=metrics)
+    if tracer is not None:
+        app.add_middleware(Traced, tracer=tracer)
     app.add_middleware(AnswerHeaders, is_https=settings.tls_certificate_file is not None)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

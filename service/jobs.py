@@ -18,6 +18,7 @@ from service.errors import DatabaseUnavailable, JobNotFound
 from service.persistence.database import Database
 from service.persistence.records import FINAL_STATES, Job, JobEvent, JobKind, JobState, Json, NewJob, Page
 from service.settings import Settings
+from service.tracing import current_traceparent
 
 POLL_SECONDS = 1.0
 """How soon an event is seen that was not heard of: a pooler in transaction mode passes no notifications."""
@@ -65,8 +66,11 @@ class JobService:
             estimate=estimate,
             max_attempts=self._settings.job_max_attempts,
             key_id=key_id,
+            traceparent=current_traceparent(),
         )
-        return await self._database.jobs.submit(job, idempotency_key=idempotency_key, route=route)
+        queued = await self._database.jobs.submit(job, idempotency_key=idempotency_key, route=route)
+        log.info("job queued", job_id=queued.job_id, kind=kind, plan_id=plan_id, queue=queue)
+        return queued
 
     async def get(self, job_id: str, *, key_id: str | None = None) -> Job:
         """Return a job as it stands; raises JobNotFound, also where `key_id` is given and the job is another's."""

@@ -14,6 +14,10 @@ _SHARED_PROCESSORS: list[structlog.typing.Processor] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 
+# Without the frames' variables: among them are keys and addresses with passwords, and to write them all down
+# takes so long that a service with some hundred streams would not come to its end.
+_TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+
 
 def configure_logging(level: str = "info") -> None:
     """Send every log record of this process to stderr as one JSON object a line, from `level` up."""
@@ -29,7 +33,7 @@ def configure_logging(level: str = "info") -> None:
             foreign_pre_chain=_SHARED_PROCESSORS,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.dict_tracebacks,
+                structlog.processors.ExceptionRenderer(_TRACEBACKS),
                 structlog.processors.JSONRenderer(default=str),
             ],
         )

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+import structlog
+
 from planners.catalogue import Catalogue
 from planners.errors import PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
 from planners.hardware import SiteEfficiency
@@ -40,6 +42,8 @@ OnPlanned: TypeAlias = Callable[[PlanKind, TimedSearch], None]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
+
+log = structlog.get_logger(__name__)
 
 
 class PlanningTimedOut(PlimsollError):
@@ -157,6 +161,14 @@ class PlanningService:
         if self._on_planned is not None:
             self._on_planned(resolved.kind, search)
         is_new = await self._database.plans.put(stored)
+        log.info(
+            "plan made",
+            plan_id=stored.plan_id,
+            kind=stored.kind,
+            verdict=stored.verdict,
+            layouts=search.layouts_considered,
+            seconds=round(search.seconds, 4),
+        )
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(seen_model(resolved.model))
         # Another replica may have stored its own, with another search time, first.

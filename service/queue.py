@@ -24,10 +24,12 @@ from procrastinate.jobs import DeleteJobCondition, Status
 from procrastinate.jobs import Job as QueueJob
 from procrastinate.manager import JobManager
 from procrastinate.retry import BaseRetryStrategy, RetryDecision
+from procrastinate.utils import utcnow
 from psycopg import errors as postgres_errors
 
-from service.persistence.addresses import libpq_url
+from service.persistence.addresses import KEEPALIVE, libpq_url
 from service.persistence.job_submission import TASK_NAME
+from service.tracing import Tracer, job_span
 
 RunJob = Callable[[str], Awaitable[None]]
 
@@ -37,6 +39,8 @@ RECONNECT_SECONDS = 1.0
 POOL_TIMEOUT_SECONDS = 5.0
 CRASH_RETRY_SECONDS = 1
 """Between attempts of a job whose child crashed; grows with the attempts."""
+LONGEST_CRASH_RETRY_SECONDS = 30
+"""Nothing is due later than this, but by a clock that was put back since."""
 RETENTION_CRON = "17 * * * *"
 """Hourly, and not at the hour, when everyone else's tasks run. The engine keeps two workers from doing it twice."""
 RETENTION_TASK_NAME = "delete_expired"
@@ -63,7 +67,8 @@ class _Retry(BaseRetryStrategy):
     def get_retry_decision(self, *, exception: BaseException, job: QueueJob) -> RetryDecision:
         if isinstance(exception, (HandedBack, asyncio.CancelledError)):
             return RetryDecision()
-        return RetryDecision(retry_in={"seconds": CRASH_RETRY_SECONDS * (job.attempts + 1)})
+        seconds = min(CRASH_RETRY_SECONDS * (job.attempts + 1), LONGEST_CRASH_RETRY_SECONDS)
+        return RetryDecision(retry_in={"seconds": seconds})
 
 
 class FencedJobManager(JobManager):
@@ -73,11 +78,20 @@ class FencedJobManager(JobManager):
         super().__init__(connector)
         self.stopping = asyncio.Event()
         """Set: wait for the database no longer."""
+        self._worker_id: int | None = None
+        self._in_hand: set[int | None] = set()
+        # While a job is on its way from the queue, nobody can say whether it is in hand.
+        self._fetching = asyncio.Lock()
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> QueueJob | None:
         """Return the next job, or None when there is none or the database is away."""
         try:
-            return await super().fetch_job(queues, worker_id)
+            async with self._fetching:
+                self._worker_id = worker_id
+                job = await super().fetch_job(queues, worker_id)
+                if job is not None:
+                    self._in_hand.add(job.id)
+                return job
         except queue_errors.ConnectorException as error:
             if isinstance(error.__cause__, postgres_errors.ForeignKeyViolation):
                 raise WorkerForgotten(f"The queue no longer knows worker {worker_id}.") from error
@@ -96,15 +110,46 @@ class FencedJobManager(JobManager):
         queue: str | None = None,
         lock: str | None = None,
     ) -> None:
-        """Put a job back, for at once where no time is given; nothing happens to one given to another worker."""
+        """Put a job back, for at once where no time is given; nothing happens to one given to another worker.
+
+        What lies between now and `retry_at` is added to the database's time: one that was set by this
+        machine's clock would wait for as long as that clock is ahead.
+        """
+        delay_seconds = None if retry_at is None else max(0.0, (retry_at - utcnow()).total_seconds())
         await self._patiently(
-            job, _FENCED_RETRY, retry_at=retry_at, new_priority=priority, new_queue_name=queue, new_lock=lock
+            job,
+            _FENCED_RETRY,
+            delay_seconds=delay_seconds,
+            new_priority=priority,
+            new_queue_name=queue,
+            new_lock=lock,
         )
 
     async def take_back(self, job: QueueJob) -> bool:
         """Put back a job whose worker is silent; return False where someone else was faster."""
-        nothing = {"retry_at": None, "new_priority": None, "new_queue_name": None, "new_lock": None}
+        nothing = {"delay_seconds": None, "new_priority": None, "new_queue_name": None, "new_lock": None}
         return bool(await self._fenced(job, _FENCED_RETRY, **nothing))
+
+    async def put_back_unreceived(self) -> None:
+        """Put back what the queue gave to this worker and the network lost on the way.
+
+        The worker is alive, so that nobody else would ever take such a job from it.
+        """
+        async with self._fetching:
+            if self._worker_id is not None:
+                await self.connector.execute_query_all_async(
+                    _RETRY_UNRECEIVED, worker_id=self._worker_id, in_hand=list(self._in_hand)
+                )
+
+    async def mend_future_stamps(self, stalled_after_seconds: float) -> None:
+        """Set to now what the database's clock, since put back, wrote down as later.
+
+        Else a worker that died before would seem alive, and a job wait, until that time comes again.
+        """
+        await self.connector.execute_query_async(_HEARD_IN_THE_FUTURE, seconds=stalled_after_seconds)
+        await self.connector.execute_query_async(
+            _DUE_IN_THE_FUTURE, seconds=LONGEST_CRASH_RETRY_SECONDS, task_name=TASK_NAME
+        )
 
     async def update_heartbeat(self, worker_id: int) -> None:
         """Say that the worker is alive, or try again at the next beat."""
@@ -118,6 +163,7 @@ class FencedJobManager(JobManager):
             try:
                 if not await self._fenced(job, query, **arguments):
                     log.warning("queue row left alone", queue_job_id=job.id, reason="another worker has the job")
+                self._in_hand.discard(job.id)
                 return
             except queue_errors.ConnectorException as error:
                 if self.stopping.is_set():
@@ -144,8 +190,27 @@ WITH held AS MATERIALIZED (
 """
 _FENCED_FINISH = f"{_HELD} SELECT id, procrastinate_finish_job_v1(id, %(status)s, %(delete_job)s) FROM held"  # noqa: S608
 _FENCED_RETRY = f"""{_HELD}
-SELECT id, procrastinate_retry_job_v2(id, %(retry_at)s, %(new_priority)s, %(new_queue_name)s, %(new_lock)s) FROM held
+SELECT id, procrastinate_retry_job_v2(
+    id, now() + make_interval(secs => %(delay_seconds)s::float8), %(new_priority)s, %(new_queue_name)s, %(new_lock)s
+) FROM held
 """  # noqa: S608
+
+_RETRY_UNRECEIVED = """
+WITH lost AS MATERIALIZED (
+    SELECT id FROM procrastinate_jobs
+     WHERE status = 'doing' AND worker_id = %(worker_id)s AND NOT id = ANY(%(in_hand)s::bigint[])
+       FOR UPDATE SKIP LOCKED
+)
+SELECT id, procrastinate_retry_job_v2(id, NULL, NULL, NULL, NULL) FROM lost
+"""
+_HEARD_IN_THE_FUTURE = """
+UPDATE procrastinate_workers SET last_heartbeat = now()
+ WHERE last_heartbeat > now() + make_interval(secs => %(seconds)s)
+"""
+_DUE_IN_THE_FUTURE = """
+UPDATE procrastinate_jobs SET scheduled_at = now()
+ WHERE status = 'todo' AND task_name = %(task_name)s AND scheduled_at > now() + make_interval(secs => %(seconds)s)
+"""
 
 
 class QueueConnector(procrastinate.PsycopgConnector):
@@ -162,7 +227,12 @@ class QueueConnector(procrastinate.PsycopgConnector):
 
 
 def build_queue(
-    database_url: str, run_job: RunJob, *, concurrency: int, delete_expired: Callable[[], Awaitable[None]] | None = None
+    database_url: str,
+    run_job: RunJob,
+    *,
+    concurrency: int,
+    delete_expired: Callable[[], Awaitable[None]] | None = None,
+    tracer: Tracer | None = None,
 ) -> tuple[procrastinate.App, FencedJobManager]:
     """Return the engine, and what manages its rows, on the database at `database_url`.
 
@@ -177,14 +247,16 @@ def build_queue(
         timeout=POOL_TIMEOUT_SECONDS,
         # A pool that gives up soon begins anew at the next question; one that does not waits ever longer.
         reconnect_timeout=POOL_TIMEOUT_SECONDS,
+        kwargs={**KEEPALIVE},
     )
     queue = procrastinate.App(connector=connector)
     manager = FencedJobManager(connector)
     queue.job_manager = manager  # The engine makes its own, and has no argument for another.
 
     @queue.task(name=TASK_NAME, retry=_Retry())
-    async def run(job_id: str) -> None:
-        await run_job(job_id)
+    async def run(job_id: str, traceparent: str | None = None) -> None:
+        with job_span(tracer, job_id, traceparent):
+            await run_job(job_id)
 
     if delete_expired is not None:
 
@@ -226,6 +298,8 @@ async def hand_back_stalled_jobs(manager: FencedJobManager, *, stalled_after_sec
     Every worker may do this at once: a job is handed back by one of them. A
     job that was begun as often as it may be fails when it is next fetched.
     """
+    await manager.mend_future_stamps(stalled_after_seconds)
+    await manager.put_back_unreceived()
     stalled = await manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after_seconds)
     taken = [job for job in stalled if await manager.take_back(job)]
     return [str(job.task_kwargs["job_id"]) for job in taken if job.task_name == TASK_NAME]

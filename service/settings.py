@@ -166,6 +166,12 @@ class Settings(BaseSettings):
         description="The queues that a worker takes jobs from, by what it can do: `cpu`, `gpu`, `gpu:h100`. "
         "A JSON list or between commas.",
     )
+    traces_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="The OpenTelemetry collector that API and workers send traces to, as "
+        "`http://collector:4318/v1/traces` (needs `pip install 'plimsoll[traces]'`). Unset: nothing is traced.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least important messages that are logged."
     )

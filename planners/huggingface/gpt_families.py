@@ -181,11 +181,14 @@ def gpt_bigcode(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     return gpt_decoder(config, name, model_type, GPT_BIGCODE, key_value_heads=1 if multi_query else None)
 
 
+NEO_KINDS = ("global", "local")
+
+
 def _neo_windows(config: ConfigReader, num_layers: int) -> list[int | None]:
     """Return each layer's window from lists of kinds, each with how often it is repeated."""
     window = config.size("window_size", default=NEO_WINDOW)
     types = config.items("attention_types")
-    kinds = _neo_kinds(config, [[["global", "local"], NEO_REPEATS]] if types is None else types)
+    kinds = _neo_kinds(config, [[[*NEO_KINDS], NEO_REPEATS]] if types is None else types)
     if len(kinds) != num_layers:
         raise config.error("attention_types", f"'attention_types' names {len(kinds)} layers of {num_layers}.")
     return [window if kind == "local" else None for kind in kinds]
@@ -195,7 +198,8 @@ def _neo_kinds(config: ConfigReader, types: list[object]) -> list[str]:
     runs: list[list[Any]] = []
     for item in types:
         match item:
-            case [[*kinds], int(times)] if 0 < times <= MOST_LAYERS and set(kinds) <= {"global", "local"}:
+            # Compared one by one: what stands here may be anything, and not every value can be a member of a set.
+            case [[*kinds], int(times)] if 0 < times <= MOST_LAYERS and all(kind in NEO_KINDS for kind in kinds):
                 runs.append(kinds * times)
             case _:
                 raise config.error(

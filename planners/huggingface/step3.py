@@ -162,11 +162,18 @@ def _named(config: ConfigReader, key: str, num_layers: int, wanted: str, other: 
     return [kind == wanted for kind in named[:num_layers]]
 
 
+# Of a layer's number.
+MOST_DIGITS = len(str(MOST_LAYERS))
+
+
 def _expert_layers(config: ConfigReader, num_layers: int) -> set[int]:
     """Return the layers that have experts, which may be one text with commas."""
     if config.is_text("moe_layers_enum"):
         numbers = [number.strip() for number in config.text("moe_layers_enum", default="").split(",")]
-        if not all(number.isdigit() for number in numbers if number):
+        # Python calls "²" a digit too, and reads no number of five thousand of them.
+        if not all(
+            number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS for number in numbers if number
+        ):
             raise config.error("moe_layers_enum", "'moe_layers_enum' must be numbers of layers between commas.")
         return {int(number) for number in numbers if number}
     listed = config.whole_numbers("moe_layers_enum")

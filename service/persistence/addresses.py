@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 _DIALECT = "postgresql+psycopg"
+
+# A peer that the network hides says nothing, and Linux by itself waits two hours for it:
+# https://www.postgresql.org/docs/18/libpq-connect.html#LIBPQ-KEEPALIVES. So it is given up after twenty seconds.
+KEEPALIVE: Mapping[str, Any] = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,  # milliseconds
+}
 
 
 def sqlalchemy_url(url: str) -> URL:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.persistence.addresses import libpq_url, sqlalchemy_url
+from service.persistence.addresses import KEEPALIVE, libpq_url, sqlalchemy_url
 from service.persistence.calibrations import CalibrationStore
 from service.persistence.job_changes import JobChanges
 from service.persistence.jobs import JobStore
@@ -23,6 +23,12 @@ from service.settings import Settings
 _CONNECT_TIMEOUT_SECONDS = 5
 # How long a request waits for a free connection before it is told that there is none.
 _POOL_TIMEOUT_SECONDS = 10
+# A process that the network hides may hold locks, and the submissions' turn among them. So the server, too, gives
+# up a silent peer after twenty seconds, and a transaction that does nothing after thirty; by itself it never does.
+_SILENCE_LIMITS = (
+    "SET idle_in_transaction_session_timeout = '30s'; SET tcp_user_timeout = '20s'; "
+    "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+)
 
 
 class Database:
@@ -51,8 +57,9 @@ class Database:
             max_overflow=0,
             pool_timeout=_POOL_TIMEOUT_SECONDS,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": _CONNECT_TIMEOUT_SECONDS},
+            connect_args={"connect_timeout": _CONNECT_TIMEOUT_SECONDS, **KEEPALIVE},
         )
+        sa.event.listen(self._engine.sync_engine, "connect", _limit_silence)
         limit = defaults["queue_limit"].default if queue_limit is None else queue_limit
         key_limit = defaults["key_job_limit"].default if key_job_limit is None else key_job_limit
         self._transactions = Transactions(self._engine)
@@ -89,3 +96,12 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _limit_silence(connection: Any, _record: object) -> None:
+    """Set the limits on a new connection, for all its transactions."""
+    connection.autocommit = True
+    cursor = connection.cursor()
+    cursor.execute(_SILENCE_LIMITS)
+    cursor.close()
+    connection.autocommit = False

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 from psycopg import sql
 
+from service.persistence.addresses import KEEPALIVE
 from service.persistence.job_rows import JOB_CHANNEL
 
 _RECONNECT_SECONDS = 1.0
@@ -80,7 +81,7 @@ class JobChanges:
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _listen(self) -> None:
-        connection = await psycopg.AsyncConnection.connect(self._libpq_url, autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(self._libpq_url, autocommit=True, **KEEPALIVE)
         async with connection:
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(JOB_CHANNEL)))
             # What changed before we listened went by unheard.

@@ -113,11 +113,14 @@ async def _job_of_key(connection: AsyncConnection, job: NewJob, key: str, route:
 
 async def _store(connection: AsyncConnection, job: NewJob) -> Job:
     job_id = str(uuid4())
+    task_args = {"job_id": job_id}
+    if job.traceparent is not None:
+        task_args["traceparent"] = job.traceparent
     place = {
         "queue_name": job.queue,
         "task_name": TASK_NAME,
         "task_priority": job.priority,
-        "task_args": json.dumps({"job_id": job_id}),
+        "task_args": json.dumps(task_args),
     }
     queue_job_id = _ENQUEUE.bindparams(**place).columns(jobs.c.queue_job_id).scalar_subquery()
     insert = (

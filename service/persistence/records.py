@@ -82,6 +82,8 @@ class NewJob:
     max_attempts: int = 3
     key_id: str | None = None
     """The key that it was queued with; None without one."""
+    traceparent: str | None = None
+    """The trace that its attempts belong to, kept beside it in the queue; None where nothing is traced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ class _RunningAttempt:
         if attempt is None:
             self._log.info("job needs no attempt", reason="finished, cancelled or begun as often as it may be")
             return
-        self._log = self._log.bind(kind=attempt.job.kind, attempt=attempt.job.attempts)
+        self._log = self._log.bind(kind=attempt.job.kind, plan_id=attempt.job.plan_id, attempt=attempt.job.attempts)
         self._log.info("job begun")
         outcome = await self._outcome(attempt)
         self._log.info(

@@ -25,6 +25,7 @@ from service.persistence.jobs import JobStore
 from service.queue import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
 from service.retention import Retention
 from service.settings import PREFIX, Settings
+from service.tracing import Tracer, tracer_to
 from service.worker.attempt import AttemptRunner
 from service.worker.child import ChildLimits, run_child
 from service.worker.proofs import ProofRecord
@@ -68,6 +69,7 @@ async def serve_jobs(
     served = tuple(queues or await _served_queues(settings, stopping))
     # Each running job reports and ends on a connection of its own at worst; one more for the sweep.
     database = Database(database_url, pool_size=concurrency + 1)
+    tracer = tracer_to(settings.traces_url, service="plimsoll-worker")
     worker = _Worker(
         name=name,
         queues=served,
@@ -76,6 +78,7 @@ async def serve_jobs(
         database_url=database_url,
         jobs=database.jobs,
         retention=Retention(database.expired, settings),
+        tracer=tracer,
         runner=AttemptRunner(
             jobs=database.jobs,
             worker=name,
@@ -90,6 +93,8 @@ async def serve_jobs(
         await worker.run(stopping)
     finally:
         await database.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
         log.info("worker stopped", worker=name)
 
 
@@ -123,6 +128,7 @@ class _Worker:
     jobs: JobStore
     retention: Retention
     runner: AttemptRunner
+    tracer: Tracer | None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping`, beginning anew whenever the queue's worker ends by itself."""
@@ -145,6 +151,7 @@ class _Worker:
             self.runner.run,
             concurrency=self.concurrency,
             delete_expired=self.retention.delete_expired,
+            tracer=self.tracer,
         )
         try:
             await queue.open_async()

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -193,3 +194,51 @@ def test_the_worker_itself_loads_no_torch():
         [sys.executable, "-c", program], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
     )
     assert shown.stdout.strip() == "False"
+
+
+async def test_a_job_that_was_lost_on_its_way_to_the_worker_is_put_back(manager, job, database_url):
+    worker_id = await manager.register_worker()
+    await manager.fetch_job(["gpu"], worker_id)
+    # The queue gave the job away, and the answer never came: another manager fetches it in this one's name.
+    async with opened(database_url) as (_, lost):
+        assert await lost.fetch_job(["cpu"], worker_id) is not None
+    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    assert queue_rows(database_url) == [("todo", worker_id, 1)]
+
+
+async def test_a_job_in_hand_stays_there(manager, job, database_url):
+    worker_id, fetched = await fetched_by_a_new_worker(manager)
+    await manager.put_back_unreceived()
+    assert queue_rows(database_url) == [("doing", worker_id, 0)]
+    await manager.retry_job(fetched)
+    assert queue_rows(database_url) == [("todo", worker_id, 1)]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_dead_worker_is_missed_though_the_databases_clock_was_moved(manager, job, database_url, hours):
+    worker_id, _ = await fetched_by_a_new_worker(manager)
+    # The clock went ahead by an hour: what was written just before lies an hour back. Or it went back.
+    ask(database_url, "UPDATE procrastinate_workers SET last_heartbeat = now() + make_interval(hours => %s)", -hours)
+    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    fall_silent(database_url, worker_id)
+    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    assert queue_rows(database_url) == [("todo", worker_id, 1)]
+
+
+async def test_a_job_that_is_due_in_a_future_that_was_taken_back_is_due_now(manager, job, database_url):
+    ask(database_url, "UPDATE procrastinate_jobs SET scheduled_at = now() + interval '1 h'")
+    _, fetched = await fetched_by_a_new_worker(manager)
+    assert fetched is None
+    await manager.mend_future_stamps(STALLED_AFTER_SECONDS)
+    _, fetched = await fetched_by_a_new_worker(manager)
+    assert fetched is not None
+
+
+async def test_a_retry_waits_by_the_databases_clock(manager, job, database_url, monkeypatch):
+    _, fetched = await fetched_by_a_new_worker(manager)
+    ahead = datetime.now(UTC) + timedelta(hours=5)
+    # This machine's clock is five hours ahead, and the job is to wait for two seconds.
+    monkeypatch.setattr("service.queue.utcnow", lambda: ahead)
+    await manager.retry_job(fetched, retry_at=ahead + timedelta(seconds=2))
+    ((wait,),) = ask(database_url, "SELECT extract(epoch FROM scheduled_at - now())::float8 FROM procrastinate_jobs")
+    assert wait <= 2

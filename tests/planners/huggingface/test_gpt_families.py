@@ -123,6 +123,7 @@ def test_gpt_neos_local_layers_look_back_over_the_window() -> None:
         [["global", 3]],
         [[["global"], 0]],
         [[["global"], 10**9]],
+        [[[[], "local"], 2]],
         "global",
         [7],
     ],

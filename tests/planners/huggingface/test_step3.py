@@ -72,6 +72,8 @@ def test_experts_are_in_the_layers_the_config_says(fields: dict[str, Any], dense
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"mlp_layer_types": ["dense"]}, "mlp_layer_types"),
         ({"moe_layers_enum": "1,x"}, "moe_layers_enum"),
+        ({"moe_layers_enum": "1,\u00b2"}, "moe_layers_enum"),
+        ({"moe_layers_enum": "1" * 5_000}, "moe_layers_enum"),
         ({"use_moe_router_bias": False}, "use_moe_router_bias"),
         ({"num_experts_per_tok": 7}, "num_experts_per_tok"),
     ],

@@ -1,0 +1,61 @@
+"""The API as a process of its own on a database of its own, for programs that ask it very often."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from service.embedded_postgres import EmbeddedPostgres
+from service.persistence.upgrade import upgrade
+
+START_SECONDS = 180.0
+STOP_SECONDS = 60.0
+
+
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running_api(folder: Path, **settings: object) -> Iterator[tuple[str, int]]:
+    """Yield the API's address and its process id; its log is `api.log` in the folder."""
+    with EmbeddedPostgres(folder / "postgres", durable=False) as server, (folder / "api.log").open("ab") as log:
+        upgrade(server.url)
+        port = free_port()
+        given = {"database_url": server.url, "port": port, "log_level": "warning", **settings}
+        variables = {f"PLIMSOLL_{name.upper()}": str(value) for name, value in given.items()}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "api"], env={**os.environ, **variables}, stdout=log, stderr=log
+        )
+        try:
+            base_url = f"http://127.0.0.1:{port}"
+            _wait_until_ready(base_url, process)
+            yield base_url, process.pid
+        finally:
+            process.terminate()
+            process.wait(STOP_SECONDS)
+
+
+def _wait_until_ready(base_url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            if httpx.get(f"{base_url}/readyz", trust_env=False).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("The API did not start; its log says why.")
+        time.sleep(0.1)
