@@ -16,6 +16,7 @@ COPY api api
 COPY cli cli
 COPY migrations migrations
 COPY planners planners
+COPY plimsoll plimsoll
 COPY service service
 RUN pip install --constraint constraints.txt .
 

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): the one shape in which every refusal leaves."""
+"""Problem documents as responses, and as routes declare them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,12 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from service.problems import MEDIA_TYPE, Problem, ProblemField
 from service.requests.pointers import FieldError
 
-MEDIA_TYPE = "application/problem+json"
 SCHEMA_REFERENCE = {"$ref": "#/components/schemas/Problem"}
-
-
-class ProblemField(BaseModel):
-    """One field that is wrong."""
-
-    pointer: str = Field(description="JSON pointer into the request's body, or `/name` of a query parameter.")
-    detail: str
-
-
-class Problem(BaseModel):
-    """What went wrong, and where in the request."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: str = Field(description="`urn:plimsoll:problem:` and the code.")
-    title: str
-    status: int
-    detail: str
-    code: str = Field(description="Stable; clients may rely on it.")
-    errors: list[ProblemField] = Field(default=[], description="The fields at fault, where there are any.")
 
 
 class ProblemResponse(Response):

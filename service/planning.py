@@ -25,12 +25,10 @@ from planners.training import plan_training
 from planners.version import planner_version
 from service.artifacts.serving import serving_artifacts
 from service.artifacts.training import training_artifacts
-from service.calibrating import UNCALIBRATED
 from service.canonical import canonical_json, digest
 from service.errors import PlanNotFound
 from service.gpus import gpu_figures, resolve_fleet
 from service.models import ModelResolver, ResolvedModel
-from service.persistence.database import Database
 from service.persistence.records import Page, PlanKind, PlanSummary, SeenModel, StoredPlan
 from service.plan_answers import (
     InferPlanBody,
@@ -41,6 +39,7 @@ from service.plan_answers import (
     infer_body,
     train_body,
 )
+from service.plan_store import PlanDatabase
 from service.recently_used import RecentlyUsed
 from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.models import HubModel, PathModel
@@ -49,6 +48,8 @@ from service.requests.training import TrainRequest
 from service.settings import Settings
 
 MOST_REMEMBERED_PLANS = 512
+# The calibration revision of plans that rest on the shipped efficiencies alone.
+UNCALIBRATED = "none"
 # Once a day a plan that is asked for is looked up again, and noted as asked for: it is kept by that.
 REMEMBERED_SECONDS = 86_400.0
 
@@ -100,7 +101,7 @@ class PlanningService:
 
     def __init__(
         self,
-        database: Database,
+        database: PlanDatabase,
         settings: Settings,
         catalogue: Catalogue,
         models: ModelResolver,
