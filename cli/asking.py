@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from cli.screen import ShowProgress
@@ -55,12 +56,15 @@ class Answering(Protocol):
         """Return how far the predictions on record were off."""
 
 
-def answering(url: str | None) -> Answering:
-    """Return who answers: the service at an address, or this process where there is none."""
+@contextmanager
+def answering(url: str | None) -> Iterator[Answering]:
+    """Yield who answers: the service at an address, or this process where there is none."""
     if url is None:
         from cli.local import Local
 
-        return Local()
+        yield Local()
+        return
     from cli.remote import Remote
 
-    return Remote(url)
+    with Remote(url) as service:
+        yield service

@@ -17,7 +17,9 @@ from service.text_tables import seconds_text, table, titled
 def run_calibrate(url: str, gpu: str, file: Path, *, as_json: bool) -> int:
     """Calibrate and print the report; return 0, or 2 where it was refused or nobody answers."""
     try:
-        report = Remote(url).calibrate(gpu, read_request(file))
+        measurements = read_request(file)
+        with Remote(url) as service:
+            report = service.calibrate(gpu, measurements)
     except (NoAnswer, UnreadableRequest) as error:
         return refuse(error, ())
     if as_json:

@@ -16,10 +16,12 @@ def models(name: str | None, *, search: str | None, url: str | None, as_json: bo
     """Print the models that match, or describe one; return 0, 1 (none matches) or 2."""
     try:
         if name is not None:
-            body = answering(url).describe(model_reference(name, on_server=url is not None))
+            with answering(url) as asked:
+                body = asked.describe(model_reference(name, on_server=url is not None))
             _print(body, _description_text(body), as_json=as_json)
             return FITS
-        body = answering(url).models()
+        with answering(url) as asked:
+            body = asked.models()
     except (NoAnswer, UnreadableRequest) as error:
         return refuse(error, ())
     found = _matching(body, ("items",), search)
@@ -31,10 +33,12 @@ def hardware(name: str | None, *, search: str | None, url: str | None, as_json: 
     """Print the GPUs and clusters that match, or one GPU's figures; return 0, 1 (none matches) or 2."""
     try:
         if name is not None:
-            gpu = answering(url).gpu(name)
+            with answering(url) as asked:
+                gpu = asked.gpu(name)
             _print(gpu, gpu_text(gpu), as_json=as_json)
             return FITS
-        body = answering(url).hardware()
+        with answering(url) as asked:
+            body = asked.hardware()
     except NoAnswer as error:
         return refuse(error, ())
     found = _matching(body, ("items", "clusters"), search)
@@ -45,7 +49,8 @@ def hardware(name: str | None, *, search: str | None, url: str | None, as_json: 
 def accuracy(*, url: str | None, as_json: bool) -> int:
     """Print how far the predictions on a service's record were off; return 0 or 2."""
     try:
-        body = answering(url).accuracy()
+        with answering(url) as asked:
+            body = asked.accuracy()
     except NoAnswer as error:
         return refuse(error, ())
     _print(body, accuracy_text(body), as_json=as_json)

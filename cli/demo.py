@@ -16,9 +16,8 @@ from service.text import job_text, plan_text
 
 def run_demo(url: str) -> int:
     """Run the four steps and print their tables; return 0, or 2 where a step has no answer."""
-    service = Remote(url)
     try:
-        with progress_bar("Demo") as show:
+        with Remote(url) as service, progress_bar("Demo") as show:
             _heading("1. Plan Llama-3.1-8B training on 8 H100s")
             training = service.plan("train", main_job.PLAN_TRAINING, show)
             print_text(plan_text(training), verdict=training["verdict"])

@@ -37,8 +37,8 @@ def plan(
         request = merged(read_request(file), values, assignments, model=model, on_server=url is not None)
         if kind == "train":
             request = with_training_defaults(request)
-        with progress_bar("Planning") as show:
-            body = answering(url).plan(kind, request, show)
+        with answering(url) as asked, progress_bar("Planning") as show:
+            body = asked.plan(kind, request, show)
         _print_plan(body, as_json=as_json)
         if emit is not None:
             write_artifacts(body["artifacts"], emit)
@@ -50,14 +50,14 @@ def plan(
 def validate(plan_id: str | None, *, file: Path | None, level: str, url: str | None, as_json: bool) -> int:
     """Prove a stored plan, or the plan of a request on disk; return 0, 1 (refuted) or 2 (no proof)."""
     try:
-        with progress_bar("Proving") as show:
+        with answering(url) as asked, progress_bar("Proving") as show:
             if plan_id is not None:
-                job = answering(url).validate(plan_id, _level(level), show)
+                job = asked.validate(plan_id, _level(level), show)
             else:
                 request = {**read_request(file), "validate": level}
                 if "training" not in request:
                     raise NoAnswer("Name a plan's id (with --url), or a training request with --file.")
-                job = _proof(answering(url).plan("train", request, show))
+                job = _proof(asked.plan("train", request, show))
     except (NoAnswer, UnreadableRequest) as error:
         return refuse(error, TRAIN)
     if as_json:
@@ -74,7 +74,8 @@ def emit(
 ) -> int:
     """Write the launch files of a stored plan, or of a request on disk; return 0 or 2."""
     try:
-        body = _planned(plan_id, file, answering(url))
+        with answering(url) as asked:
+            body = _planned(plan_id, file, asked)
         if only_list:
             list_artifacts(body["artifacts"], as_json=as_json)
         else:

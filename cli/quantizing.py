@@ -33,8 +33,8 @@ def quantize(
     }
     try:
         request = merged(read_request(file), placed, assignments, model=model, on_server=not here)
-        with progress_bar("Quantizing") as show:
-            answer = answering(url).quantize(request, show)
+        with answering(url) as asked, progress_bar("Quantizing") as show:
+            answer = asked.quantize(request, show)
     except (NoAnswer, UnreadableRequest) as error:
         return refuse(error, QUANTIZE)
     job = answer["job"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from cli.asking import Json, Kind, NoAnswer
 from cli.screen import ShowProgress
@@ -22,6 +22,12 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         self._client = Client(url, key=os.environ.get(KEY_VARIABLE))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._client.close()
 
     def plan(self, kind: Kind, request: Json, show: ShowProgress) -> dict[str, Any]:
         """Return a plan's body, its proof finished where the request asks for one; raises NoAnswer."""
