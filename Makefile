@@ -8,7 +8,7 @@ WORKERS ?= 1
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy bench help serve demo test lint format openapi counts clean
+.PHONY: accuracy bench help serve demo docs test lint format openapi counts clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ format: $(VENV)/.test ## Format the code
 
 openapi: $(VENV)/.serve ## Write openapi.yaml from the application
 	$(BIN)/python -m api.openapi
+
+docs: $(VENV)/.test ## Build the documentation into site/, its links checked
+	$(BIN)/properdocs build --strict
 
 counts: $(VENV)/.test ## Compare every model's parameters with transformers and the published counts
 	$(BIN)/python benchmarks/parameter_counts.py

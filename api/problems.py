@@ -41,11 +41,12 @@ class ProblemResponse(Response):
         super().__init__(problem.model_dump_json(), status_code=status, headers=headers)
 
 
-_MEANINGS = {
+MEANINGS = {
     400: "The body is not JSON, or not text.",
     401: "No API key came with the request, or none that is in force.",
     403: "The API key lacks the scope, or a path lies outside every allowed folder.",
     404: "There is no such thing.",
+    405: "The path has no such method; `Allow` names those it has.",
     409: "The state does not allow it.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
@@ -63,6 +64,6 @@ _MEANINGS = {
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return what a route declares in OpenAPI for the problems it may answer with."""
     return {
-        status: {"description": _MEANINGS[status], "content": {MEDIA_TYPE: {"schema": SCHEMA_REFERENCE}}}
+        status: {"description": MEANINGS[status], "content": {MEDIA_TYPE: {"schema": SCHEMA_REFERENCE}}}
         for status in statuses
     }
