@@ -18,6 +18,7 @@ COPY api api
 COPY cli cli
 COPY migrations migrations
 COPY planners planners
+COPY plimsoll plimsoll
 COPY service service
 # Its dependencies are there; what builds it is none of them, and stays behind.
 RUN pip install --no-deps .

@@ -14,7 +14,7 @@ FUZZ_MINUTES ?= 10
 API_CASES ?= 50000
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean counts demo faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
+.PHONY: accuracy audit bench clean counts demo docs faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ format: $(VENV)/.test ## Format the code
 
 openapi: $(VENV)/.serve ## Write openapi.yaml from the application
 	$(BIN)/python -m api.openapi
+
+docs: $(VENV)/.test ## Build the documentation into site/, its links checked
+	$(BIN)/properdocs build --strict
 
 counts: $(VENV)/.test ## Compare every model's parameters with transformers and the published counts
 	$(BIN)/python benchmarks/parameter_counts.py

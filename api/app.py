@@ -17,11 +17,11 @@ from api.auth.middleware import Authentication
 from api.errors import add_error_handlers
 from api.metrics import Metrics
 from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, Timing
-from api.problems import Problem
 from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
 from api.services import running_services
 from api.tracing import Traced
 from planners import PLANNER_VERSION
+from service.problems import Problem
 from service.settings import Settings
 from service.tracing import tracer_to
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 
 from fastapi import FastAPI
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from api.problems import ProblemResponse
+from api.problems import MEANINGS, ProblemResponse
 from api.strict_json import MalformedBody
 from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName
 from service.errors import TryLater, Unauthenticated
@@ -94,6 +94,27 @@ def problem_of(error: PlimsollError, *, status: int | None = None) -> ProblemRes
     return ProblemResponse(
         status or STATUS_OF_CODE[error.code], error.code, error.detail, errors=fields, headers=headers, more=more
     )
+
+
+def errors_reference() -> str:
+    """Return a table of all codes in Markdown, those of errors by their docstrings; every module must be loaded."""
+    meanings = {error.code: (error.__doc__ or "").partition("\n")[0] for error in _loaded_errors()}
+    rows = [
+        *((code, str(status), meanings[code]) for code, status in STATUS_OF_CODE.items()),
+        *((code, str(status), MEANINGS[status]) for status, code in CODE_OF_STATUS.items()),
+        ("invalid-request", "422", "A field is missing, unknown or of the wrong kind; `errors` points at each."),
+        ("internal-error", "500", "The service failed; its log says why."),
+    ]
+    lines = [f"| `{code}` | {status} | {meaning} |" for code, status, meaning in sorted(rows)]
+    return "\n".join(("| code | status | meaning |", "|---|---|---|", *lines)) + "\n"
+
+
+def _loaded_errors() -> Iterator[type[PlimsollError]]:
+    waiting: list[type[PlimsollError]] = [PlimsollError]
+    while waiting:
+        error = waiting.pop()
+        waiting.extend(error.__subclasses__())
+        yield error
 
 
 async def _on_plimsoll_error(_request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): the one shape in which every refusal leaves."""
+"""Problem documents as responses, and as routes declare them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,12 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from service.problems import MEDIA_TYPE, Problem, ProblemField
 from service.requests.pointers import FieldError
 
-MEDIA_TYPE = "application/problem+json"
 SCHEMA_REFERENCE = {"$ref": "#/components/schemas/Problem"}
-
-
-class ProblemField(BaseModel):
-    """One field that is wrong."""
-
-    pointer: str = Field(description="JSON pointer into the request's body, or `/name` of a query parameter.")
-    detail: str
-
-
-class Problem(BaseModel):
-    """What went wrong, and where in the request."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: str = Field(description="`urn:plimsoll:problem:` and the code.")
-    title: str
-    status: int
-    detail: str
-    code: str = Field(description="Stable; clients may rely on it.")
-    errors: list[ProblemField] = Field(default=[], description="The fields at fault, where there are any.")
 
 
 class ProblemResponse(Response):
@@ -62,11 +41,12 @@ class ProblemResponse(Response):
         super().__init__(problem.model_dump_json(), status_code=status, headers=headers)
 
 
-_MEANINGS = {
+MEANINGS = {
     400: "The body is not JSON, or not text.",
     401: "No API key came with the request, or none that is in force.",
     403: "The API key lacks the scope, or a path lies outside every allowed folder.",
     404: "There is no such thing.",
+    405: "The path has no such method; `Allow` names those it has.",
     409: "The state does not allow it.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
@@ -84,6 +64,6 @@ _MEANINGS = {
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return what a route declares in OpenAPI for the problems it may answer with."""
     return {
-        status: {"description": _MEANINGS[status], "content": {MEDIA_TYPE: {"schema": SCHEMA_REFERENCE}}}
+        status: {"description": MEANINGS[status], "content": {MEDIA_TYPE: {"schema": SCHEMA_REFERENCE}}}
         for status in statuses
     }

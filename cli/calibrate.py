@@ -1,43 +1,32 @@
-"""Send a file of measurements to a running service and print what it made of them."""
+"""`plimsoll calibrate`: send a file of measurements to a running service and print what it made of them."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import httpx
-
-from cli.credentials import key_header
+from cli.asking import NoAnswer
+from cli.refusing import refuse
+from cli.remote import Remote
+from cli.request_files import UnreadableRequest, read_request
+from cli.screen import FITS, print_json, print_text
 from service.text_tables import seconds_text, table, titled
 
-TIMEOUT_SECONDS = 120.0
 
-
-def run_calibrate(url: str, gpu: str, file: Path) -> int:
-    """Calibrate and print the report; return the exit status: 1 where it was refused, 2 where nothing was asked."""
+def run_calibrate(url: str, gpu: str, file: Path, *, as_json: bool) -> int:
+    """Calibrate and print the report; return 0, or 2 where it was refused or nobody answers."""
     try:
-        measurements = file.read_bytes()
-    except OSError as error:
-        sys.stderr.write(f"{file} cannot be read: {error.strerror}.\n")
-        return 2
-    with httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False, headers=key_header()) as client:
-        try:
-            answer = client.put(
-                f"/hardware/{quote(gpu, safe='')}/calibration",
-                content=measurements,
-                headers={"content-type": "application/json"},
-            )
-        except httpx.TransportError as error:
-            sys.stderr.write(f"No service answers on {url} ({error}). Start one with `make serve`.\n")
-            return 2
-    if answer.is_error:
-        sys.stderr.write(_refusal(answer))
-        return 1
-    sys.stdout.write(report_text(answer.json()))
-    return 0
+        measurements = read_request(file)
+        with Remote(url) as service:
+            report = service.calibrate(gpu, measurements)
+    except (NoAnswer, UnreadableRequest) as error:
+        return refuse(error, ())
+    if as_json:
+        print_json(report)
+    else:
+        print_text(report_text(report))
+    return FITS
 
 
 def report_text(report: Mapping[str, Any]) -> str:
@@ -71,11 +60,3 @@ def report_text(report: Mapping[str, Any]) -> str:
     )
     heading = f"Calibration {report['revision']} of {report['gpu']}: mean error {errors}"
     return "\n\n".join((heading, titled("Efficiencies", fractions), titled("Measurements", measured))) + "\n"
-
-
-def _refusal(answer: httpx.Response) -> str:
-    if not answer.headers.get("content-type", "").startswith("application/problem+json"):
-        return f"The service answered {answer.status_code}: {answer.text}\n"
-    problem = answer.json()
-    lines = [f"  {error['pointer']}: {error['detail']}" for error in problem["errors"]]
-    return "\n".join([f"Refused: {problem['detail']}", *lines]) + "\n"

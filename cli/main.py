@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from cli.asking import Kind
+from cli.infer_options import INFER
+from cli.options import (
+    URL_VARIABLE,
+    command_of,
+    file_option,
+    json_option,
+    model_argument,
+    parameter,
+    set_option,
+    url_option,
+)
+from cli.quantize_options import QUANTIZE
+from cli.train_options import TRAIN
 
 app = typer.Typer(
     name="plimsoll",
@@ -19,7 +35,14 @@ app.add_typer(database, name="db")
 keys = typer.Typer(help="The API keys that callers need.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 
+plans = typer.Typer(help="Plan a training job or a deployment.", no_args_is_help=True)
+app.add_typer(plans, name="plan")
+
 DEFAULT_URL = "http://127.0.0.1:8000"
+
+Url = Annotated[str | None, url_option()]
+AsJson = Annotated[bool, json_option()]
+Search = Annotated[str | None, typer.Option(help="Only those whose id or alias holds this.")]
 
 
 @app.command()
@@ -97,7 +120,7 @@ def keys_revoke(key_id: Annotated[str, typer.Argument(help="The key's id, as `li
 
 @app.command()
 def demo(
-    url: Annotated[str, typer.Option(help="Where the service listens.")] = DEFAULT_URL,
+    url: Annotated[str, typer.Option(envvar=URL_VARIABLE, help="Where the service listens.")] = DEFAULT_URL,
 ) -> None:
     """Plan, validate, size and quantize one model each against a running service."""
     from cli.demo import run_demo
@@ -120,12 +143,121 @@ def admit(
 def calibrate(
     file: Annotated[Path, typer.Argument(help="Measurements as JSON: the body of PUT /hardware/{id}/calibration.")],
     gpu: Annotated[str, typer.Option(help="The GPU that was measured, by id or alias.")],
-    url: Annotated[str, typer.Option(help="Where the service listens.")] = DEFAULT_URL,
+    url: Annotated[str, typer.Option(envvar=URL_VARIABLE, help="Where the service listens.")] = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Fit the efficiencies of a GPU to a site's own measurements, for the plans to come."""
     from cli.calibrate import run_calibrate
 
-    raise typer.Exit(run_calibrate(url, gpu, file))
+    raise typer.Exit(run_calibrate(url, gpu, file, as_json=as_json))
+
+
+@app.command()
+def validate(
+    plan_id: Annotated[str | None, typer.Argument(help="A plan that the service stored; needs --url.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="A training request, JSON or YAML.")] = None,
+    level: Annotated[str, typer.Option(help="count compares the weights, trace runs one rank's step.")] = "trace",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove a plan: exit code 0 where it agrees, 1 where it is refuted, 2 without a proof."""
+    from cli.planning import validate as validate_plan
+
+    raise typer.Exit(validate_plan(plan_id, file=file, level=level, url=url, as_json=as_json))
+
+
+@app.command()
+def emit(
+    plan_id: Annotated[str | None, typer.Argument(help="A plan that the service stored; needs --url.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="A request, JSON or YAML.")] = None,
+    folder: Annotated[Path, typer.Option("--to", help="The folder to write to.")] = Path("launch"),
+    only_list: Annotated[bool, typer.Option("--list", help="Only name the files.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a plan's launch files into a folder; no file is written over."""
+    from cli.planning import emit as emit_files
+
+    raise typer.Exit(emit_files(plan_id, file=file, folder=folder, only_list=only_list, url=url, as_json=as_json))
+
+
+@app.command()
+def models(
+    name: Annotated[str | None, typer.Argument(help="A model to describe: as `plan` takes it.")] = None,
+    search: Search = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models that requests may name, or describe one."""
+    from cli.catalogues import models as show_models
+
+    raise typer.Exit(show_models(name, search=search, url=url, as_json=as_json))
+
+
+@app.command()
+def hardware(
+    name: Annotated[str | None, typer.Argument(help="A GPU to show, by id or alias.")] = None,
+    search: Search = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the GPUs and clusters that requests may name, or show one GPU."""
+    from cli.catalogues import hardware as show_hardware
+
+    raise typer.Exit(show_hardware(name, search=search, url=url, as_json=as_json))
+
+
+@app.command()
+def accuracy(url: Url = None, as_json: AsJson = False) -> None:
+    """Say how far a service's predictions were off, over all that it has on record."""
+    from cli.catalogues import accuracy as show_accuracy
+
+    raise typer.Exit(show_accuracy(url=url, as_json=as_json))
+
+
+def _plan(kind: Kind, values: Mapping[str, Any], **others: Any) -> int:
+    from cli.planning import plan as plan_request
+
+    return plan_request(kind, values, **others)
+
+
+def _plan_train(values: Mapping[str, Any], **others: Any) -> int:
+    return _plan("train", values, **others)
+
+
+def _plan_infer(values: Mapping[str, Any], **others: Any) -> int:
+    return _plan("infer", values, **others)
+
+
+def _quantize(values: Mapping[str, Any], **others: Any) -> int:
+    from cli.quantizing import quantize
+
+    return quantize(values, **others)
+
+
+_EMIT = parameter(
+    "emit",
+    Path | None,
+    None,
+    typer.Option(help="Also write the plan's launch files into this folder."),
+)
+_ASKED = (
+    model_argument(),
+    file_option(),
+    set_option(),
+    parameter("url", str | None, None, url_option()),
+    parameter("as_json", bool, False, json_option()),
+)
+
+plans.command(
+    "train", help="Plan a training job: exit code 0 where it fits, 1 where it does not, 2 without an answer."
+)(command_of(_plan_train, TRAIN, *_ASKED, _EMIT))
+plans.command(
+    "infer", help="Size a serving deployment: exit code 0 where it fits, 1 where it does not, 2 without an answer."
+)(command_of(_plan_infer, INFER, *_ASKED, _EMIT))
+app.command("quantize", help="Quantize a model, dry or for real, and measure the error: exit code 0 or 2.")(
+    command_of(_quantize, QUANTIZE, *_ASKED)
+)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planners.calibration import (
     Calibration,
@@ -38,7 +38,6 @@ from planners.training import plan_training
 from service.canonical import digest
 from service.errors import CalibrationNotFound
 from service.models import ModelResolver
-from service.persistence.database import Database
 from service.persistence.records import Calibration as StoredCalibration
 from service.persistence.records import StoredPlan
 from service.requests.calibration import (
@@ -53,7 +52,10 @@ from service.requests.calibration import (
 )
 from service.requests.training import TrainingPart, training_fields
 
-UNCALIBRATED = "none"
+if TYPE_CHECKING:
+    # For its name alone: clients read the answers of this module, and need no SQLAlchemy.
+    from service.persistence.database import Database
+
 # Another replica's calibration is in force here after this long at the latest.
 KNOWN_FOR_SECONDS = 2.0
 # Rates alone are measured of kernels: the operations and bytes that stand for them cancel out.

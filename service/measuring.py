@@ -6,13 +6,16 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
-from service.persistence.database import Database
 from service.persistence.records import NewMeasurement, StoredPlan
 from service.requests.measurements import MeasurementRequest
+
+if TYPE_CHECKING:
+    # For its name alone: clients read the answers of this module, and need no SQLAlchemy.
+    from service.persistence.database import Database
 
 # Sizes and speeds are kept as records of their own, because their errors have
 # nothing to do with each other; the first that was measured stands for its record.

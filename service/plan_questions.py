@@ -10,7 +10,6 @@ from typing import Any
 from planners.catalogue import Catalogue
 from planners.hardware import Hardware, SiteEfficiency
 from planners.version import planner_version
-from service.calibrating import UNCALIBRATED
 from service.canonical import digest
 from service.gpus import gpu_figures, resolve_fleet
 from service.models import ModelResolver, ResolvedModel
@@ -22,6 +21,9 @@ from service.requests.training import TrainRequest
 
 # A GPU whose own rates a request replaced is another one than was measured.
 CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
+
+# The calibration revision of plans that rest on the shipped efficiencies alone.
+UNCALIBRATED = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,11 @@ from planners.hardware import SiteEfficiency
 from service.canonical import canonical_json
 from service.errors import PlanNotFound
 from service.models import ModelResolver
-from service.persistence.database import Database
 from service.persistence.records import Page, PlanKind, PlanSummary, StoredPlan
 from service.plan_answers import TimedSearch
 from service.plan_making import Answerer, ShouldStop, infer_answer, made_plan, seen_model, train_answer
 from service.plan_questions import QuestionResolver, ResolvedQuestion, asked_parts
+from service.plan_store import PlanDatabase
 from service.recently_used import RecentlyUsed
 from service.requests.models import HubModel, PathModel
 from service.requests.serving import InferRequest
@@ -68,7 +68,7 @@ class PlanningService:
 
     def __init__(
         self,
-        database: Database,
+        database: PlanDatabase,
         settings: Settings,
         catalogue: Catalogue,
         models: ModelResolver,

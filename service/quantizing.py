@@ -34,12 +34,11 @@ class Quantization:
     job: Job
 
 
-class QuantizationService:
-    """Sizes and queues quantizations."""
+class QuantizationSizer:
+    """Sizes quantizations and says what a worker is to do; needs no queue."""
 
-    def __init__(self, models: ModelResolver, jobs: JobService, settings: Settings) -> None:
+    def __init__(self, models: ModelResolver, settings: Settings) -> None:
         self._models = models
-        self._jobs = jobs
         self._settings = settings
 
     def estimated(self, request: QuantizeRequest) -> tuple[ResolvedModel, QuantizationEstimate]:
@@ -65,19 +64,9 @@ class QuantizationService:
         )
         return model, estimate
 
-    async def queue(
-        self,
-        request: QuantizeRequest,
-        model: ResolvedModel,
-        estimate: QuantizationEstimate,
-        *,
-        estimate_json: Mapping[str, Any],
-        key_id: str | None = None,
-        route: str,
-        idempotency_key: str | None = None,
-    ) -> Quantization:
-        """Queue the quantization and return it; raises what `JobService.submit` raises."""
-        job_request = {
+    def job_request(self, request: QuantizeRequest, model: ResolvedModel) -> dict[str, Any]:
+        """Return what the worker is told; raises what `estimated` raises of paths."""
+        return {
             "model": {"name": model.name, "config": model.config},
             "scheme": request.scheme,
             "double_quantization": request.double_quantization,
@@ -86,15 +75,6 @@ class QuantizationService:
             "seed": request.seed,
             "output": None if request.output is None else str(self._output(request.output)),
         }
-        job = await self._jobs.submit(
-            "quantize",
-            job_request,
-            estimate=estimate_json,
-            key_id=key_id,
-            idempotency_key=idempotency_key,
-            route=route,
-        )
-        return Quantization(estimate=estimate, job=job)
 
     def _weights(self, request: QuantizeRequest) -> str | dict[str, str]:
         if not isinstance(request.weights, CheckpointPath):
@@ -123,6 +103,36 @@ class QuantizationService:
         if not folder.parent.is_dir():
             raise InvalidQuestion("The folder that the output is to stand in does not exist.", pointer="/output")
         return folder
+
+
+class QuantizationService(QuantizationSizer):
+    """Sizes and queues quantizations."""
+
+    def __init__(self, models: ModelResolver, jobs: JobService, settings: Settings) -> None:
+        super().__init__(models, settings)
+        self._jobs = jobs
+
+    async def queue(
+        self,
+        request: QuantizeRequest,
+        model: ResolvedModel,
+        estimate: QuantizationEstimate,
+        *,
+        estimate_json: Mapping[str, Any],
+        key_id: str | None = None,
+        route: str,
+        idempotency_key: str | None = None,
+    ) -> Quantization:
+        """Queue the quantization and return it; raises what `JobService.submit` raises."""
+        job = await self._jobs.submit(
+            "quantize",
+            self.job_request(request, model),
+            estimate=estimate_json,
+            key_id=key_id,
+            idempotency_key=idempotency_key,
+            route=route,
+        )
+        return Quantization(estimate=estimate, job=job)
 
 
 def _commonest_dtype(checkpoint: Checkpoint) -> str:

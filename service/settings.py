@@ -17,8 +17,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.persistence.addresses import sqlalchemy_url
-
 PREFIX = "PLIMSOLL_"
 
 # A process remembers an answer for a day, and notes the next asking then; one day more for clocks.
@@ -39,6 +37,9 @@ def _split(separator: str) -> BeforeValidator:
 
 
 def _checked_url(url: str) -> str:
+    # Imported where a database is set: a command that needs none starts without SQLAlchemy.
+    from service.persistence.addresses import sqlalchemy_url
+
     sqlalchemy_url(url)
     return url
 
@@ -215,6 +216,12 @@ class Settings(BaseSettings):
                 f"{2 * self.heartbeat_seconds:g}."
             )
         return self
+
+
+def reading_anywhere(settings: Settings) -> Settings:
+    """Return the settings of a process that serves who started it alone: it reads and writes what they may anyway."""
+    root = Path("/")
+    return settings.model_copy(update={"model_roots": (root,), "output_roots": (root,)})
 
 
 def is_loopback(host: str) -> bool:

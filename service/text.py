@@ -8,6 +8,7 @@ from typing import Any
 
 from service.persistence.records import Job, Page, PlanSummary
 from service.text_choices import choices_text
+from service.text_memory import memory_text, range_text, shares, spikes_text
 from service.text_tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
 
@@ -68,20 +69,12 @@ def _training(body: Mapping[str, Any]) -> list[str]:
     layout, step, run = plan["layout"], plan["step"], plan["run"]
     return [
         titled("Layout", _training_layout(layout)),
-        titled("Memory of one GPU", _budget(plan["memory"]), "", _memory_items(plan["memory"]["items"])),
+        memory_text(plan["memory"]),
         titled(
-            "Step",
-            pairs(
-                (
-                    ("time", f"{seconds_text(step['seconds'])} ({_range(step, 'low_seconds', 'high_seconds')})"),
-                    ("speed", f"{step['tokens_per_second']:,.0f} tokens/s, {step['tflops_per_gpu']:.0f} TFLOP/s a GPU"),
-                    ("utilization", f"{100 * step['model_flops_utilization']:.1f} %"),
-                )
-            ),
-            "",
-            table(("part", "time", "share"), _shares(step["parts"], seconds_text)),
+            "Step", pairs(_step_facts(step)), "", table(("part", "time", "share"), shares(step["parts"], seconds_text))
         ),
         titled("Run", pairs(_run_facts(run))),
+        spikes_text(plan["memory"]),
         _alternatives(body["alternatives"], _training_alternative, ("layout", "peak", "step", "verdict")),
     ]
 
@@ -99,7 +92,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     )
     sections = [
         titled("Layout of one deployment", _serving_layout(plan["layout"])),
-        titled("Memory of one GPU", _budget(plan["memory"]), "", _memory_items(plan["memory"]["items"])),
+        memory_text(plan["memory"]),
         titled("KV cache of one replica", pairs(facts)),
     ]
     if performance is not None:
@@ -108,29 +101,13 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     return [*sections, _alternatives(body["alternatives"], _serving_alternative, header)]
 
 
-def _budget(memory: Mapping[str, Any]) -> str:
-    bounds = f" ({_range(memory, 'peak_low_bytes', 'peak_high_bytes', gib)})" if "peak_low_bytes" in memory else ""
-    return pairs(
-        (
-            ("peak", f"{gib(memory['peak_bytes'])}{bounds}"),
-            ("limit", gib(memory["limit_bytes"])),
-            ("margin", gib(memory.get("margin_bytes"))),
-            ("worst moment", memory.get("phase")),
-            ("host memory", gib(memory.get("host_bytes")) if memory.get("host_bytes") else None),
-            ("on NVMe", gib(memory.get("nvme_bytes")) if memory.get("nvme_bytes") else None),
-        )
+def _step_facts(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    bounds = range_text(step, "low_seconds", "high_seconds", seconds_text)
+    return (
+        ("time", f"{seconds_text(step['seconds'])} ({bounds})"),
+        ("speed", f"{step['tokens_per_second']:,.0f} tokens/s, {step['tflops_per_gpu']:.0f} TFLOP/s a GPU"),
+        ("utilization", f"{100 * step['model_flops_utilization']:.1f} %"),
     )
-
-
-def _memory_items(items: Mapping[str, int]) -> str:
-    return table(("item", "size", "share"), _shares(items, gib))
-
-
-def _shares(parts: Mapping[str, float], shown: Any) -> list[tuple[str, str, str]]:
-    total = sum(parts.values())
-    return [
-        (name.replace("_", " "), shown(value), f"{100 * value / total:.1f} %") for name, value in parts.items() if value
-    ]
 
 
 def _run_facts(run: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -177,6 +154,7 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
             ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
             ("activations", "offloaded to the host" if layout.get("activation_offload") else None),
+            ("loss", "fused with the head" if layout.get("fused_cross_entropy") else None),
         )
     )
 
@@ -214,9 +192,16 @@ def _training_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
     name = (
         f"{_gpus(layout)}: {layout['framework']} d{layout['data_parallel']} t{layout['tensor_parallel']} "
         f"p{layout['pipeline_parallel']}{_virtual(layout)} c{layout['context_parallel']} zero{layout['zero_stage']} "
-        f"b{layout['micro_batch_size']} {_recompute(layout)}"
+        f"b{layout['micro_batch_size']} {_recompute(layout)}{_offloaded(layout)}"
     )
     return name, gib(other["peak_bytes"]), seconds_text(other["step_seconds"]), other["verdict"]
+
+
+def _offloaded(layout: Mapping[str, Any]) -> str:
+    """Return what lies elsewhere: `+opt`, `+opt,par` or `+act`, as the layout offloads it."""
+    states = {"none": "", "optimizer": "opt", "optimizer+parameters": "opt,par"}[layout["offload"]]
+    parts = [part for part in (states, "act" if layout.get("activation_offload") else "") if part]
+    return f" +{','.join(parts)}" if parts else ""
 
 
 def _virtual(layout: Mapping[str, Any]) -> str:
@@ -309,10 +294,6 @@ def _quantity(name: str, value: Any) -> Any:
     if name == "relative_error":
         return f"{100 * value:+.3g} %"
     return value
-
-
-def _range(values: Mapping[str, Any], low: str, high: str, shown: Any = seconds_text) -> str:
-    return f"{shown(values[low])} to {shown(values[high])}"
 
 
 def _yes_or_no(value: bool | None) -> str | None:

@@ -38,10 +38,7 @@ class ValidationService:
         Raises PlanNotFound, NotYetAvailable for what cannot be proved yet, and what `JobService.submit` raises.
         """
         refuse_level(level, pointer="/level")
-        plan = await self._database.plans.get(plan_id)
-        request = _job_request(plan, level)
-        if level == "trace":
-            _refuse_what_no_worker_traces(plan, request)
+        request = proof_request(await self._database.plans.get(plan_id), level)
         return await self._jobs.submit(
             "validate", request, plan_id=plan_id, key_id=key_id, idempotency_key=idempotency_key, route=route
         )
@@ -55,8 +52,10 @@ def refuse_level(level: str, *, pointer: str) -> None:
         )
 
 
-def _job_request(plan: StoredPlan, level: ValidationLevel) -> dict[str, Any]:
-    return {
+def proof_request(plan: StoredPlan, level: ValidationLevel) -> dict[str, Any]:
+    """Return what a worker is told to prove a plan; raises NotYetAvailable for what cannot be proved yet."""
+    refuse_level(level, pointer="/level")
+    request = {
         "level": level,
         "plan_id": plan.plan_id,
         "kind": plan.kind,
@@ -64,6 +63,9 @@ def _job_request(plan: StoredPlan, level: ValidationLevel) -> dict[str, Any]:
         "request": {name: part for name, part in plan.request.items() if name != "model"},
         "plan": json.loads(plan.answer)["plan"],
     }
+    if level == "trace":
+        _refuse_what_no_worker_traces(plan, request)
+    return request
 
 
 def _refuse_what_no_worker_traces(plan: StoredPlan, request: dict[str, Any]) -> None:

@@ -23,6 +23,8 @@ from sqlalchemy.engine import make_url
 from service.embedded_postgres import EmbeddedPostgres
 from service.persistence.database import Database
 from service.persistence.upgrade import upgrade
+from service.settings import Settings
+from tests.live_service import running_api, running_worker
 
 # How long an example takes says more of the machine's other work than of the code.
 hypothesis.settings.register_profile("plimsoll", deadline=None)
@@ -139,6 +141,20 @@ def module_database_url(databases: Databases) -> Iterator[str]:
     """Return the URL of a database with every table that the tests of one module share."""
     with databases.migrated() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def service_url(module_database_url: str) -> Iterator[str]:
+    """Return the URL of a service that the tests of one module share; no worker runs unless a test asks for one."""
+    with running_api(Settings(database_url=module_database_url)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def worker(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run a worker for the service of the module."""
+    with running_worker(module_database_url, tmp_path_factory.mktemp("worker") / "log"):
+        yield
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated
 
@@ -13,19 +12,11 @@ from api.auth.middleware import Asking
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
+from service.answers import Accuracy
 from service.measuring import MeasurementReport
-from service.persistence.records import AccuracyGroup
 from service.requests.measurements import MeasurementRequest
 
 router = APIRouter(tags=["accuracy"], route_class=StrictRoute)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accuracy:
-    """How far predictions were off, by how they were measured, framework and GPU; errors are predicted/measured − 1."""
-
-    measurements: int
-    items: tuple[AccuracyGroup, ...]
 
 
 @router.post(

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 
 from api import examples
 from api.auth.middleware import Asking
-from api.bodies import JOB, JobBody, JobPage, QuantizeBody, job_body
+from api.bodies import JOB, job_body
 from api.idempotency import IdempotencyKey
 from api.negotiation import WantsText
 from api.paging import Cursor, Limit
@@ -23,6 +23,7 @@ from api.routes.planning import TEXT
 from api.services import Running
 from api.strict_json import StrictRoute
 from planners.quantization import QuantizationEstimate
+from service.answers import JobBody, JobPage, QuantizeBody
 from service.persistence.records import Job, JobKind, JobState
 from service.requests.jobs import QuantizeRequest
 from service.text import job_text, jobs_text

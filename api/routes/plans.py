@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from api import examples
 from api.auth.middleware import Asking
-from api.bodies import JobBody, PlanPage, job_body, plan_line
+from api.bodies import job_body, plan_line
 from api.idempotency import IdempotencyKey
 from api.negotiation import WantsText
 from api.paging import Cursor, Limit
@@ -20,6 +20,7 @@ from api.problems import problem_responses
 from api.routes.planning import TEXT, planned_response
 from api.services import Running
 from api.strict_json import StrictRoute
+from service.answers import JobBody, PlanPage
 from service.persistence.records import PlanKind
 from service.plan_answers import InferPlanBody, TrainPlanBody
 from service.requests.jobs import ValidateRequest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ from fastapi import FastAPI
 
 import planners
 import service
-from api.errors import STATUS_OF_CODE, problem_of
+from api.errors import STATUS_OF_CODE, errors_reference, problem_of
 from planners.errors import InvalidQuestion, PlimsollError, UnknownModel
 from service.errors import QueueFull
 
@@ -33,6 +34,12 @@ def every_error() -> Iterator[type[PlimsollError]]:
 
 def test_every_error_has_a_status_and_every_status_an_error():
     assert {error.code for error in every_error()} == set(STATUS_OF_CODE)
+
+
+def test_the_page_of_errors_shows_every_code_as_it_is():
+    assert list(every_error())
+    page = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+    assert errors_reference() in page.read_text(encoding="utf-8")
 
 
 def test_no_two_errors_share_a_code():

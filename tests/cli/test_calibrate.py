@@ -68,7 +68,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_report_is_printed_as_tables(file: Path, capsys: pytest.CaptureFixture[str]):
     with answering(200, REPORT) as (url, asked):
-        assert run_calibrate(url, "h100 sxm", file) == 0
+        assert run_calibrate(url, "h100 sxm", file, as_json=False) == 0
     assert asked == ["/hardware/h100%20sxm/calibration"]
     text = capsys.readouterr().out
     assert "50.0 % before, 5.0 % after, 25.0 % on measurements left out" in text
@@ -76,25 +76,35 @@ def test_a_report_is_printed_as_tables(file: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_refusal_names_the_measurement(file: Path, capsys: pytest.CaptureFixture[str]):
-    problem = {"detail": "It is absurd.", "errors": [{"pointer": "/microbenchmarks/0", "detail": "It is absurd."}]}
+    problem = {
+        "type": "urn:plimsoll:problem:invalid-question", "title": "Unprocessable Content", "status": 422,
+        "detail": "It is absurd.", "code": "invalid-question",
+        "errors": [{"pointer": "/microbenchmarks/0", "detail": "It is absurd."}],
+    }  # fmt: skip
     with answering(422, problem, "application/problem+json") as (url, _):
-        assert run_calibrate(url, "h100", file) == 1
+        assert run_calibrate(url, "h100", file, as_json=False) == 2
     assert "/microbenchmarks/0: It is absurd." in capsys.readouterr().err
 
 
 def test_a_server_that_is_another_is_quoted(file: Path, capsys: pytest.CaptureFixture[str]):
     with answering(500, "oh") as (url, _):
-        assert run_calibrate(url, "h100", file) == 1
+        assert run_calibrate(url, "h100", file, as_json=False) == 2
     assert "500" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert run_calibrate("http://127.0.0.1:1", "h100", tmp_path / "none.json") == 2
+    assert run_calibrate("http://127.0.0.1:1", "h100", tmp_path / "none.json", as_json=False) == 2
     assert "none.json" in capsys.readouterr().err
 
 
+def test_a_report_is_printed_as_json_where_asked(file: Path, capsys: pytest.CaptureFixture[str]):
+    with answering(200, REPORT) as (url, _):
+        assert run_calibrate(url, "h100", file, as_json=True) == 0
+    assert json.loads(capsys.readouterr().out) == REPORT
+
+
 def test_without_a_service_the_way_out_is_named(file: Path, capsys: pytest.CaptureFixture[str]):
-    assert run_calibrate("http://127.0.0.1:1", "h100", file) == 2
+    assert run_calibrate("http://127.0.0.1:1", "h100", file, as_json=False) == 2
     assert "make serve" in capsys.readouterr().err
 
 

@@ -71,12 +71,30 @@ def test_a_failed_job_says_why():
 def test_alternatives_that_differ_in_stages_and_recomputed_layers_read_differently():
     layout = {
         "gpus": 8, "framework": "megatron", "data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 2,
-        "context_parallel": 1, "zero_stage": 1, "micro_batch_size": 1, "recompute": "full",
+        "context_parallel": 1, "zero_stage": 1, "micro_batch_size": 1, "recompute": "full", "offload": "none",
     }  # fmt: skip
     plain = _training_alternative(_alternative({**layout, "virtual_pipeline": 1, "recompute_layers": None}))
     interleaved = _training_alternative(_alternative({**layout, "virtual_pipeline": 4, "recompute_layers": 8}))
     assert plain[0] == "8 GPUs: megatron d2 t2 p2 c1 zero1 b1 full"
     assert interleaved[0] == "8 GPUs: megatron d2 t2 p2v4 c1 zero1 b1 full 8"
+
+
+@pytest.mark.parametrize(
+    ("offload", "has_activations", "shown"),
+    [
+        ("none", False, ""),
+        ("none", True, " +act"),
+        ("optimizer", False, " +opt"),
+        ("optimizer+parameters", True, " +opt,par,act"),
+    ],
+)
+def test_alternatives_say_what_they_offload(offload: str, has_activations: bool, shown: str):
+    layout = {
+        "gpus": 1, "framework": "deepspeed", "data_parallel": 1, "tensor_parallel": 1, "pipeline_parallel": 1,
+        "context_parallel": 1, "zero_stage": 3, "micro_batch_size": 1, "recompute": "none", "virtual_pipeline": 1,
+        "recompute_layers": None, "offload": offload, "activation_offload": has_activations,
+    }  # fmt: skip
+    assert _training_alternative(_alternative(layout))[0] == f"1 GPU: deepspeed d1 t1 p1 c1 zero3 b1 none{shown}"
 
 
 def _alternative(layout: dict) -> dict:

@@ -1,0 +1,74 @@
+"""Which option sets which field of `POST /plan/infer`; what has none is set by `--file` or `--set`."""
+
+from __future__ import annotations
+
+from cli.options import RequestOption
+from cli.request_options import HARDWARE, LAYOUT_PANEL, MODEL, RUN_PANEL, choices, option
+
+INFER: tuple[RequestOption, ...] = (
+    *MODEL,
+    *HARDWARE,
+    option(
+        "--weights",
+        "serving.weights",
+        "Format of the weights; absent: as the checkpoint is stored, else bf16.",
+        complete=choices("WeightFormat"),
+    ),
+    option(
+        "--kv-cache",
+        "serving.kv_cache",
+        "Format of the cache; absent: as the checkpoint is stored, else bf16.",
+        complete=choices("CacheFormat"),
+    ),
+    option("--max-model-len", "serving.max_model_len", "Tokens of the longest request.", int),
+    option("--input-tokens", "serving.input_tokens", "Tokens of a prompt.", int),
+    option("--output-tokens", "serving.output_tokens", "Tokens of an answer.", int),
+    option("--concurrency", "serving.concurrency", "Requests at once, over the whole deployment.", int),
+    option("--requests-per-second", "serving.requests_per_second", "Requests that arrive each second.", float),
+    option("--ttft-seconds", "serving.slo.ttft_seconds", "Mean time to the first token to keep.", float),
+    option("--tpot-seconds", "serving.slo.tpot_seconds", "Mean time a token to keep.", float),
+    option("--engine", "serving.engine", "vllm, sglang, tensorrt-llm or transformers.", complete=choices("Engine")),
+    option("--engine-version", "serving.engine_version", "Absent: the newest known."),
+    option("--gpu-memory-utilization", "serving.gpu_memory_utilization", "The engine's own setting.", float),
+    option("--block-size", "serving.block_size", "Tokens of a cache block.", int),
+    option("--max-num-batched-tokens", "serving.max_num_batched_tokens", "The engine's own setting.", int),
+    option("--max-num-seqs", "serving.max_num_seqs", "The engine's own setting.", int),
+    option(
+        "--prefix-cache-hit-rate", "serving.prefix_cache_hit_rate", "The part of prompts that is cached, 0 to 1.", float
+    ),
+    option("--draft-tokens", "serving.speculative.tokens", "Tokens drafted at once.", int),
+    option(
+        "--acceptance-rate",
+        "serving.speculative.acceptance_rate",
+        "The part of drafted tokens that is accepted.",
+        float,
+    ),
+    option(
+        "--disaggregated/--no-disaggregated", "serving.disaggregated", "Prefill and decode on GPUs of their own.", bool
+    ),
+    option("--dp --data-parallel", "layout.data_parallel", "Replicas.", int, LAYOUT_PANEL),
+    option("--tp --tensor-parallel", "layout.tensor_parallel", "Tensor parallel degree.", int, LAYOUT_PANEL),
+    option("--pp --pipeline-parallel", "layout.pipeline_parallel", "Pipeline parallel degree.", int, LAYOUT_PANEL),
+    option(
+        "--attention-data-parallel",
+        "layout.attention_data_parallel",
+        "Attention ranks within a replica.",
+        int,
+        LAYOUT_PANEL,
+    ),
+    option("--ep --expert-parallel", "layout.expert_parallel", "Expert parallel degree.", int, LAYOUT_PANEL),
+    option(
+        "--decode-context-parallel",
+        "layout.decode_context_parallel",
+        "Ranks that share a sequence's cache.",
+        int,
+        LAYOUT_PANEL,
+    ),
+    option(
+        "--objective",
+        "objective",
+        "throughput, fewest_gpus, cost or latency.",
+        panel=RUN_PANEL,
+        complete=choices("ServingObjective"),
+    ),
+)

@@ -1,0 +1,83 @@
+"""Jobs, lists and records as clients read them; a plan's own body is in `plan_answers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from planners.quantization import QuantizationEstimate
+from service.persistence.records import AccuracyGroup, JobKind, JobState, PlanKind, Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBody:
+    """A job; `result` and `error` are null until it is finished."""
+
+    job_id: str
+    kind: JobKind
+    state: JobState
+    plan_id: str | None
+    queue: str
+    progress: Progress
+    attempts: int
+    max_attempts: int
+    cancel_requested: bool
+    worker: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    result: Mapping[str, Any] | None
+    error: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPage:
+    """Some jobs, newest first; `next_cursor` asks for the next ones and is null at the end."""
+
+    items: tuple[JobBody, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeBody:
+    """What the quantization will leave, and the job that does it."""
+
+    estimate: QuantizationEstimate
+    job: JobBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLine:
+    """A stored plan, in a line."""
+
+    plan_id: str
+    kind: PlanKind
+    fits: bool
+    verdict: str
+    summary: str
+    model: str
+    gpu: str
+    gpus: int
+    framework: str
+    planner_version: str
+    catalogue_revision: str
+    calibration_revision: str
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPage:
+    """Some plans, newest first; `next_cursor` asks for the next ones and is null at the end."""
+
+    items: tuple[PlanLine, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """How far predictions were off, by how they were measured, framework and GPU; errors are predicted/measured − 1."""
+
+    measurements: int
+    items: tuple[AccuracyGroup, ...]

@@ -1,0 +1,38 @@
+"""What a command loads before it can answer: the fewer, the sooner."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from service.worker.child import PROJECT_ROOT
+
+PROGRAM = """
+import json, sys
+from cli.main import app
+try:
+    app(json.loads(sys.argv[1]))
+except SystemExit as end:
+    assert not end.code, end.code
+print("\\n" + json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+HEAVY = {"torch", "transformers", "sqlalchemy", "psycopg", "fastapi", "starlette", "uvicorn", "procrastinate"}
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    command = [sys.executable, "-c", PROGRAM, json.dumps(arguments)]
+    ended = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, check=True)
+    return set(json.loads(ended.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", "train", "--help"]])
+def test_help_needs_none_of_the_planners_libraries(arguments):
+    assert loaded_by(*arguments) & {*HEAVY, "numpy", "httpx", "planners"} == set()
+
+
+@pytest.mark.parametrize("arguments", [["models", "--search", "llama-3.1"], ["hardware", "h100"]])
+def test_the_catalogues_need_no_server_and_no_database(arguments):
+    assert loaded_by(*arguments) & HEAVY == set()
