@@ -65,14 +65,41 @@ class MemoryItems:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveItems:
+    """The allocator's live tensors at one moment, by what they are for."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    communication: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryMoment:
+    """A moment of the step on one stage; `layer` is the one that is differentiated, None where no one layer is."""
+
+    phase: str
+    layer: int | None
+    allocated_bytes: int
+    items: LiveItems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """One pipeline stage's peak; `layers` is its first and last layer."""
+    """One pipeline stage's peak; `layers` is its first and last layer.
+
+    `moments` are the forward pass's begin and those that can be the worst, in their
+    order: of the micro-batch at which the stage is fullest, then of the optimizer's step.
+    """
 
     stage: int
     layers: tuple[int, int]
     peak_bytes: int
     phase: str
     items: MemoryItems
+    moments: tuple[MemoryMoment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from api.auth.middleware import Asking
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
-from service.measuring import MeasurementReport
+from service.measuring import AccuracyPoint, MeasurementReport
 from service.persistence.records import AccuracyGroup
 from service.requests.measurements import MeasurementRequest
 
@@ -22,10 +22,14 @@ router = APIRouter(tags=["accuracy"], route_class=StrictRoute)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """How far predictions were off, by how they were measured, framework and GPU; errors are predicted/measured − 1."""
+    """How far predictions were off, by how they were measured, framework and GPU; errors are predicted/measured − 1.
+
+    `points` are the newest ones by themselves, where a key asks those of its own plans.
+    """
 
     measurements: int
     items: tuple[AccuracyGroup, ...]
+    points: tuple[AccuracyPoint, ...]
 
 
 @router.post(
@@ -52,7 +56,8 @@ async def report_measurement(
     response_model=Accuracy,
     responses=problem_responses(400, 422, 500, 503),
 )
-async def accuracy(services: Running) -> Accuracy:
+async def accuracy(services: Running, caller: Asking) -> Accuracy:
     """`count`, `trace` and `device` are validations; `run` is memory and `run-speed` is speed of reported runs."""
     groups = await services.database.measurements.accuracy()
-    return Accuracy(measurements=sum(group.count for group in groups), items=groups)
+    points = await services.measuring.points(caller.sees_only)
+    return Accuracy(measurements=sum(group.count for group in groups), items=groups, points=points)
