@@ -264,10 +264,16 @@ class Communication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """The device mesh, outermost axis first; the last axis is within a node."""
+    """The device mesh, outermost axis first; the last axis is within a node.
+
+    Experts are divided over the same ranks in another way: rank r of a stage has
+    expert coordinate floor(r / `expert_tensor_parallel`) mod `expert_parallel`.
+    """
 
     order: tuple[str, ...]
     shape: tuple[int, ...]
+    expert_parallel: int
+    expert_tensor_parallel: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +288,10 @@ class ShardedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedWeight:
-    """How a weight is split; `name` has `*` for the layer, `axis` is the tensor dimension."""
+    """How a weight is split; `name` has `*` for the layer, `axis` is the tensor dimension.
+
+    `stage_copies` is how many of its `copies` each stage holds; a tied matrix may stand on two.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -290,6 +299,7 @@ class ShardedWeight:
     axis: int | None
     local_shape: tuple[int, ...]
     copies: int
+    stage_copies: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

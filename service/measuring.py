@@ -11,8 +11,7 @@ from typing import Any
 from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from service.persistence.database import Database
-from service.persistence.paging import LARGEST_PAGE
-from service.persistence.records import Measurement, NewMeasurement, StoredPlan
+from service.persistence.records import NewMeasurement, StoredPlan
 from service.requests.measurements import MeasurementRequest
 
 # Sizes and speeds are kept as records of their own, because their errors have
@@ -21,8 +20,6 @@ LEVELS: Mapping[str, tuple[str, ...]] = {
     "run": ("peak_bytes", "reserved_bytes", "allocated_bytes", "kv_available_bytes", "kv_tokens"),
     "run-speed": ("step_seconds", "tokens_per_second", "tpot_seconds", "ttft_seconds", "output_tokens_per_second"),
 }
-# As many as one page of records: a drawing could hardly show more of them apart.
-MOST_POINTS = LARGEST_PAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +41,8 @@ class MeasurementReport:
     comparisons: tuple[Comparison, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccuracyPoint:
-    """One prediction that was measured: the first quantity that the record has of both."""
-
-    level: str
-    framework: str
-    gpu: str
-    model: str
-    quantity: str
-    predicted: float
-    measured: float
-
-
 class MeasuringService:
-    """Takes reports, and gives what is on record."""
+    """Takes reports."""
 
     def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database = database
@@ -79,12 +63,6 @@ class MeasuringService:
         return MeasurementReport(
             measurement_ids=tuple(record.id for record in records), plan_id=request.plan_id, comparisons=comparisons
         )
-
-    async def points(self, reader: str | None) -> tuple[AccuracyPoint, ...]:
-        """Return the newest predictions that were measured; with the id of a key, of plans that it may see."""
-        page = await self._database.measurements.page(reader=reader, limit=MOST_POINTS)
-        points = (_point(record) for record in page.items)
-        return tuple(point for point in points if point is not None)
 
     def _by_id(self, request: MeasurementRequest) -> MeasurementRequest:
         """Return the report with the catalogue's ids for aliases, so that one GPU's runs stand together."""
@@ -129,22 +107,6 @@ def _refuse_another_run(request: MeasurementRequest, plan: StoredPlan | None) ->
                 f"The plan is for {planned!r}, not for {given[:100]!r}; report another run without plan_id.",
                 pointer=f"/{field}",
             )
-
-
-def _point(record: Measurement) -> AccuracyPoint | None:
-    for quantity in (quantity for quantities in LEVELS.values() for quantity in quantities):
-        predicted, measured = record.predicted.get(quantity), record.measured.get(quantity)
-        if predicted and measured:
-            return AccuracyPoint(
-                level=record.level,
-                framework=record.framework,
-                gpu=record.gpu,
-                model=record.model,
-                quantity=quantity,
-                predicted=predicted,
-                measured=measured,
-            )
-    return None
 
 
 def _comparison(quantity: str, predicted: float | None, measured: float) -> Comparison:

@@ -13,7 +13,8 @@ from api.auth.middleware import Asking
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
-from service.measuring import AccuracyPoint, MeasurementReport
+from service.accuracy_points import AccuracyPoint, accuracy_points
+from service.measuring import MeasurementReport
 from service.persistence.records import AccuracyGroup
 from service.requests.measurements import MeasurementRequest
 
@@ -59,5 +60,5 @@ async def report_measurement(
 async def accuracy(services: Running, caller: Asking) -> Accuracy:
     """`count`, `trace` and `device` are validations; `run` is memory and `run-speed` is speed of reported runs."""
     groups = await services.database.measurements.accuracy()
-    points = await services.measuring.points(caller.sees_only)
+    points = await accuracy_points(services.database, caller.sees_only)
     return Accuracy(measurements=sum(group.count for group in groups), items=groups, points=points)

@@ -6,8 +6,8 @@ import { fillCatalogues, linkButtons, markFields, remember, requestOf, restore }
 
 const QUIET_MILLISECONDS = 150;
 
-/** Run a page: `show(answer, context)` draws an answer; `after(answer, context)` may ask for more once it stands. */
-export async function runQuestion({ path, show, after }) {
+/** Run a page whose form is asked at `path`; `show(answer, context)` draws an answer. */
+export async function runQuestion({ path, show }) {
   const form = document.querySelector("#question");
   const answerBox = document.querySelector("#answer");
   const verdict = document.querySelector("#verdict");
@@ -22,7 +22,6 @@ export async function runQuestion({ path, show, after }) {
       markFields(form, []);
       show(answered, { ...context, request });
       answerBox.classList.remove("waiting", "stale");
-      await after?.(answered, { ...context, request, signal });
     } catch (problem) {
       if (problem.name === "AbortError") return;
       const said = problem instanceof SyntaxError ? new Error(`config.json is not JSON: ${problem.message}`) : problem;
