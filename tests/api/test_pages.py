@@ -115,7 +115,7 @@ async def test_the_navigation_says_which_page_this_is(visitor: httpx.AsyncClient
         ("/", TrainRequest, {"model.config"}),
         ("/ui/serve", InferRequest, {"model.config"}),
         # The page has three forms: the plan and the level of a validation, and the filters of the list.
-        ("/ui/jobs", QuantizeRequest, {"plan_id", "level", "kind", "state"}),
+        ("/ui/jobs", QuantizeRequest, {"plan_id", "level", "kind", "state", "model.config"}),
     ],
 )
 async def test_every_field_is_one_of_the_request(

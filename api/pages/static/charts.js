@@ -12,13 +12,13 @@ const MARGIN = { left: 72, right: 16, top: 18, bottom: 44 };
 const POINT_RADIUS = 6;
 
 /**
- * Return a chart.
+ * Return a chart; `name` tells it from others on the page.
  * `x` and `y`: {label, format, log, unit, bands}; ticks are round in that unit (1 where absent), and `bands`
  * ([{from, to, label}]) stand in place of ticks. `points`: [{x, y, label, kind, act}]. `lines`: [{points: [[x, y]], kind}].
  * `areas`: [{points: [[x, low, high]], colour}]. `marks`: [{y | x, label}] are drawn as dashed lines across.
  * `notes`: [{x, y, label}] are written beside their place.
  */
-export function chart({ title, x, y, points = [], lines = [], areas = [], marks = [], notes = [] }) {
+export function chart({ name, title, x, y, points = [], lines = [], areas = [], marks = [], notes = [] }) {
   // One unit of the drawing is a pixel, so that its text is as large on a phone.
   const width = Math.max(NARROWEST, Math.min(WIDEST, document.documentElement.clientWidth - GUTTER));
   const xs = [...points.map((point) => point.x), ...[...lines, ...areas].flatMap((drawn) => drawn.points.map(([at]) => at)), ...known(marks, "x")];
@@ -37,7 +37,7 @@ export function chart({ title, x, y, points = [], lines = [], areas = [], marks 
     lines.map((line) => svg("polyline", { class: `line ${line.kind}`, points: line.points.map(([a, b]) => `${across.at(a)},${up.at(b)}`).join(" ") })),
     points.map((point) => pointMark(point, frame)),
     notes.map((note) => noteText(note, frame)));
-  return el("figure", {}, el("figcaption", {}, title), drawing);
+  return el("figure", { "data-part": name }, el("figcaption", {}, title), drawing);
 }
 
 const known = (marks, axis) => marks.map((mark) => mark[axis]).filter((value) => value !== undefined);

@@ -47,7 +47,11 @@ validation.addEventListener("submit", (event) => {
 });
 quantization.addEventListener("submit", (event) => {
   event.preventDefault();
-  start("/quantize", requestOf(quantization));
+  try {
+    start("/quantize", requestOf(quantization));
+  } catch (problem) {
+    note.replaceChildren(...problemOf(new Error(`config.json is not JSON: ${problem.message}`)));
+  }
 });
 filters.addEventListener("input", () => { remember(filters); list(); });
 
