@@ -41,13 +41,21 @@ export function remember(form) {
   history.replaceState(null, "", `${location.pathname}?${asQuery(filled.filter((field) => !isLong(field)))}${long.length ? `#${asQuery(long)}` : ""}`);
 }
 
-/** Fill a form from the address: what the address leaves away is empty. An address without a query changes nothing. */
+/**
+ * Fill a form from the address: what the address leaves away is empty, or as it stands where a list has no empty choice.
+ * An address without a query changes nothing.
+ */
 export function restore(form) {
   const query = new URLSearchParams(location.search);
   if (![...query.keys()].some((name) => form.elements[name])) return;
   const long = new URLSearchParams(location.hash.slice(1));
-  for (const field of namedFields(form)) setField(field, (isLong(field) ? long : query).get(field.name) ?? "");
+  for (const field of namedFields(form)) {
+    const value = (isLong(field) ? long : query).get(field.name);
+    if (value !== null || mayBeEmpty(field)) setField(field, value ?? "");
+  }
 }
+
+const mayBeEmpty = (field) => field.tagName !== "SELECT" || [...field.options].some((option) => option.value === "");
 
 /** Set a field; a choice that a list does not hold is added, so that the service can say what is wrong with it. */
 export function setField(field, value) {

@@ -27,7 +27,7 @@ export function pipelinePart({ layout, step }) {
     el("p", {}, `${chunks > 1 ? `Interleaved, ${chunks} chunks a stage` : "1F1B"}, ${whole(all)} micro-batches: stages wait ${duration(step.parts.pipeline_bubble)} of each step, ${percent(idle)}.`),
     el("p", { class: "quiet" }, `Each pass takes what it takes on the slowest stage.${drawn < all ? ` Drawn with ${drawn} micro-batches; the middle goes on alike ${whole(all - drawn)} more times.` : ""}`),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pipeline schedule" }, drawing(schedule, stages)),
-    el("ul", { class: "legend" }, [["forward", "forward (the number is the micro-batch)"], ["backward", "backward"], ["waiting", "bubble: the stage waits"]]
+    el("ul", { class: "legend" }, [["forward", "forward (the number is the micro-batch)"], ["backward", "backward"], ["idle", "bubble: the stage waits"]]
       .map(([kind, label]) => el("li", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), label))));
 }
 
@@ -44,7 +44,7 @@ function drawing({ slots, seconds, idleFraction }, stages) {
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "schedule", role: "img",
     "aria-label": `${stages} stages; in the drawing each waits ${percent(idleFraction)} of the time` },
   Array.from({ length: stages }, (_, stage) => svg("g", {},
-    svg("rect", { x: LABEL_WIDTH, y: stage * ROW_HEIGHT + 1, width: WIDTH - LABEL_WIDTH, height: ROW_HEIGHT - 2, class: "waiting" }),
+    svg("rect", { x: LABEL_WIDTH, y: stage * ROW_HEIGHT + 1, width: WIDTH - LABEL_WIDTH, height: ROW_HEIGHT - 2, class: "idle" }),
     svg("text", { x: 0, y: stage * ROW_HEIGHT + 17 }, `Stage ${stage}`))),
   slots.map((slot) => pass(slot, at)));
 }
