@@ -140,7 +140,11 @@ class Browser:
 
     def text(self, selector: str) -> str:
         """Return the text of what a selector finds first; a drawing's has no lines."""
-        return str(self.value(f"(found => found.innerText ?? found.textContent)(document.querySelector({json.dumps(selector)}))"))
+        return str(
+            self.value(
+                f"(found => found.innerText ?? found.textContent)(document.querySelector({json.dumps(selector)}))"
+            )
+        )
 
     def until_text(self, selector: str, part: str) -> None:
         """Wait until what a selector finds first says something."""

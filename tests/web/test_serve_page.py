@@ -30,13 +30,13 @@ def test_the_curves_show_what_was_promised(page: Browser):
 
 def test_another_layout_is_taken_from_the_table(page: Browser):
     page.ask("/ui/serve")
-    page.value("[...document.querySelectorAll('button')].find((button) => button.textContent === 'Use').click()")
+    page.value("[...document.querySelectorAll('#parts button')].find((each) => each.textContent === 'Use').click()")
     page.until(f"location.search.includes('layout.pipeline_parallel=') && {SETTLED}")
 
 
 def test_an_engine_s_log_is_answered_with_a_comparison_or_with_what_to_do(page: Browser):
     page.ask(PRICED)
-    page.click("[name=log] ~ *, label + p button")
+    page.click("label + p button")
     page.until_text("#parts", "Paste a log first.")
     page.value("document.querySelector('[name=log]').value = 'GPU KV cache size: 1,000,000 tokens'")
     page.click("label + p button")

@@ -13,7 +13,7 @@ const POINT_RADIUS = 6;
 
 /**
  * Return a chart; `name` tells it from others on the page.
- * `x` and `y`: {label, format, log, unit, bands}; ticks are round in that unit (1 where absent), and `bands`
+ * `x` and `y`: {label, format, log, unit, whole, bands}; ticks are round in that unit (1 where absent), and `bands`
  * ([{from, to, label}]) stand in place of ticks. `points`: [{x, y, label, kind, act}]. `lines`: [{points: [[x, y]], kind}].
  * `areas`: [{points: [[x, low, high]], colour}]. `marks`: [{y | x, label}] are drawn as dashed lines across.
  * `notes`: [{x, y, label}] are written beside their place.

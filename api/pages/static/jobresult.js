@@ -52,7 +52,7 @@ function errorByLayer(tensors) {
   const drawn = [...kinds.values()].map((points) => points.sort((a, b) => a.x - b.x));
   return el("div", {}, chart({
     title: "Relative error by layer",
-    x: { label: "Layer", format: String },
+    x: { label: "Layer", format: String, whole: true },
     y: { label: "Relative error", format: (error) => String(Number(error.toPrecision(2))) },
     lines: drawn.map((points, index) => ({ points: points.map(({ x, y }) => [x, y]), kind: `colour-line-${index % 8}` })),
     points: drawn.flatMap((points, index) => points.map((point) => ({ ...point, kind: `small fill-${index % 8}` }))),

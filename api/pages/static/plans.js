@@ -43,6 +43,7 @@ form.addEventListener("input", () => { remember(form); reload(); });
 form.addEventListener("submit", (event) => { event.preventDefault(); reload(); });
 restore(form);
 await load();
-const [models, gpus] = await Promise.all([ask("/models"), ask("/hardware")]).catch(() => [{ items: [] }, { items: [] }]);
+// Only to choose from: the list itself has said what is wrong.
+const [models, gpus] = await Promise.all(["/models", "/hardware"].map((path) => ask(path).catch(() => ({ items: [] }))));
 fillModels(models.items);
 document.querySelector("#gpus").replaceChildren(...gpus.items.map((gpu) => el("option", { value: gpu.id }, gpu.name)));
