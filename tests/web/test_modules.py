@@ -55,15 +55,19 @@ def test_every_micro_batch_passes_every_chunk_of_every_stage_both_ways():
 
 
 def test_no_stage_does_two_things_at_once():
-    overlaps = """[0, 1, 2, 3].map((stage) => s.slots.filter((p) => p.stage === stage).sort((a, b) => a.start - b.start))
-        .flatMap((own) => own.slice(1).filter((p, at) => p.start < own[at].end - 1e-9)).length"""
+    own = "s.slots.filter((p) => p.stage === stage).sort((a, b) => a.start - b.start)"
+    early = f"((own) => own.slice(1).filter((p, at) => p.start < own[at].end - 1e-9))({own})"
+    overlaps = f"[0, 1, 2, 3].flatMap((stage) => {early}).length"
     assert schedule(overlaps, chunks=2) == 0
 
 
 def test_a_stage_keeps_as_many_micro_batches_as_the_memory_planner_counts():
     # 1F1B keeps p − i on stage i (planners/memory/stages.py): the most passes begun forward and not yet ended backward.
-    kept = """[0, 1, 2, 3].map((stage) => s.slots.filter((p) => p.stage === stage).sort((a, b) => a.start - b.start)
-        .reduce(([now, most], p) => [now + (p.isForward ? 1 : -1), Math.max(most, now + (p.isForward ? 1 : -1))], [0, 0])[1])"""
+    begun = (
+        "s.slots.filter((p) => p.stage === stage).sort((a, b) => a.start - b.start).map((p) => p.isForward ? 1 : -1)"
+    )
+    most = "reduce(([now, most], change) => [now + change, Math.max(most, now + change)], [0, 0])[1]"
+    kept = f"[0, 1, 2, 3].map((stage) => {begun}.{most})"
     assert schedule(kept) == [4, 3, 2, 1]
 
 
@@ -85,8 +89,8 @@ def test_a_front_leaves_out_what_another_beats_in_both():
 
 
 def test_events_are_read_however_the_stream_is_cut():
-    read = """(read => ["id: 7\\nevent: prog", "ress\\ndata: {\\"done\\": 1}\\n\\n: ping\\n\\nevent: state\\r\\nda", "ta: x\\r\\n\\r\\n"]
-        .flatMap(read))(m.parser())"""
+    pieces = ["id: 7\nevent: prog", 'ress\ndata: {"done": 1}\n\n: ping\n\nevent: state\r\nda', "ta: x\r\n\r\n"]
+    read = f"(read => {json.dumps(pieces)}.flatMap(read))(m.parser())"
     assert worth("events.js", read) == [
         {"kind": "progress", "id": "7", "data": '{"done": 1}'},
         {"kind": "state", "id": None, "data": "x"},
