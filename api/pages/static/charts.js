@@ -8,8 +8,10 @@ const NARROWEST = 320;
 // What stands beside a chart on a narrow screen.
 const GUTTER = 34;
 const HEIGHT = 300;
-const MARGIN = { left: 72, right: 16, top: 18, bottom: 44 };
+const MARGIN = { left: 86, right: 16, top: 18, bottom: 44 };
 const POINT_RADIUS = 6;
+// About the width of a letter of 12 pixels.
+const LETTER_WIDTH = 6.5;
 
 /**
  * Return a chart; `name` tells it from others on the page.
@@ -53,8 +55,11 @@ function xBand({ from, to, label }, { across }) {
   const [start, end] = [across.at(from), across.at(to)];
   return svg("g", {},
     svg("line", { x1: end, x2: end, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom + 6, class: "grid" }),
-    svg("text", { x: (start + end) / 2, y: HEIGHT - MARGIN.bottom + 16, "text-anchor": "middle" }, label));
+    svg("text", { x: (start + end) / 2, y: HEIGHT - MARGIN.bottom + 16, "text-anchor": "middle" }, fitting(label, end - start)));
 }
+
+/** Return as much of a label as there is room for: all of it, its first word, or nothing. */
+const fitting = (label, width) => [label, label.split(" ")[0], ""].find((text) => text.length * LETTER_WIDTH <= width);
 
 const yTick = (tick, format, { width, up }) => svg("g", {},
   svg("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: up.at(tick), y2: up.at(tick), class: "grid" }),

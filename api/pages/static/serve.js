@@ -55,7 +55,7 @@ function tryChange(change, context) {
 }
 
 const layoutText = (layout) => Object.entries(layout).filter(([name, degree]) => name === "gpus" || degree > 1)
-  .map(([name, degree]) => (name === "gpus" ? `${degree} GPUs` : `${words(name)} ${degree}`)).join(", ");
+  .map(([name, degree]) => (name === "gpus" ? `${degree} GPU${degree === 1 ? "" : "s"}` : `${words(name)} ${degree}`)).join(", ");
 
 const layoutPart = (plan) => section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
   `${plan.settings.engine} ${plan.settings.engine_version}: `
