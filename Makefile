@@ -12,12 +12,14 @@ TEST_PROCESSES ?= 2
 JOBS ?= 1000
 FUZZ_MINUTES ?= 10
 API_CASES ?= 50000
+E2E_PICTURES ?= .screenshots
+TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean counts demo docs faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
+.PHONY: accuracy audit bench clean counts demo docs e2e-web faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
 
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve ## Set up, then run database, API and worker until Ctrl-C
 	@exec $(BIN)/plimsoll serve --workers $(WORKERS)
@@ -26,7 +28,13 @@ demo: $(VENV)/.serve ## Run the main job against the running service
 	@exec $(BIN)/plimsoll demo
 
 test: $(VENV)/.test ## Set up, then run the whole test suite
-	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup $(TEST_OPTIONS)
+
+e2e-web: $(VENV)/.test ## Drive the web pages in headless Chromium; pictures go to .screenshots
+	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || { echo "There is no Chromium: install Debian's chromium, or name one in CHROMIUM." >&2; exit 1; }
+	PLIMSOLL_SCREENSHOTS=$(E2E_PICTURES) $(BIN)/python -m pytest tests/web -m browser
 
 lint: $(VENV)/.test ## Check style, types and the import rules
 	$(BIN)/ruff format --check .

@@ -69,14 +69,41 @@ class MemoryItems:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveItems:
+    """The allocator's live tensors at one moment, by what they are for."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    communication: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryMoment:
+    """A moment of the step on one stage; `layer` is the one that is differentiated, None where no one layer is."""
+
+    phase: str
+    layer: int | None
+    allocated_bytes: int
+    items: LiveItems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """One pipeline stage's peak; `layers` is its first and last layer."""
+    """One pipeline stage's peak; `layers` is its first and last layer.
+
+    `moments` are the forward pass's begin and those that can be the worst, in their
+    order: of the micro-batch at which the stage is fullest, then of the optimizer's step.
+    """
 
     stage: int
     layers: tuple[int, int]
     peak_bytes: int
     phase: str
     items: MemoryItems
+    moments: tuple[MemoryMoment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,10 +268,16 @@ class Communication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """The device mesh, outermost axis first; the last axis is within a node."""
+    """The device mesh, outermost axis first; the last axis is within a node.
+
+    Experts are divided over the same ranks in another way: rank r of a stage has
+    expert coordinate floor(r / `expert_tensor_parallel`) mod `expert_parallel`.
+    """
 
     order: tuple[str, ...]
     shape: tuple[int, ...]
+    expert_parallel: int
+    expert_tensor_parallel: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +292,10 @@ class ShardedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedWeight:
-    """How a weight is split; `name` has `*` for the layer, `axis` is the tensor dimension."""
+    """How a weight is split; `name` has `*` for the layer, `axis` is the tensor dimension.
+
+    `stage_copies` is how many of its `copies` each stage holds; a tied matrix may stand on two.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -267,6 +303,7 @@ class ShardedWeight:
     axis: int | None
     local_shape: tuple[int, ...]
     copies: int
+    stage_copies: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,8 +76,25 @@ class PlanPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyPoint:
+    """One prediction that was measured: the first quantity that the record has of both."""
+
+    level: str
+    framework: str
+    gpu: str
+    model: str
+    quantity: str
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """How far predictions were off, by how they were measured, framework and GPU; errors are predicted/measured − 1."""
+    """How far predictions were off, by how they were measured, framework and GPU; errors are predicted/measured − 1.
+
+    `points` are the newest ones by themselves, where a key asks those of its own plans.
+    """
 
     measurements: int
     items: tuple[AccuracyGroup, ...]
+    points: tuple[AccuracyPoint, ...]

@@ -12,6 +12,7 @@ from api.auth.middleware import Asking
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
+from service.accuracy_points import accuracy_points
 from service.answers import Accuracy
 from service.measuring import MeasurementReport
 from service.requests.measurements import MeasurementRequest
@@ -43,7 +44,8 @@ async def report_measurement(
     response_model=Accuracy,
     responses=problem_responses(400, 422, 500, 503),
 )
-async def accuracy(services: Running) -> Accuracy:
+async def accuracy(services: Running, caller: Asking) -> Accuracy:
     """`count`, `trace` and `device` are validations; `run` is memory and `run-speed` is speed of reported runs."""
     groups = await services.database.measurements.accuracy()
-    return Accuracy(measurements=sum(group.count for group in groups), items=groups)
+    points = await accuracy_points(services.database, caller.sees_only)
+    return Accuracy(measurements=sum(group.count for group in groups), items=groups, points=points)

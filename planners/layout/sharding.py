@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from planners.architecture import Weight
-from planners.layout.candidates import Candidates
+from collections.abc import Iterator
+
+import numpy as np
+
+from planners.architecture import Split, Weight
+from planners.layout.candidates import Candidates, IntArray
 from planners.layout.experts import expert_tensor_ranks
-from planners.memory.job import Job
-from planners.memory.stages import all_stages
+from planners.memory.job import BlockWeights, Job
+from planners.memory.stages import StageRows, all_stages
 from planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
 from planners.sharding import ShardingPolicy, ShardLayout, framework_policy
 from planners.sharding.weights import checkpoint_tensor
@@ -27,6 +31,8 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
                 int(one.context_parallel[0]),
                 int(one.tensor_parallel[0]),
             ),
+            expert_parallel=int(one.expert_parallel[0]),
+            expert_tensor_parallel=int(expert_tensor_ranks(one, job)[0]),
         ),
         stages=tuple(
             ShardedStage(
@@ -37,7 +43,9 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
             )
             for row in range(rows.stage.size)
         ),
-        weights=_weights(job, _shard_layout(one, job), framework_policy(job.profile.name, int(one.zero_stage[0]))),
+        weights=_weights(
+            job, rows, _shard_layout(one, job), framework_policy(job.profile.name, int(one.zero_stage[0]))
+        ),
     )
 
 
@@ -51,15 +59,18 @@ def _shard_layout(one: Candidates, job: Job) -> ShardLayout:
     )
 
 
-def _weights(job: Job, layout: ShardLayout, policy: ShardingPolicy) -> tuple[ShardedWeight, ...]:
+def _weights(job: Job, rows: StageRows, layout: ShardLayout, policy: ShardingPolicy) -> tuple[ShardedWeight, ...]:
     """Return every kind of weight once, with how many there are; names have `*` for layer and expert."""
     copies: dict[tuple[str, tuple[int, ...]], int] = {}
+    on_stages: dict[tuple[str, tuple[int, ...]], IntArray] = {}
     first: dict[tuple[str, tuple[int, ...]], Weight] = {}
-    for part in job.parts:
+    for part, blocks in _parts_on_stages(job, rows):
         for weight in (*part.frozen, *part.trainable):
             key = (weight.name.format(layer="*", expert="*"), weight.shape)
             first.setdefault(key, weight)
             copies[key] = copies.get(key, 0) + part.block.repeats * weight.tensors
+            held = blocks + _tied_copies(weight, part, job, rows)
+            on_stages[key] = on_stages.get(key, np.zeros_like(held)) + held * weight.tensors
     return tuple(
         ShardedWeight(
             name=name,
@@ -68,6 +79,22 @@ def _weights(job: Job, layout: ShardLayout, policy: ShardingPolicy) -> tuple[Sha
             axis=first[name, shape].dim,
             local_shape=checkpoint_tensor(first[name, shape], layout, policy),
             copies=count,
+            stage_copies=tuple(on_stages[name, shape].tolist()),
         )
         for (name, shape), count in copies.items()
     )
+
+
+def _parts_on_stages(job: Job, rows: StageRows) -> Iterator[tuple[BlockWeights, IntArray]]:
+    """Yield each part of the model with how many of its blocks each stage has."""
+    yield job.embedding, rows.has_embedding[:, 0].astype(np.int64)
+    for part, counts in zip(job.layers, rows.layers_of_kind, strict=True):
+        yield part, counts[:, 0]
+    yield job.head, rows.has_head[:, 0].astype(np.int64)
+
+
+def _tied_copies(weight: Weight, part: BlockWeights, job: Job, rows: StageRows) -> IntArray:
+    """Return 1 for each stage that holds the embedding's matrix again, for a tied head."""
+    is_tied = part is job.embedding and job.model.tied_head and weight.split is Split.VOCABULARY
+    again = rows.has_head & ~rows.has_embedding & np.bool_(is_tied)
+    return again[:, 0].astype(np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 
 from planners.layout.candidates import FloatArray
 
+FORWARD = "forward"
 EVALUATION = "evaluation"
 COMPANION_FORWARD = "companion forward"
 PHASES = (
@@ -19,6 +20,7 @@ PHASES = (
     "loading",
     EVALUATION,
     COMPANION_FORWARD,
+    FORWARD,
 )
 ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 NOTHING: FloatArray = np.zeros(1)
@@ -28,7 +30,8 @@ NOTHING: FloatArray = np.zeros(1)
 class Items:
     """Whole bytes at moments of one phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast.
 
-    Several moments stand along an axis before that of the stages.
+    Several moments stand along an axis before that of the stages. `layer` is the layer of the stage that is
+    differentiated, 0 the lowest; None where no one layer is.
     """
 
     phase: int
@@ -38,6 +41,7 @@ class Items:
     activations: FloatArray
     logits: FloatArray
     communication: FloatArray
+    layer: FloatArray | None = None
 
     def sums(self, axes: int) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Yield the states and the rest of every moment, whose sum is the total, for stages of so many axes.

@@ -15,8 +15,9 @@ from planners.memory.companions import with_companions
 from planners.memory.holdings import Holdings, holdings
 from planners.memory.items import ALLOCATED_ITEMS, PHASES
 from planners.memory.job import Job
+from planners.memory.moments import StackedMoments, moments_of, stacked_moments
 from planners.memory.nvme import placed
-from planners.memory.phases import phase_items
+from planners.memory.phases import forward_items, phase_items
 from planners.memory.runtime import runtime_bytes
 from planners.memory.spikes import host_peak_bytes, spikes_of
 from planners.memory.stages import StageRows, all_stages, deciding_stages
@@ -31,12 +32,13 @@ NEAR_CAPACITY_FRACTION = 0.88
 class Account:
     """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation.
 
-    `held` and `active` are what the phases were made of.
+    `moments` are all of them, and `held` and `active` what the phases were made of.
     """
 
     rows: StageRows
     held: Holdings
     active: Activity
+    moments: StackedMoments
     items: FloatArray
     phase: IntArray
     fragmentation: FloatArray
@@ -124,20 +126,20 @@ def _account(layout: Candidates, job: Job) -> Account:
     shape = rows.stage.shape
     held = with_companions(holdings(layout, rows, job), layout, job)
     active = activity(layout, rows, job)
-    moments = list(phase_items(layout, rows, job, held, left_on_device(active, layout)))
-    stacked = [items.stacked(shape) for items in moments]
-    phases = np.repeat([items.phase for items in moments], [len(some) for some in stacked])
-    by_moment = np.concatenate(stacked)[..., 0]
-    worst = by_moment.sum(axis=1).argmax(axis=0)
-    items: FloatArray = np.take_along_axis(by_moment, worst[None, None, :], axis=0)[0]
+    on_device = left_on_device(active, layout)
+    phases = [*phase_items(layout, rows, job, held, on_device), forward_items(layout, rows, job, held, on_device)]
+    moments = stacked_moments(phases, shape)
+    worst = moments.items.sum(axis=1).argmax(axis=0)
+    items: FloatArray = np.take_along_axis(moments.items, worst[None, None, :], axis=0)[0]
     elsewhere = placed(held, layout, job)
     host = np.ceil(elsewhere.host + offloaded_bytes(active, layout, rows))
     return Account(
         rows=rows,
         held=held,
         active=active,
+        moments=moments,
         items=items,
-        phase=phases[worst],
+        phase=moments.phase[worst],
         fragmentation=_fragmentation(items.sum(axis=0), job),
         runtime=np.broadcast_to(_runtime(layout, job), worst.shape),
         host=np.broadcast_to(host, shape)[:, 0],
@@ -155,4 +157,5 @@ def _stage_memory(account: Account, row: int) -> StageMemory:
         peak_bytes=items.total_bytes,
         phase=PHASES[int(account.phase[row])],
         items=items,
+        moments=moments_of(account.moments, row, first),
     )

@@ -22,7 +22,7 @@ from planners.memory.companions import companion_items
 from planners.memory.compression import remembered_bytes
 from planners.memory.evaluation import evaluation_items
 from planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
-from planners.memory.items import NOTHING, PHASES, Items
+from planners.memory.items import FORWARD, NOTHING, PHASES, Items
 from planners.memory.job import Job
 from planners.memory.stages import StageRows
 
@@ -70,6 +70,20 @@ def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, 
     if job.evaluation is not None:
         yield evaluation_items(layouts, rows, job, held, active)
     yield from companion_items(layouts, job, held, active)
+
+
+def forward_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Items:
+    """Return what is held as the fullest micro-batch's forward pass begins, which is never the worst moment."""
+    moment = _moment(layouts, rows, job, held, active)
+    return _items(
+        moment,
+        FORWARD,
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=moment.others_activations + held.dequantized + held.dummy_gradients,
+        logits=NOTHING,
+        communication=moment.buckets,
+    )
 
 
 def _moment(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Moment:
@@ -247,6 +261,7 @@ def _backward_of(moment: Moment, layer: FloatArray) -> Items:
         activations=alive + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + reduced + moment.buckets,
+        layer=layer,
     )
 
 
@@ -361,6 +376,7 @@ def _items(
     logits: FloatArray,
     communication: FloatArray,
     more_optimizer: FloatArray | float = 0.0,
+    layer: FloatArray | None = None,
 ) -> Items:
     """Return whole bytes; gradients are whole already."""
     return Items(
@@ -371,6 +387,7 @@ def _items(
         activations=np.ceil(activations),
         logits=logits if logits is NOTHING else np.ceil(logits),
         communication=np.ceil(communication),
+        layer=layer,
     )
 
 

@@ -87,6 +87,14 @@ class KvGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvContext:
+    """How many requests a replica's cache holds, each of so many tokens."""
+
+    tokens: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvCache:
     """The cache of one replica, in the engine's own terms.
 
@@ -94,7 +102,8 @@ class KvCache:
     grow with the sequence; `available_bytes` is what one GPU has left for the
     cache; `tokens` is the capacity of a replica as the engine logs it and
     `max_concurrency` how many requests of `max_model_len` it holds.
-    `requests_held` is how many requests of the traffic's input and output it holds.
+    `requests_held` is how many requests of the traffic's input and output it holds,
+    `contexts` how many of other lengths, up to `max_model_len`.
     """
 
     available_bytes: int
@@ -108,6 +117,7 @@ class KvCache:
     max_concurrency: float
     requests_held: int
     groups: tuple[KvGroup, ...]
+    contexts: tuple[KvContext, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

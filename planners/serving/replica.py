@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planners.questions import ServingQuestion
-from planners.serving.answer import KvCache, KvGroup, ServingMemory, ServingMemoryItems, StageServingMemory
+from planners.serving.answer import (
+    KvCache,
+    KvContext,
+    KvGroup,
+    ServingMemory,
+    ServingMemoryItems,
+    StageServingMemory,
+)
 from planners.serving.budget import StageBudget, stage_budgets
 from planners.serving.degrees import Degrees
 from planners.serving.kv_cache import (
@@ -25,6 +32,9 @@ from planners.serving.weights import Stage, replica_stages
 FITS, TIGHT, NO = "fits", "tight", "no"
 # More blocks than any card has; for a stage of layers that keep no cache.
 UNBOUNDED_BLOCKS = 2**62
+# Lengths that the cache is described at: `max_model_len` and its halves, down to about a page of text.
+LEAST_CONTEXT_TOKENS = 1024
+MOST_CONTEXTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +89,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         degrees=degrees,
         utilization_fraction=budgets[binding].utilization_fraction,
         memory=memory,
-        kv=_kv_cache(settings, layout, budgets[binding], held, requests * ranks),
+        kv=_kv_cache(settings, layout, budgets[binding], held, requests * ranks, ranks),
         verdict=(FITS if low.fits_one_request else TIGHT) if fits else NO,
         keeps_limit=keeps_limit,
         places=min(requests, settings.max_num_seqs) * ranks,
@@ -92,6 +102,17 @@ def _requests_held(settings: Settings, layout: CacheLayout, blocks: int) -> int:
     lengths = settings.sequence_tokens
     taken = sum(layout.blocks_held(tokens) for tokens in lengths)
     return usable_blocks(blocks, settings.profile) * len(lengths) // taken
+
+
+def _contexts(settings: Settings, layout: CacheLayout, blocks: int, ranks: int) -> tuple[KvContext, ...]:
+    """Return how many requests of each length a replica of so many attention ranks holds, by growing length."""
+    lengths = [settings.max_model_len]
+    while lengths[-1] // 2 >= LEAST_CONTEXT_TOKENS and len(lengths) < MOST_CONTEXTS:
+        lengths.append(lengths[-1] // 2)
+    usable = usable_blocks(blocks, settings.profile)
+    return tuple(
+        KvContext(tokens=tokens, requests=usable // layout.blocks_held(tokens) * ranks) for tokens in reversed(lengths)
+    )
 
 
 def _blocks(available_bytes: int, block_bytes: int) -> int:
@@ -169,6 +190,7 @@ def _kv_cache(
     budget: StageBudget,
     held: Capacity,
     requests: int,
+    ranks: int,
 ) -> KvCache:
     growing = [bucket for bucket in layout.buckets if bucket.state.kind in GROWING]
     per_layer = {id(bucket): layer_bytes_per_token(bucket.state, settings.kv) for bucket in layout.buckets}
@@ -194,4 +216,5 @@ def _kv_cache(
             )
             for bucket in layout.buckets
         ),
+        contexts=_contexts(settings, layout, held.blocks, ranks),
     )

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from service.errors import PlanNotFound
+from service.persistence.keys import readable_by
 from service.persistence.paging import newest_first, page_size, write_cursor
 from service.persistence.records import AccuracyGroup, Measurement, NewMeasurement, Page
 from service.persistence.tables import measurements
@@ -50,10 +51,14 @@ class MeasurementStore:
         gpu: str | None = None,
         model: str | None = None,
         plan_id: str | None = None,
+        reader: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Measurement]:
-        """Return measurements, newest first; raises InvalidCursor."""
+        """Return measurements, newest first; raises InvalidCursor.
+
+        `reader` is the id of a key: only those of plans that it may see.
+        """
         table = measurements
         query = sa.select(table)
         filters = (
@@ -66,6 +71,8 @@ class MeasurementStore:
         for column, wanted in filters:
             if wanted is not None:
                 query = query.where(column == wanted)
+        if reader is not None:
+            query = query.where(table.c.plan_id.in_(readable_by(reader)))
         query = newest_first(query, table.c.created_at, table.c.id, limit=limit, cursor=cursor)
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()

@@ -15,7 +15,11 @@ async def test_a_report_is_set_beside_its_plan(client: httpx.AsyncClient):
     report = (await client.post("/measurements", json=body)).json()
     # Half of what was measured: -50 %; twice: +100 %.
     assert [entry["relative_error"] for entry in report["comparisons"]] == pytest.approx([-0.5, 1.0])
-    groups = {group["level"]: group for group in (await client.get("/accuracy")).json()["items"]}
+    accuracy = (await client.get("/accuracy")).json()
+    speed, size = accuracy["points"]
+    assert (size["quantity"], size["predicted"], size["measured"]) == ("peak_bytes", peak_bytes, 2 * peak_bytes)
+    assert (speed["level"], speed["quantity"]) == ("run-speed", "step_seconds")
+    groups = {group["level"]: group for group in accuracy["items"]}
     assert groups["run"]["mean_relative_error"] == pytest.approx(-0.5)
     assert groups["run-speed"]["worst_absolute_relative_error"] == pytest.approx(1.0)
 
@@ -32,8 +36,9 @@ async def test_a_report_without_a_plan_is_kept_without_an_error(client: httpx.As
     response = await client.post("/measurements", json=body)
     assert response.status_code == 201
     assert response.json()["comparisons"][0]["relative_error"] is None
-    frameworks = [group["framework"] for group in (await client.get("/accuracy")).json()["items"]]
-    assert "ddp" not in frameworks
+    accuracy = (await client.get("/accuracy")).json()
+    assert "ddp" not in [group["framework"] for group in accuracy["items"]]
+    assert "ddp" not in [point["framework"] for point in accuracy["points"]]
 
 
 async def test_a_report_of_another_run_or_of_nothing_planned_is_refused(client: httpx.AsyncClient):

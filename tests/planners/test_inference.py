@@ -240,3 +240,24 @@ def test_the_bands_enclose_the_estimates():
     performance = plan_serving(question()).plan.performance
     assert performance.ttft_low_seconds < performance.ttft_seconds < performance.ttft_high_seconds
     assert performance.tpot_low_seconds < performance.tpot_seconds < performance.tpot_high_seconds
+
+
+def test_the_cache_is_described_at_halves_of_the_longest_context():
+    # 4,096 tokens take 256 blocks of 16, 2,048 take 128, 1,024 take 64; one block is never given away.
+    kv = plan_serving(question(max_model_len=4096)).plan.kv
+    assert [(context.tokens, context.requests) for context in kv.contexts] == [
+        (1024, (kv.blocks - 1) // 64),
+        (2048, (kv.blocks - 1) // 128),
+        (4096, (kv.blocks - 1) // 256),
+    ]
+
+
+@pytest.mark.parametrize(("longest", "lengths"), [(2047, [2047]), (2048, [1024, 2048]), (2049, [1024, 2049])])
+def test_contexts_go_down_to_a_thousand_tokens(longest: int, lengths: list[int]):
+    kv = plan_serving(question(max_model_len=longest)).plan.kv
+    assert [context.tokens for context in kv.contexts] == lengths
+
+
+def test_no_more_than_eight_lengths_are_described():
+    kv = plan_serving(question(model(max_position_embeddings=2**20), max_model_len=2**20)).plan.kv
+    assert [context.tokens for context in kv.contexts] == [2**power for power in range(13, 21)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import pytest
 from websockets.sync.client import ClientConnection, connect
 
 # Long enough for a machine that many share; a page that works answers in a fraction of a second.
@@ -38,10 +40,27 @@ def chromium() -> str | None:
     return os.environ.get("CHROMIUM") or shutil.which("chromium")
 
 
+NEEDS_CHROMIUM = [
+    pytest.mark.skipif(chromium() is None, reason="no Chromium: install Debian's `chromium`, or name one in CHROMIUM"),
+    pytest.mark.slow,
+    pytest.mark.browser,
+    pytest.mark.xdist_group("browser"),
+]
+# A question's answer stands.
+SETTLED = "!document.querySelector('.waiting') && document.querySelectorAll('#parts .part').length > 4"
+# The catalogues are there to choose from.
+CATALOGUES = "document.querySelectorAll('#models option').length > 10"
+DESKTOP = (1280, 900)
+PHONE = (390, 844)
+# A picture of a longer page ends here.
+MOST_PICTURED_PIXELS = 6000
+
+
 class Browser:
     """One page of one browser, and the errors that its console showed."""
 
-    def __init__(self, program: str, profile: Path) -> None:
+    def __init__(self, program: str, profile: Path, site: str) -> None:
+        self._site = site
         self.errors: list[str] = []
         self._numbers = itertools.count(1)
         self._program = program
@@ -59,6 +78,9 @@ class Browser:
             self._socket = opening.enter_context(connect(self._page_address(), max_size=None, proxy=None))
             for domain in ("Page", "Runtime", "Log"):
                 self.call(f"{domain}.enable")
+            self.resize(*DESKTOP)
+            # A page that nobody looks at is told of no focus.
+            self.call("Emulation.setFocusEmulationEnabled", enabled=True)
             self._opened = opening.pop_all()
         return self
 
@@ -90,17 +112,64 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def visit(self, address: str) -> None:
-        """Open a page."""
-        self.call("Page.navigate", url=address)
+    def visit(self, path: str) -> None:
+        """Open a page of the site, for the first time: a page that differs only behind the # would else stay."""
+        self.call("Page.navigate", url="about:blank")
+        self.call("Page.navigate", url=path if path.startswith("http") else self._site + path)
+
+    def ask(self, path: str) -> None:
+        """Open a page with a question, and wait for its answer and the catalogues."""
+        self.visit(path)
+        self.until(f"{CATALOGUES} && {SETTLED}")
+
+    def resize(self, width: int, height: int) -> None:
+        """Take another size of screen; a narrow one is a phone's."""
+        is_phone = width < DESKTOP[0]
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=is_phone
+        )
+
+    def press(self, key: str, code: int) -> None:
+        """Press a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def click(self, selector: str) -> None:
+        """Click on what a selector finds first."""
+        self.value(f"document.querySelector({json.dumps(selector)}).click()")
+
+    def text(self, selector: str) -> str:
+        """Return the text of what a selector finds first; a drawing's has no lines."""
+        return str(
+            self.value(
+                f"(found => found.innerText ?? found.textContent)(document.querySelector({json.dumps(selector)}))"
+            )
+        )
+
+    def until_text(self, selector: str, part: str) -> None:
+        """Wait until what a selector finds first says something."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        self.until(f"{found} && {found}.innerText.includes({json.dumps(part)})")
+
+    def picture(self) -> bytes:
+        """Return the whole page as PNG."""
+        width, height = self.value("[innerWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": width, "height": min(height, MOST_PICTURED_PIXELS), "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(shot["data"])
+
+    def forget_refusals(self) -> None:
+        """Take away what the browser itself says of each answer above 399."""
+        self.value("0")
+        self.errors = [said for said in self.errors if "Failed to load resource" not in said]
 
     def until(self, script: str) -> None:
         """Wait until a script's expression is true; fails once patience ends."""
         self._wait(lambda: self.value(f"Boolean({script})"), script)
 
-    def fill(self, name: str, value: str) -> None:
-        """Fill a field of the question as a user does."""
-        field = f"document.querySelector('#question').elements[{json.dumps(name)}]"
+    def fill(self, name: str, value: str, form: str = "#question") -> None:
+        """Fill a field of a form as a user does."""
+        field = f"document.querySelector({json.dumps(form)}).elements[{json.dumps(name)}]"
         self.value(f"{field}.value = {json.dumps(value)}")
         self.value(f"{field}.dispatchEvent(new Event('input', {{bubbles: true}}))")
 

@@ -30,7 +30,7 @@ def test_every_import_names_a_script_that_is_there_and_exports_it(name: str):
     for names, source in re.findall(r'import \{ ([^}]+) \} from "\./([^"]+)"', (STATIC / name).read_text()):
         exported = (STATIC / source).read_text()
         for imported in names.split(", "):
-            assert re.search(rf"export (async )?(function|const|class) {imported}\b", exported), (name, imported)
+            assert re.search(rf"export (async )?(function\*?|const|class) {imported}\b", exported), (name, imported)
 
 
 def test_every_field_of_a_layout_that_is_compared_is_one_of_the_request():

@@ -1,37 +1,59 @@
-// Predicted against measured: each validation that succeeded as a point, and all that is on record by kind.
+// Predicted against measured: each measurement on record as a point, by framework and model, and all of them by kind.
 
 import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
+import { legend } from "./bars.js";
 import { chart } from "./charts.js";
-import { table } from "./elements.js";
-import { GIB, gib, percent, whole } from "./quantities.js";
+import { el, table } from "./elements.js";
+import { remember, restore } from "./forms.js";
+import { GIB, duration, gib, percent, short, signed, whole, words } from "./quantities.js";
 
+const COLOURS = 8;
+const form = document.querySelector("#filters");
 const note = document.querySelector("#note");
+const place = document.querySelector("#scatter");
 
-function points(jobs) {
-  return jobs.filter((job) => job.result?.predicted?.peak_bytes > 0 && job.result?.measured?.peak_bytes > 0).map((job) => ({
-    x: job.result.measured.peak_bytes,
-    y: job.result.predicted.peak_bytes,
-    kind: job.result.verdict === "refuted" ? "no" : "",
-    label: `${job.result.level}, ${job.result.verdict}: measured ${gib(job.result.measured.peak_bytes)}, predicted ${gib(job.result.predicted.peak_bytes)}`,
-  }));
+function axisOf(quantity) {
+  if (quantity.endsWith("_bytes")) return { format: gib, unit: GIB };
+  return quantity.endsWith("per_second") || quantity.endsWith("tokens") ? { format: short } : { format: (seconds) => (seconds ? duration(seconds) : "0") };
+}
+
+function draw(points) {
+  const { quantity, framework, model } = Object.fromEntries(["quantity", "framework", "model"].map((name) => [name, form.elements[name].value]));
+  const chosen = points.filter((point) => point.quantity === quantity && (!framework || point.framework === framework) && (!model || point.model === model));
+  const frameworks = [...new Set(points.map((point) => point.framework))].sort();
+  if (!chosen.length) { place.replaceChildren(el("p", { class: "quiet" }, "No measurement matches.")); return; }
+  const axis = axisOf(quantity);
+  const most = Math.max(...chosen.flatMap((point) => [point.predicted, point.measured]));
+  place.replaceChildren(chart({
+    title: `${words(quantity)}: ${chosen.length} of the newest measurements; on the line the prediction is exact`,
+    x: { label: "Measured", ...axis }, y: { label: "Predicted", ...axis },
+    points: chosen.map((point) => ({ x: point.measured, y: point.predicted, kind: `fill-${frameworks.indexOf(point.framework) % COLOURS}`,
+      label: `${point.model} on ${point.gpu}, ${point.framework} (${point.level}): measured ${axis.format(point.measured)}, predicted ${axis.format(point.predicted)}, ${signed(point.predicted / point.measured - 1, percent)}` })),
+    lines: [{ points: [[0, 0], [most, most]], kind: "front" }],
+  }), legend(Object.fromEntries(frameworks.map((name) => [name, Number(chosen.some((point) => point.framework === name))])), null));
+}
+
+function fill(name, values) {
+  form.elements[name].append(...[...new Set(values)].sort().map((value) => el("option", { value }, words(value))));
 }
 
 try {
-  const [accuracy, jobs] = await Promise.all([ask("/accuracy"), ask("/jobs?kind=validate&state=succeeded&limit=100")]);
-  note.textContent = accuracy.measurements ? `${whole(accuracy.measurements)} comparisons on record.`
+  const { measurements, items, points } = await ask("/accuracy");
+  note.textContent = measurements ? `${whole(measurements)} comparisons on record.`
     : "Nothing is on record yet: validate a plan, or report a run to POST /measurements.";
-  const drawn = points(jobs.items);
-  if (drawn.length) {
-    const most = Math.max(...drawn.map((point) => Math.max(point.x, point.y)));
-    document.querySelector("#scatter").replaceChildren(chart({
-      title: "The latest validations; on the line the prediction is exact",
-      x: { label: "Measured", format: gib, unit: GIB }, y: { label: "Predicted", format: gib, unit: GIB },
-      points: drawn, lines: [{ points: [[0, 0], [most, most]], kind: "front" }],
-    }));
+  fill("quantity", points.map((point) => point.quantity));
+  fill("framework", points.map((point) => point.framework));
+  fill("model", points.map((point) => point.model));
+  form.hidden = !points.length;
+  if (points.length) {
+    restore(form);
+    if (!form.elements.quantity.value) form.elements.quantity.selectedIndex = 0;
+    form.addEventListener("input", () => { remember(form); draw(points); });
+    draw(points);
   }
   document.querySelector("#list").replaceChildren(table("Errors are predicted / measured − 1", ["Measured by", "Framework", "GPU", "Count", "Mean", "Median size", "90 % within", "Worst"],
-    accuracy.items.map((group) => [group.level, group.framework, group.gpu, whole(group.count), percent(group.mean_relative_error),
+    items.map((group) => [group.level, group.framework, group.gpu, whole(group.count), percent(group.mean_relative_error),
       percent(group.median_absolute_relative_error), percent(group.p90_absolute_relative_error), percent(group.worst_absolute_relative_error)])));
 } catch (problem) {
   note.replaceChildren(...problemOf(problem));

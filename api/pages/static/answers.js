@@ -1,33 +1,39 @@
 // The parts of an answer that training and serving share: verdict, memory, advice, assumptions, launch files.
 
+import { askForKey } from "./apikey.js";
 import { ask } from "./asking.js";
 import { legend, stackedBar } from "./bars.js";
-import { copyButton, el, section, table } from "./elements.js";
+import { downloadButton } from "./downloads.js";
+import { copyButton, el, facts, section, table } from "./elements.js";
 import { setField } from "./forms.js";
 import { duration, gib, signed, words } from "./quantities.js";
 
 const VERDICTS = { fits: "Fits", tight: "Tight", no: "Does not fit" };
 
-/** Return the verdict, its margin and its summary. */
-export function verdictOf(answer) {
+const REFUSED = new Set([401, 403]);
+
+/** Return the verdict, its margin, the figures that matter most and the summary. */
+export function verdictOf(answer, figures) {
   const memory = answer.plan.memory;
   const spared = memory.margin_bytes;
-  const parts = [
+  return [
     el("p", { class: `verdict ${answer.verdict}` }, el("strong", {}, VERDICTS[answer.verdict] ?? answer.verdict),
       ` ${gib(Math.abs(spared))} ${spared < 0 ? "too much" : "to spare"} on each GPU`),
+    facts(figures),
     el("p", {}, answer.summary),
   ];
-  if (memory.peak_high_bytes !== undefined) {
-    parts.push(el("p", { class: "quiet" }, `Peak ${gib(memory.peak_bytes)}, between ${gib(memory.peak_low_bytes)} and `
-      + `${gib(memory.peak_high_bytes)}, of ${gib(memory.limit_bytes)}${memory.phase ? `, in ${memory.phase}` : ""}.`));
-  }
-  return parts;
+}
+
+/** Return a quantity with the ends of its error bar. */
+export function within(value, low, high, format) {
+  return el("span", {}, format(value), low === undefined ? null : el("small", {}, ` ${format(low)} to ${format(high)}`));
 }
 
 /** Return a problem as the page shows it. */
 export function problemOf(problem) {
   const details = problem.errors ?? [];
   return [el("div", { class: "problem", role: "alert" }, el("strong", {}, problem.message),
+    REFUSED.has(problem.status) ? askForKey(problem.status) : null,
     details.length > 1 ? el("ul", {}, details.map((error) => el("li", {}, `${error.pointer}: ${error.detail}`))) : null)];
 }
 
@@ -88,9 +94,8 @@ export function applyChange(form, change) {
 export function artifactsPart(answer) {
   const files = Object.entries(answer.artifacts).map(([name, content]) => {
     const text = typeof content === "string" ? content : JSON.stringify(content, null, 2);
-    const path = `/plans/${encodeURIComponent(answer.plan_id)}/artifacts/${encodeURIComponent(name)}`;
     return el("div", { class: "file" }, el("h3", {}, name), el("div", { class: "row" }, copyButton(text),
-      el("a", { href: path, download: name }, "Download")), el("pre", { tabindex: 0, "aria-label": name }, text));
+      downloadButton(text, typeof content === "string" ? name : `${name}.json`)), el("pre", { tabindex: 0, "aria-label": name }, text));
   });
   return files.length ? section("Launch", ...files) : null;
 }

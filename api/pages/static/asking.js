@@ -1,5 +1,7 @@
 // Asking the public API.
 
+import { keyHeaders } from "./apikey.js";
+
 /** What the API answered in place of what was asked for: an RFC 9457 problem document. */
 export class Problem extends Error {
   constructor(document) {
@@ -16,11 +18,16 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
     request.headers["content-type"] = "application/json";
     request.body = JSON.stringify(body);
   }
-  const response = await fetch(path, request).catch((reason) => {
+  return (await fetched(path, request)).json();
+}
+
+/** Return the response to a request that shows the key; throws Problem where it is not a success, or an AbortError. */
+export async function fetched(path, request) {
+  const response = await fetch(path, { ...request, headers: { ...request.headers, ...keyHeaders() } }).catch((reason) => {
     if (reason.name === "AbortError") throw reason;
     throw new Problem({ detail: "The service cannot be reached." });
   });
-  if (response.ok) return response.json();
+  if (response.ok) return response;
   throw new Problem(await response.json().catch(() => ({ status: response.status, title: response.statusText })));
 }
 

@@ -37,6 +37,11 @@ export function section(title, ...children) {
   return el("section", { class: "part" }, el("h2", {}, title), ...children);
 }
 
+/** Return [name, value] pairs as a list to take in at a glance. */
+export function facts(pairs) {
+  return el("dl", { class: "facts" }, pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
 /** Return a button that copies a text, and says so. */
 export function copyButton(text, label = "Copy") {
   const button = el("button", { type: "button" }, label);

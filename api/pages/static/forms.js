@@ -30,19 +30,32 @@ function place(target, steps, value) {
 
 const namedFields = (form) => [...form.elements].filter((field) => field.name);
 
+// A pasted config may be longer than any server takes as an address: it stands behind the #, which is never sent.
+const isLong = (field) => field.tagName === "TEXTAREA";
+const asQuery = (fields) => new URLSearchParams(fields.map((field) => [field.name, field.value.trim()]));
+
 /** Put a form's filled fields into the address, so that the address restores it. */
 export function remember(form) {
-  const query = new URLSearchParams(namedFields(form).filter((field) => field.value.trim() !== "")
-    .map((field) => [field.name, field.value.trim()]));
-  history.replaceState(null, "", `${location.pathname}?${query}`);
+  const filled = namedFields(form).filter((field) => field.value.trim() !== "");
+  const long = filled.filter(isLong);
+  history.replaceState(null, "", `${location.pathname}?${asQuery(filled.filter((field) => !isLong(field)))}${long.length ? `#${asQuery(long)}` : ""}`);
 }
 
-/** Fill a form from the address: what the address leaves away is empty. An address without a query changes nothing. */
+/**
+ * Fill a form from the address: what the address leaves away is empty, or as it stands where a list has no empty choice.
+ * An address without a query changes nothing.
+ */
 export function restore(form) {
   const query = new URLSearchParams(location.search);
   if (![...query.keys()].some((name) => form.elements[name])) return;
-  for (const field of namedFields(form)) setField(field, query.get(field.name) ?? "");
+  const long = new URLSearchParams(location.hash.slice(1));
+  for (const field of namedFields(form)) {
+    const value = (isLong(field) ? long : query).get(field.name);
+    if (value !== null || mayBeEmpty(field)) setField(field, value ?? "");
+  }
 }
+
+const mayBeEmpty = (field) => field.tagName !== "SELECT" || [...field.options].some((option) => option.value === "");
 
 /** Set a field; a choice that a list does not hold is added, so that the service can say what is wrong with it. */
 export function setField(field, value) {

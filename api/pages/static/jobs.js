@@ -47,7 +47,11 @@ validation.addEventListener("submit", (event) => {
 });
 quantization.addEventListener("submit", (event) => {
   event.preventDefault();
-  start("/quantize", requestOf(quantization));
+  try {
+    start("/quantize", requestOf(quantization));
+  } catch (problem) {
+    note.replaceChildren(...problemOf(new Error(`config.json is not JSON: ${problem.message}`)));
+  }
 });
 filters.addEventListener("input", () => { remember(filters); list(); });
 
@@ -55,6 +59,7 @@ const query = new URLSearchParams(location.search);
 if (query.has("plan_id")) validation.elements.plan_id.value = query.get("plan_id");
 restore(filters);
 await list();
-const [models, plans] = await Promise.all([ask("/models"), ask("/plans")]);
+// Only to choose from; a key that may not list plans can still name one.
+const [models, plans] = await Promise.all(["/models", "/plans"].map((path) => ask(path).catch(() => ({ items: [] }))));
 fillModels(models.items);
 document.querySelector("#plans").replaceChildren(...plans.items.map((plan) => el("option", { value: plan.plan_id }, plan.summary)));

@@ -27,11 +27,12 @@ async function load(signal, cursor = null) {
 
 function draw(cursor) {
   note.textContent = shown.length ? "" : "No plans.";
-  document.querySelector("#list").replaceChildren(table("Plans, newest first", ["Plan", "Kind", "Verdict", "Model", "GPUs", "With", "Made", "Summary"],
+  document.querySelector("#list").replaceChildren(table("Plans, newest first", ["Plan", "Kind", "Verdict", "Model", "GPUs", "With", "Made", "", "Summary"],
     shown.map((plan) => [
       el("a", { href: `${PAGE_OF_KIND[plan.kind]}?plan=${encodeURIComponent(plan.plan_id)}` }, el("code", {}, plan.plan_id.slice(0, 10))),
       plan.kind, words(plan.verdict), plan.model, `${plan.gpus} × ${plan.gpu}`, plan.framework,
-      plan.created_at ? new Date(plan.created_at).toLocaleString() : "", plan.summary,
+      plan.created_at ? new Date(plan.created_at).toLocaleString() : "",
+      el("a", { href: `/ui/compare?a=${encodeURIComponent(plan.plan_id)}` }, "compare"), plan.summary,
     ])));
   more.hidden = cursor === null;
   more.onclick = () => load(undefined, cursor);
@@ -42,4 +43,7 @@ form.addEventListener("input", () => { remember(form); reload(); });
 form.addEventListener("submit", (event) => { event.preventDefault(); reload(); });
 restore(form);
 await load();
-fillModels((await ask("/models")).items);
+// Only to choose from: the list itself has said what is wrong.
+const [models, gpus] = await Promise.all(["/models", "/hardware"].map((path) => ask(path).catch(() => ({ items: [] }))));
+fillModels(models.items);
+document.querySelector("#gpus").replaceChildren(...gpus.items.map((gpu) => el("option", { value: gpu.id }, gpu.name)));

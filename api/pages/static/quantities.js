@@ -3,7 +3,17 @@
 export const GIB = 2 ** 30;
 const SIGNIFICANT_DIGITS = 3;
 
-export const gib = (bytes) => `${(bytes / GIB).toFixed(Math.abs(bytes) < GIB ? 2 : 1)} GiB`;
+const MIB = 2 ** 20;
+// Less than this would be 0.0 GiB.
+const LEAST_GIB_BYTES = 0.05 * GIB;
+
+/** Return bytes in GiB, little of them in MiB. */
+export function gib(bytes) {
+  if (bytes === 0) return "0";
+  if (Math.abs(bytes) < LEAST_GIB_BYTES) return `${Number((bytes / MIB).toPrecision(SIGNIFICANT_DIGITS))} MiB`;
+  return `${(bytes / GIB).toFixed(Math.abs(bytes) < GIB ? 2 : 1)} GiB`;
+}
+
 export const percent = (fraction) => `${(100 * fraction).toFixed(1)} %`;
 export const whole = (count) => Math.round(count).toLocaleString("en");
 

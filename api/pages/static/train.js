@@ -1,10 +1,12 @@
 // The training page.
 
 import { alternativesPart, layoutText } from "./alternatives.js";
-import { advicePart, applyChange, artifactsPart, assumptionsPart, memoryPart, verdictOf } from "./answers.js";
+import { advicePart, applyChange, artifactsPart, assumptionsPart, memoryPart, verdictOf, within } from "./answers.js";
 import { legend, stackedBar } from "./bars.js";
-import { el, section, table } from "./elements.js";
+import { el, facts, section, table } from "./elements.js";
 import { meshPart } from "./mesh.js";
+import { memoryOverTime } from "./moments.js";
+import { pipelinePart } from "./pipeline.js";
 import { duration, gib, percent, short, whole, words } from "./quantities.js";
 import { runQuestion } from "./questions.js";
 
@@ -12,20 +14,35 @@ function show(answer, context) {
   const { plan } = answer;
   const gpu = context.gpus.get(context.request?.hardware?.gpu);
   const perNode = context.request?.hardware?.gpus_per_node ?? gpu?.gpus_per_node ?? Math.min(plan.layout.gpus, 8);
-  document.querySelector("#verdict").replaceChildren(...verdictOf(answer));
+  document.querySelector("#verdict").replaceChildren(...verdictOf(answer, figures(plan)));
   document.querySelector("#parts").replaceChildren(...[
     section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
       `${whole(answer.search.layouts_considered)} layouts evaluated, ${whole(answer.search.layouts_fitting)} fit, ${whole(answer.search.layouts_excluded)} excluded by a rule, in ${duration(answer.search.seconds)}.`)),
-    memoryPart(plan.memory, gpu),
-    stepPart(plan.step),
-    runPart(plan.run),
     advicePart(answer.advice, context.form ? (change) => tryChange(change, context) : null),
+    memoryPart(plan.memory, gpu),
+    memoryOverTime(plan),
+    stepPart(plan.step),
+    pipelinePart(plan),
     alternativesPart(answer, context),
+    runPart(plan.run),
     meshPart(plan, perNode),
     communicationPart(plan.communication),
     artifactsPart(answer),
     assumptionsPart(answer),
   ].filter(Boolean));
+}
+
+/** Return what to see at first: the peak, the step and what they come to. */
+function figures({ layout, memory, step, run }) {
+  return [
+    ["Peak of a GPU", within(memory.peak_bytes, memory.peak_low_bytes, memory.peak_high_bytes, gib)],
+    ["Limit", gib(memory.limit_bytes)],
+    ["Step", within(step.seconds, step.low_seconds, step.high_seconds, duration)],
+    ["Tokens a second", whole(step.tokens_per_second)],
+    ["GPUs", whole(layout.gpus)],
+    ...(run?.steps ? [["Run", duration(run.expected_seconds ?? run.seconds)]] : []),
+    ...(run?.cost_usd == null ? [] : [["Cost", `US$ ${whole(run.cost_usd)}`]]),
+  ];
 }
 
 function tryChange(change, context) {
@@ -44,13 +61,13 @@ function stepPart(step) {
 
 function runPart(run) {
   if (!run?.steps) return null;
-  const facts = [
+  const known = [
     ["Steps", whole(run.steps)], ["Time", duration(run.expected_seconds ?? run.seconds)], ["GPU hours", whole(run.gpu_hours)],
     ["Cost", run.cost_usd == null ? "say US$ per GPU hour" : `US$ ${whole(run.cost_usd)}`], ["Work", `${short(run.model_flops)}FLOP`],
     ["Failures a day", run.failures_per_day.toPrecision(2)], ["Checkpoint", `${gib(run.checkpoint_bytes)} every ${duration(run.checkpoint_interval_seconds)}`],
     ["Goodput", percent(run.goodput)],
   ];
-  return section("Run", el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))));
+  return section("Run", facts(known));
 }
 
 function communicationPart(calls) {

@@ -26,6 +26,25 @@ def test_stages_name_their_layers_embedding_and_head():
     ]
 
 
+def test_experts_count_through_a_stage_in_their_own_way():
+    mesh = sharding_of(one_layout(data_parallel=4, expert_parallel=4), 0, job("megatron", model=spec(GPT_OSS))).mesh
+    assert (mesh.expert_parallel, mesh.expert_tensor_parallel) == (4, 1)
+
+
+def test_each_stage_has_its_own_layers_and_the_ends_of_the_model():
+    weights = {weight.name: weight for weight in sharding(pipeline_parallel=4).weights}
+    assert weights["model.layers.*.self_attn.q_proj.weight"].stage_copies == (8, 8, 8, 8)
+    assert weights["model.embed_tokens.weight"].stage_copies == (1, 0, 0, 0)
+    assert weights["lm_head.weight"].stage_copies == (0, 0, 0, 1)
+
+
+def test_a_tied_matrix_stands_on_both_ends_of_a_pipeline():
+    tied = job("megatron", model=llama(tie_word_embeddings=True))
+    table = sharding_of(one_layout(pipeline_parallel=2), 0, tied)
+    (embedding,) = [weight for weight in table.weights if weight.split == "vocabulary"]
+    assert (embedding.copies, embedding.stage_copies) == (1, (1, 1))
+
+
 def test_every_parameter_is_in_the_table_once():
     weights = sharding().weights
     counted = 0

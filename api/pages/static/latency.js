@@ -1,0 +1,27 @@
+// How fast a deployment answers, at every concurrency, against what was promised.
+
+import { chart } from "./charts.js";
+import { el, section } from "./elements.js";
+import { duration, short, whole } from "./quantities.js";
+
+/** Return the curves of latency and throughput; nothing where not even one request fits. */
+export function performancePart({ performance, cost_usd_per_million_output_tokens: cost }, slo) {
+  if (!performance?.curve?.length) return null;
+  const { curve, concurrency: asked } = performance;
+  const axis = { label: "Concurrency", format: short, log: true };
+  const drawn = (title, label, field, format, kind, promised) => chart({
+    title, x: axis, y: { label, format },
+    lines: [{ points: curve.map((point) => [point.concurrency, point[field]]), kind }],
+    points: curve.map((point) => ({ x: point.concurrency, y: point[field], kind: point.concurrency === asked ? "chosen" : kind,
+      label: `concurrency ${point.concurrency}: ${format(point[field])}` })),
+    marks: promised ? [{ y: promised, label: `service level ${duration(promised)}` }] : [],
+  });
+  const time = (seconds) => (seconds ? duration(seconds) : "0");
+  return section("Latency and throughput",
+    el("p", {}, `At concurrency ${asked}: first token ${duration(performance.ttft_seconds)}, each further ${duration(performance.tpot_seconds)}, `
+      + `${whole(performance.output_tokens_per_second)} output tokens a second${cost == null ? "" : `, US$ ${cost.toPrecision(3)} a million`}.`),
+    el("div", { class: "charts" },
+      drawn("Time per output token", "Each token", "tpot_seconds", time, "", slo?.tpot_seconds),
+      drawn("Time to first token", "First token", "ttft_seconds", time, "", slo?.ttft_seconds),
+      drawn("Throughput", "Output tokens a second", "output_tokens_per_second", short, "second")));
+}

@@ -1,0 +1,60 @@
+// The pipeline's schedule as it runs: one row a stage, forward and backward passes, and the bubbles between them.
+
+import { el, section, svg } from "./elements.js";
+import { duration, percent, whole } from "./quantities.js";
+import { pipelineSchedule } from "./schedule.js";
+
+const ROW_HEIGHT = 26;
+const LABEL_WIDTH = 64;
+const WIDTH = 960;
+// Of a longer step the beginning and the end are drawn: the middle goes on alike.
+const MOST_SLOTS = 2400;
+// Narrower passes have no room for a number.
+const LEAST_NUMBERED = 14;
+
+/** Return the drawing, or nothing where there is no pipeline. */
+export function pipelinePart({ layout, step }) {
+  const stages = layout.pipeline_parallel;
+  if (stages === 1) return null;
+  const all = layout.gradient_accumulation_steps;
+  const chunks = layout.virtual_pipeline;
+  const drawn = microBatchesDrawn(all, stages, chunks);
+  const forward = step.parts.forward / all;
+  const backward = (step.seconds - step.parts.forward - step.parts.pipeline_bubble - step.parts.data_parallel - step.parts.optimizer) / all;
+  const schedule = pipelineSchedule({ stages, chunks, microBatches: drawn, forward, backward });
+  const idle = step.parts.pipeline_bubble / step.seconds;
+  return section("Pipeline schedule",
+    el("p", {}, `${chunks > 1 ? `Interleaved, ${chunks} chunks a stage` : "1F1B"}, ${whole(all)} micro-batches: stages wait ${duration(step.parts.pipeline_bubble)} of each step, ${percent(idle)}.`),
+    el("p", { class: "quiet" }, `Each pass takes what it takes on the slowest stage.${drawn < all ? ` Drawn with ${drawn} micro-batches; the middle goes on alike ${whole(all - drawn)} more times.` : ""}`),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pipeline schedule" }, drawing(schedule, stages)),
+    el("ul", { class: "legend" }, [["forward", "forward (the number is the micro-batch)"], ["backward", "backward"], ["idle", "bubble: the stage waits"]]
+      .map(([kind, label]) => el("li", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), label))));
+}
+
+function microBatchesDrawn(all, stages, chunks) {
+  const most = Math.max(2 * stages, Math.floor(MOST_SLOTS / (2 * stages * chunks)));
+  const few = Math.min(all, Math.min(most, 3 * stages));
+  // Interleaving goes by groups of as many micro-batches as stages.
+  return chunks > 1 ? Math.max(stages, few - (few % stages)) : few;
+}
+
+function drawing({ slots, seconds, idleFraction }, stages) {
+  const height = stages * ROW_HEIGHT;
+  const at = (time) => LABEL_WIDTH + ((WIDTH - LABEL_WIDTH) * time) / seconds;
+  return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "schedule", role: "img",
+    "aria-label": `${stages} stages; in the drawing each waits ${percent(idleFraction)} of the time` },
+  Array.from({ length: stages }, (_, stage) => svg("g", {},
+    svg("rect", { x: LABEL_WIDTH, y: stage * ROW_HEIGHT + 1, width: WIDTH - LABEL_WIDTH, height: ROW_HEIGHT - 2, class: "idle" }),
+    svg("text", { x: 0, y: stage * ROW_HEIGHT + 17 }, `Stage ${stage}`))),
+  slots.map((slot) => pass(slot, at)));
+}
+
+function pass({ stage, chunk, microBatch, isForward, start, end }, at) {
+  const width = at(end) - at(start);
+  const x = at(start);
+  const y = stage * ROW_HEIGHT + 1;
+  const name = `${isForward ? "Forward" : "Backward"} of micro-batch ${microBatch}${chunk ? `, chunk ${chunk}` : ""}`;
+  return svg("g", {},
+    svg("rect", { x, y, width, height: ROW_HEIGHT - 2, class: `pass ${isForward ? "forward" : "backward"}${chunk % 2 ? " odd" : ""}` }, svg("title", {}, name)),
+    width < LEAST_NUMBERED ? null : svg("text", { x: x + width / 2, y: y + 16, class: "number", "text-anchor": "middle" }, microBatch));
+}

@@ -1,0 +1,18 @@
+// Where a rank stands in the mesh.
+
+/** Return a rank's place along each axis of a shape whose last axis counts fastest. */
+export function coordinates(rank, shape) {
+  const found = [];
+  let rest = rank;
+  for (const size of [...shape].reverse()) {
+    found.unshift(rest % size);
+    rest = Math.floor(rest / size);
+  }
+  return found;
+}
+
+/** Return which of the expert ranks a rank is: experts are divided over the ranks of each stage in their own way. */
+export function expertCoordinate(rank, mesh) {
+  const perStage = mesh.shape.reduce((product, size, index) => (mesh.order[index] === "pipeline" ? product : product * size), 1);
+  return Math.floor((rank % perStage) / mesh.expert_tensor_parallel) % mesh.expert_parallel;
+}

@@ -1,0 +1,99 @@
+"""Measure the web pages in headless Chromium: first paint, bytes, layout shift, and how soon an answer follows typing.
+
+    python -m benchmarks.web_pages
+
+It starts a service of its own. Needs Chromium, and the packages of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.web.browser import CATALOGUES, SETTLED, Browser, chromium
+from tests.web.running import running_service
+
+PAGES = {"Train": "/", "Serve": "/ui/serve", "Plans": "/ui/plans", "Jobs": "/ui/jobs", "API reference": "/docs"}
+VISITS = 5
+ANSWERS = 10
+# Each is a question that has not been asked: the answer is planned, not remembered.
+FIELDS = {"/": "training.global_batch_size", "/ui/serve": "serving.concurrency"}
+WATCH_SHIFTS = """window.shifted = 0;
+    new PerformanceObserver((list) => { for (const entry of list.getEntries()) window.shifted += entry.value; })
+        .observe({type: "layout-shift", buffered: true});"""
+LOADED = """(() => {
+    const entries = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+    const bytes = (wanted) => entries.filter(wanted).reduce((sum, entry) => sum + entry.transferSize, 0);
+    const isFile = (entry) => entry.name.includes("/assets/") || entry.entryType === "navigation";
+    return {paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null,
+        files: bytes(isFile), answers: bytes((entry) => !isFile(entry)), shifted: window.shifted};
+})()"""
+ANSWER_MILLISECONDS = """new Promise((resolve) => {
+    const field = document.querySelector("#question").elements[%s];
+    const begun = performance.now();
+    new MutationObserver((_, observer) => { observer.disconnect(); requestAnimationFrame(() => resolve(performance.now() - begun)); })
+        .observe(document.querySelector("#verdict"), {childList: true});
+    field.value = %s;
+    field.dispatchEvent(new Event("input", {bubbles: true}));
+})"""  # noqa: E501  (a script's line)
+
+
+def main() -> int:
+    """Print the tables; return the exit status."""
+    program = chromium()
+    if program is None:
+        sys.stderr.write("There is no Chromium: install Debian's chromium, or name one in CHROMIUM.\n")
+        return 2
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder)
+        with running_service(path) as service, Browser(program, path / "profile", service.address) as browser:
+            browser.call("Network.enable")
+            browser.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH_SHIFTS)
+            _print_loads(browser)
+            _print_answers(browser)
+    return 0
+
+
+def _print_loads(browser: Browser) -> None:
+    print("| page | first paint, cold, median ms | slowest ms | files, KB | answers, KB | layout shift |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, path in PAGES.items():
+        visits = [_load(browser, path) for _ in range(VISITS)]
+        paints = [visit["paint"] for visit in visits]
+        last = visits[-1]
+        print(
+            f"| {name} | {statistics.median(paints):.0f} | {max(paints):.0f} | {last['files'] / 1e3:.0f} "
+            f"| {last['answers'] / 1e3:.0f} | {max(visit['shifted'] for visit in visits):.3f} |"
+        )
+
+
+def _load(browser: Browser, path: str) -> dict[str, Any]:
+    browser.call("Network.clearBrowserCache")
+    browser.visit(path)
+    browser.until("performance.getEntriesByName('first-contentful-paint').length")
+    if path in FIELDS:
+        browser.until(f"{CATALOGUES} && {SETTLED}")
+    else:
+        browser.until("document.querySelector('#list table, .opblock')")
+    loaded: dict[str, Any] = browser.value(LOADED)
+    return loaded
+
+
+def _print_answers(browser: Browser) -> None:
+    print("\n| from the last key to the answer | median ms | slowest ms |")
+    print("|---|--:|--:|")
+    for path, field in FIELDS.items():
+        browser.ask(path)
+        taken = []
+        for turn in range(ANSWERS):
+            script = ANSWER_MILLISECONDS % (json.dumps(field), json.dumps(str(72 + 8 * turn)))
+            taken.append(browser.value(script))
+        print(f"| {path} | {statistics.median(taken):.0f} | {max(taken):.0f} |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The moments of one layout's step in the order in which they come, for a curve of memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planners.layout.candidates import FloatArray, IntArray
+from planners.memory.items import ALLOCATED_ITEMS, COMPANION_FORWARD, EVALUATION, FORWARD, PHASES, Items
+from planners.plans import LiveItems, MemoryMoment
+
+# A companion's forward pass runs after the policy's, and an evaluation between two steps.
+IN_ORDER = (
+    "loading",
+    FORWARD,
+    COMPANION_FORWARD,
+    "forward and loss",
+    "backward",
+    "root gradient reduction",
+    "optimizer step",
+    EVALUATION,
+)
+# Backward moments of no one layer are the head's, which comes before every layer.
+ABOVE_ALL_LAYERS = np.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedMoments:
+    """Every moment of every stage: `items` is [moment, item, stage], `phase` [moment], `layer` [moment, stage].
+
+    A layer counts from its stage's lowest; it is `ABOVE_ALL_LAYERS` where no one layer is differentiated.
+    """
+
+    items: FloatArray
+    phase: IntArray
+    layer: FloatArray
+
+
+def stacked_moments(phases: Sequence[Items], shape: tuple[int, ...]) -> StackedMoments:
+    """Return the moments of one layout's stages; `shape` is theirs, [stage, 1]."""
+    stacked = [items.stacked(shape) for items in phases]
+    layers = [
+        np.broadcast_to(ABOVE_ALL_LAYERS if items.layer is None else items.layer, (len(some), *shape))
+        for items, some in zip(phases, stacked, strict=True)
+    ]
+    return StackedMoments(
+        items=np.concatenate(stacked)[..., 0],
+        phase=np.repeat([items.phase for items in phases], [len(some) for some in stacked]),
+        layer=np.concatenate(layers)[..., 0],
+    )
+
+
+def moments_of(moments: StackedMoments, stage: int, first_layer: int) -> tuple[MemoryMoment, ...]:
+    """Return one stage's moments in order; of several of one phase and layer the largest."""
+    largest: dict[tuple[int, float], MemoryMoment] = {}
+    for index, phase in enumerate(moments.phase):
+        name, layer = PHASES[int(phase)], float(moments.layer[index, stage])
+        moment = _moment(name, layer, moments.items[index, :, stage], first_layer)
+        place = (IN_ORDER.index(name), -layer)
+        known = largest.get(place)
+        if known is None or moment.allocated_bytes > known.allocated_bytes:
+            largest[place] = moment
+    return tuple(largest[place] for place in sorted(largest))
+
+
+def _moment(phase: str, layer: float, items: FloatArray, first_layer: int) -> MemoryMoment:
+    values = dict(zip(ALLOCATED_ITEMS, map(int, items), strict=True))
+    return MemoryMoment(
+        phase=phase,
+        layer=None if layer == ABOVE_ALL_LAYERS else first_layer + int(layer),
+        allocated_bytes=sum(values.values()),
+        items=LiveItems(**values),
+    )

@@ -1,0 +1,78 @@
+"""The moments of a step, in order."""
+
+from planners.memory.items import PHASES
+from planners.memory.moments import IN_ORDER
+from planners.questions import Evaluation
+from tests.planners.factories import small_llama
+from tests.planners.training_cases import memory
+
+# small_llama: 4 layers of 64x64 + 2x32x64 + 64x64 + 3x64x128 + 2x64 = 36,992, twice 1000x64 and a norm of 64.
+PARAMETERS = 4 * 36_992 + 2 * 64_000 + 64
+# AdamW counts its steps in 4 bytes for each of 4 x 9 + 3 tensors.
+STEP_COUNTERS = 39 * 4
+
+
+def _moments(**changes):
+    (stage,) = memory(model=small_llama(), sequence_length=32, **changes).stages
+    return stage.moments
+
+
+def test_a_step_goes_forward_back_from_the_top_layer_and_ends_with_the_optimizer():
+    moments = _moments()
+    assert [(moment.phase, moment.layer) for moment in moments] == [
+        ("forward", None),
+        ("forward and loss", None),
+        ("backward", 3),
+        ("backward", 2),
+        ("backward", 0),
+        ("root gradient reduction", None),
+        ("optimizer step", None),
+    ]
+
+
+def test_every_phase_has_its_place():
+    assert sorted(IN_ORDER) == sorted(PHASES)
+
+
+def test_the_first_forward_pass_begins_with_the_states_alone():
+    # FSDP2 keeps weights and both moments in fp32 and lets the gradients go: 4 + 4 + 4 bytes.
+    assert _moments(framework="fsdp2")[0].allocated_bytes == 12 * PARAMETERS + STEP_COUNTERS
+
+
+def test_later_micro_batches_begin_beside_the_gradients():
+    assert _moments(framework="fsdp2", global_batch_size=2)[0].allocated_bytes == 16 * PARAMETERS + STEP_COUNTERS
+
+
+def test_the_optimizer_steps_when_the_activations_are_gone():
+    last = _moments()[-1]
+    assert (last.items.activations, last.items.logits, last.allocated_bytes) == (0, 0, 16 * PARAMETERS)
+
+
+def test_an_evaluation_comes_after_the_step():
+    assert _moments(evaluation=Evaluation())[-1].phase == "evaluation"
+
+
+def test_the_largest_moment_of_the_worst_stage_is_what_is_allocated():
+    planned = memory("megatron", layout={"pipeline_parallel": 4, "zero_stage": 1}, global_batch_size=16)
+    largest = [max(moment.allocated_bytes for moment in stage.moments) for stage in planned.stages]
+    assert max(largest) == planned.allocated_bytes
+
+
+def test_a_moment_is_the_sum_of_its_items():
+    planned = memory("fsdp2", layout={"data_parallel": 8, "zero_stage": 3})
+    for moment in planned.stages[0].moments:
+        items = moment.items
+        parts = (items.parameters, items.gradients, items.optimizer, items.activations, items.logits)
+        assert moment.allocated_bytes == sum(parts) + items.communication
+
+
+def test_layers_are_numbered_through_all_stages():
+    planned = memory("megatron", layout={"pipeline_parallel": 4, "zero_stage": 1}, global_batch_size=16)
+    assert [moment.layer for moment in planned.stages[3].moments if moment.layer is not None] == [31, 30, 24]
+
+
+def test_of_two_moments_of_one_phase_the_larger_is_told():
+    # Where autocast copies weights, the forward pass's end and the loss are two moments.
+    planned = memory("accelerate", layout={"data_parallel": 1})
+    assert [moment.phase for moment in planned.stages[0].moments].count("forward and loss") == 1
+    assert planned.stages[0].moments[1].allocated_bytes == planned.allocated_bytes

@@ -1,0 +1,123 @@
+"""What the pages work out by themselves, run by Node.js. Skipped where there is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.pages import assets as assets_module
+
+STATIC = Path(assets_module.__file__).parent / "static"
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js, which runs the pages' modules here")
+
+
+def worth(module: str, expression: str) -> Any:
+    """Return what an expression over a module's exports (as `m`) is worth."""
+    script = f"import * as m from {json.dumps((STATIC / module).as_uri())}; console.log(JSON.stringify({expression}));"
+    run = subprocess.run([str(NODE), "--input-type=module"], input=script, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def schedule(expression: str, **degrees: int) -> Any:
+    asked = json.dumps({"stages": 4, "chunks": 1, "microBatches": 8, "forward": 1, "backward": 2, **degrees})
+    return worth("schedule.js", f"(s => {expression})(m.pipelineSchedule({asked}))")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "micro_batches", "seconds"),
+    # m·(f + b) of work and (p − 1)·(f + b)/v of bubble: 8·3 + 3·3; 8·3 + 3·3/2; 2·3 + 3·3.
+    # Narayanan et al. 2021, section 2.2, arXiv:2104.04473.
+    [(1, 8, 33), (2, 8, 28.5), (1, 2, 15)],
+)
+def test_a_schedule_lasts_as_long_as_work_and_bubble(chunks: int, micro_batches: int, seconds: float):
+    assert schedule("s.seconds", chunks=chunks, microBatches=micro_batches) == seconds
+
+
+def test_a_stage_waits_for_the_bubble_s_part_of_the_time():
+    # (p − 1)/(v·m + p − 1) = 3/(8 + 3).
+    assert schedule("s.idleFraction") == pytest.approx(3 / 11)
+
+
+def test_one_stage_never_waits():
+    assert schedule("s.idleFraction", stages=1) == pytest.approx(0.0)
+
+
+def test_every_micro_batch_passes_every_chunk_of_every_stage_both_ways():
+    passes = schedule("s.slots.map((p) => [p.stage, p.chunk, p.microBatch, p.isForward].join())", chunks=2)
+    assert len(passes) == len(set(passes)) == 4 * 2 * 8 * 2
+
+
+def test_no_stage_does_two_things_at_once():
+    own = "s.slots.filter((p) => p.stage === stage).sort((a, b) => a.start - b.start)"
+    early = f"((own) => own.slice(1).filter((p, at) => p.start < own[at].end - 1e-9))({own})"
+    overlaps = f"[0, 1, 2, 3].flatMap((stage) => {early}).length"
+    assert schedule(overlaps, chunks=2) == 0
+
+
+def test_a_stage_keeps_as_many_micro_batches_as_the_memory_planner_counts():
+    # 1F1B keeps p − i on stage i (planners/memory/stages.py): the most passes begun forward and not yet ended backward.
+    begun = (
+        "s.slots.filter((p) => p.stage === stage).sort((a, b) => a.start - b.start).map((p) => p.isForward ? 1 : -1)"
+    )
+    most = "reduce(([now, most], change) => [now + change, Math.max(most, now + change)], [0, 0])[1]"
+    kept = f"[0, 1, 2, 3].map((stage) => {begun}.{most})"
+    assert schedule(kept) == [4, 3, 2, 1]
+
+
+def test_ranks_count_the_last_axis_fastest():
+    # 13 of 2 x 4 x 1 x 2: 13 = 1·8 + 2·2 + 0·2 + 1.
+    assert worth("ranks.js", "m.coordinates(13, [2, 4, 1, 2])") == [1, 2, 0, 1]
+
+
+def test_expert_ranks_count_within_their_stage():
+    mesh = '{order: ["pipeline", "data", "context", "tensor"], shape: [2, 4, 1, 2], expert_parallel: 4, %s}'
+    whole, cut = (mesh % f"expert_tensor_parallel: {ranks}" for ranks in (1, 2))
+    # Rank 13 is rank 5 of the second stage: 5 mod 4, and floor(5/2) mod 4.
+    assert worth("ranks.js", f"[m.expertCoordinate(13, {whole}), m.expertCoordinate(13, {cut})]") == [1, 2]
+
+
+def test_a_front_leaves_out_what_another_beats_in_both():
+    points = "[{x: 2, y: 2}, {x: 1, y: 3}, {x: 3, y: 2}, {x: 4, y: 1}]"
+    assert [point["x"] for point in worth("alternatives.js", f"m.paretoFront({points})")] == [1, 2, 4]
+
+
+def test_events_are_read_however_the_stream_is_cut():
+    pieces = ["id: 7\nevent: prog", 'ress\ndata: {"done": 1}\n\n: ping\n\nevent: state\r\nda', "ta: x\r\n\r\n"]
+    read = f"(read => {json.dumps(pieces)}.flatMap(read))(m.parser())"
+    assert worth("events.js", read) == [
+        {"kind": "progress", "id": "7", "data": '{"done": 1}'},
+        {"kind": "state", "id": None, "data": "x"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0"), (10 * 2**20, "10 MiB"), (2**29, "0.50 GiB"), (3 * 2**30, "3.0 GiB"), (-(2**31), "-2.0 GiB")],
+)
+def test_bytes_are_shown_in_gib_and_little_of_them_in_mib(value: int, shown: str):
+    assert worth("quantities.js", f"m.gib({value})") == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.0005, "0.5 ms"), (0.999, "999 ms"), (1, "1 s"), (90, "1.5 min"), (172_800, "2 d")]
+)
+def test_durations_are_shown_in_the_largest_unit_they_fill(seconds: float, shown: str):
+    assert worth("quantities.js", f"m.duration({seconds})") == shown
+
+
+def test_axes_end_beyond_their_values_with_round_ticks():
+    # 1.06 x 10 = 10.6 in five steps is at least 2.12: 5 is the next round one.
+    assert worth("scales.js", "m.scaleOf([10], {}, 0, 100).ticks") == [0, 5, 10]
+    assert worth("scales.js", "m.scaleOf([2], {whole: true}, 0, 100).ticks") == [0, 1, 2]
+    assert worth("scales.js", "m.scaleOf([1, 8], {log: true}, 0, 100).ticks") == [1, 2, 4, 8]
+
+
+def test_a_band_s_axis_ends_with_the_last_band():
+    assert worth("scales.js", "m.scaleOf([1], {bands: [{from: 0, to: 4}]}, 0, 100).at(4)") == 100

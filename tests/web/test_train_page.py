@@ -1,0 +1,153 @@
+"""The training page in a real browser: a job is sized, understood, changed and launched."""
+
+from __future__ import annotations
+
+import json
+
+from tests.web.browser import DESKTOP, NEEDS_CHROMIUM, PHONE, SETTLED, Browser
+
+pytestmark = NEEDS_CHROMIUM
+
+VERDICT = "document.querySelector('#verdict').innerText"
+PIPELINE = (
+    "/?model=meta-llama/Llama-3.1-8B&hardware.gpu=h100-sxm-80gb&hardware.gpus=8&training.sequence_length=4096"
+    "&training.global_batch_size=32&framework=megatron&layout.pipeline_parallel=4&layout.data_parallel=2"
+    "&layout.virtual_pipeline={chunks}&training.micro_batch_size=1"
+)
+# 70B parameters in 16 bytes each are ten times what eight of these cards have.
+TOO_LARGE = (
+    "/?model=meta-llama/Llama-3.1-70B&hardware.gpu=a100-sxm-40gb&hardware.gpus=8&training.sequence_length=4096"
+    "&training.global_batch_size=32&framework=fsdp2"
+)
+# A Llama of 2 layers: 2 x (4 x 64 x 64 + 3 x 64 x 128 + 2 x 64) + 2 x 1,000 x 64 + 64 = 210,240 parameters.
+TINY = {
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 4096,
+}
+
+
+def test_a_job_is_planned_without_a_word_typed(page: Browser):
+    page.ask("/")
+    assert page.text("#verdict").startswith("Fits")
+    headings = page.value("[...document.querySelectorAll('#parts h2')].map((heading) => heading.textContent)")
+    for heading in ("Memory of one GPU", "Memory over a step", "Step time", "Alternatives", "Device mesh", "Launch"):
+        assert heading in headings
+
+
+def test_the_answer_follows_what_is_typed_and_the_address_restores_it(page: Browser):
+    page.ask("/")
+    page.fill("layout.tensor_parallel", "4")
+    page.until(f"{SETTLED} && {VERDICT}.includes('tensor 4')")
+    page.ask(page.value("location.href"))
+    assert "tensor 4" in page.text("#verdict")
+
+
+def test_a_pasted_config_is_planned_and_restored_and_never_sent_in_an_address(page: Browser):
+    page.ask("/")
+    page.fill("model.config", json.dumps(TINY))
+    page.until(f"{SETTLED} && {VERDICT}.startsWith('Fits') && !{VERDICT}.includes('Llama-3.1-8B')")
+    assert "vocab" not in page.value("location.search")
+    page.ask(page.value("location.href"))
+    assert page.value("document.querySelector('#question').elements['model.config'].value") == json.dumps(TINY)
+    assert "Llama-3.1-8B" not in page.text("#verdict")
+
+
+def test_the_curve_of_memory_names_its_peak_and_its_moments(page: Browser):
+    page.ask("/")
+    curve = "figure[data-part=moments]"
+    assert page.text(f"{curve} .note").startswith("Peak: ")
+    spoken = page.value(f"[...document.querySelectorAll('{curve} .point')].map((p) => p.getAttribute('aria-label'))")
+    assert [label.split(":")[0] for label in spoken][:2] == ["forward", "forward and loss"]
+    assert spoken[-1].startswith("optimizer step: ")
+
+
+def test_a_pipeline_is_drawn_pass_by_pass(page: Browser):
+    page.ask(PIPELINE.format(chunks=1))
+    # 32 sequences over 2 replicas are 16 micro-batches, 12 of them drawn: 4 stages x 12 x (forward and backward).
+    assert page.value("document.querySelectorAll('.schedule .pass').length") == 4 * 12 * 2
+    assert "1F1B, 16 micro-batches" in page.text("#parts")
+
+
+def test_an_interleaved_pipeline_is_drawn_chunk_by_chunk(page: Browser):
+    page.ask(PIPELINE.format(chunks=2))
+    assert page.value("document.querySelectorAll('.schedule .pass').length") == 4 * 12 * 2 * 2
+
+
+def test_each_gpu_tells_what_it_holds(page: Browser):
+    page.ask(PIPELINE.format(chunks=1))
+    page.value("document.querySelectorAll('.gpu')[7].focus()")
+    page.until_text(".holds", "GPU 7 in node 0: pipeline 3 of 4, data 1 of 2")
+    assert "layers 24–31 with head" in page.text(".holds")
+    page.click(".holds summary")
+    assert "lm_head.weight" in page.text(".holds")
+    assert "embed_tokens" not in page.text(".holds")
+
+
+def test_an_alternative_is_selected_by_keyboard(page: Browser):
+    page.ask("/")
+    page.value("document.querySelector('.point[role=button]').focus()")
+    page.press("Enter", 13)
+    page.until(f"location.search.includes('layout.tensor_parallel=') && {SETTLED}")
+
+
+def test_an_alternative_is_asked_why_it_was_not_chosen(page: Browser):
+    page.ask("/")
+    page.value("[...document.querySelectorAll('button')].find((button) => button.textContent === 'Why not?').click()")
+    page.until("document.querySelector('td .told').textContent.length > 20")
+
+
+def test_advice_is_tried_where_a_job_does_not_fit(page: Browser):
+    page.ask(TOO_LARGE)
+    assert page.text("#verdict").startswith("Does not fit")
+    page.value("[...document.querySelectorAll('button')].find((button) => button.textContent === 'Try').click()")
+    page.until(f"{SETTLED} && !{VERDICT}.startsWith('Does not fit')")
+
+
+def test_a_launch_file_is_downloaded(page: Browser):
+    page.ask("/")
+    # The page makes a file of what it holds; what a browser does with it is the browser's.
+    made = "[...document.querySelectorAll('.file button')].map((button) => button.textContent)"
+    assert page.value(made)[:2] == ["Copy", "Download"]
+    page.value("window.saved = []; URL.createObjectURL = (blob) => { window.saved.push(blob); return '#'; }")
+    page.value("[...document.querySelectorAll('.file button')][1].click()")
+    assert "torchrun" in page.value("window.saved[0].text()")
+
+
+def test_what_a_model_is_called_is_never_markup(page: Browser):
+    page.ask("/")
+    page.fill("model", "<img src=x onerror=alert(1)>")
+    page.until(f"{VERDICT}.includes('<img')")
+    assert page.value("document.querySelector('main img') === null")
+    assert page.value("document.querySelector('[name=model]').getAttribute('aria-invalid')") == "true"
+    page.forget_refusals()
+
+
+def test_nothing_runs_off_a_phones_side(page: Browser):
+    page.resize(*PHONE)
+    page.ask(PIPELINE.format(chunks=1))
+    assert page.value("document.documentElement.scrollWidth") <= PHONE[0]
+    page.value("document.fonts.ready.then(() => true)")
+
+
+def test_the_page_is_dark_for_those_who_want_it(page: Browser):
+    page.resize(*DESKTOP)
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    page.ask("/")
+    assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(16, 22, 29)"
+
+
+def test_what_can_be_worked_has_a_name_and_is_reached_by_keyboard(page: Browser):
+    page.call("Emulation.setEmulatedMedia", features=[])
+    page.ask("/")
+    nameless = """[...document.querySelectorAll('a, button, input, select, textarea, summary, [tabindex]')]
+        .filter((each) => !(each.labels?.length || each.textContent.trim() || each.getAttribute('aria-label')))
+        .map((each) => each.outerHTML.slice(0, 80))"""
+    assert page.value(nameless) == []
+    page.value("document.body.focus()")
+    page.press("Tab", 9)
+    assert page.value("document.activeElement.className") == "skip"
