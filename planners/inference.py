@@ -16,6 +16,7 @@ from planners.serving.answer import (
 from planners.serving.degrees import Degrees
 from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.engine import GIB, MemoryRule
+from planners.serving.learned import Learned, Ranks
 from planners.serving.search import Candidate, search_layouts
 from planners.serving.settings import Settings, resolve_settings
 
@@ -102,6 +103,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> Ser
         kv=best.replica.kv,
         performance=_performance(best),
         cost_usd_per_million_output_tokens=_cost(question, best),
+        learned=settings.learned,
     )
 
 
@@ -231,6 +233,24 @@ def _engine_notes(settings: Settings) -> tuple[str, ...]:
     return (rule, FITTED_ON)
 
 
+def _learned_note(learned: Learned) -> str:
+    """Return what of the plan a measured start decided."""
+    factors = (
+        ("weights", learned.weights_factor),
+        ("activations", learned.activations_factor),
+        ("CUDA graphs", learned.cuda_graphs_factor),
+        ("time to first token", learned.ttft_factor),
+        ("time per token", learned.tpot_factor),
+    )
+    told = [f"{name} x {factor:.4g}" for name, factor in factors if factor != 1]
+    told += [
+        f"{learned.offset_bytes(ranks) / GIB:+.2f} GiB outside torch ({ranks.value})"
+        for ranks in Ranks
+        if learned.offset_bytes(ranks)
+    ]
+    return f"Learned from {learned.provenance}: {', '.join(told) or 'the plan as it was'}."
+
+
 def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate) -> tuple[str, ...]:
     notes = [*settings.assumptions]
     if settings.requests_per_second is not None:
@@ -252,6 +272,8 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
     notes.extend(_engine_notes(settings))
+    if settings.learned is not None:
+        notes.append(_learned_note(settings.learned))
     if question.disaggregated is not None:
         notes.append(POOLS_NOTE)
     ranks = best.replica.degrees.attention_data_parallel

@@ -6,10 +6,12 @@ a planner needs nothing else. A field that is None is left to the planner.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planners.architecture import ModelSpec
 from planners.hardware import Hardware
+from planners.serving.learned import Learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +212,7 @@ class ServingQuestion:
 
     Engine settings left None take that engine version's own defaults on that GPU.
     `prefix_cache_hit_rate` is the part of a prompt's tokens that is found cached.
+    `learned` is what measured starts of this model on this GPU and engine taught, by weight format.
     """
 
     model: ModelSpec
@@ -235,3 +238,4 @@ class ServingQuestion:
     slo: ServiceLevel | None = None
     objective: str = "throughput"
     layout: ServingLayoutRequest = field(default_factory=ServingLayoutRequest)
+    learned: Mapping[str, Learned] = field(default_factory=dict)

@@ -21,6 +21,8 @@ from planners.errors import InvalidQuestion, NotYetAvailable, PlanningStopped, P
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware, SiteEfficiency
 from planners.inference import plan_serving
+from planners.serving.engine import engine_profile
+from planners.serving.learned import Learned
 from planners.training import plan_training
 from planners.version import planner_version
 from service.artifacts.serving import serving_artifacts
@@ -29,6 +31,7 @@ from service.calibrating import UNCALIBRATED
 from service.canonical import canonical_json, digest
 from service.errors import PlanNotFound
 from service.gpus import gpu_figures, resolve_fleet
+from service.learning import NOTHING_LEARNED, LearnedStarts, is_the_catalogues, model_digest, nothing_learned
 from service.models import ModelResolver, ResolvedModel
 from service.persistence.database import Database
 from service.persistence.records import Page, PlanKind, PlanSummary, SeenModel, StoredPlan
@@ -56,6 +59,7 @@ REMEMBERED_SECONDS = 86_400.0
 CALIBRATED_RATES = ("memory_bytes_per_second", "peak_flops_per_second")
 
 Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
+Learnings: TypeAlias = Callable[[], Awaitable[LearnedStarts]]
 # Asked by a planner's thread now and then: whether nobody waits for its answer any more.
 ShouldStop = Callable[[], bool]
 OnPlanned: TypeAlias = Callable[[PlanKind, TimedSearch], None]
@@ -83,11 +87,15 @@ class PlannedAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resolved:
-    """A request with everything it names found, and its plan's identity."""
+    """A request with everything it names found, and its plan's identity.
+
+    `learned` has for each of the fleet what measured starts taught, by weight format.
+    """
 
     kind: PlanKind
     model: ResolvedModel
     fleet: tuple[Hardware, ...]
+    learned: tuple[Mapping[str, Learned], ...]
     request: Mapping[str, Any]
     identity: PlanIdentity
 
@@ -106,12 +114,14 @@ class PlanningService:
         models: ModelResolver,
         calibrations: Calibrations,
         *,
+        learnings: Learnings = nothing_learned,
         on_planned: OnPlanned | None = None,
     ) -> None:
         """Plan on a database; `on_planned` hears of every search that was made, and not of answers found again."""
         self._on_planned = on_planned
         self._database = database
         self._calibrations = calibrations
+        self._learnings = learnings
         self._catalogue = catalogue
         self._timeout_seconds = settings.request_timeout_seconds
         self.models = models
@@ -146,7 +156,8 @@ class PlanningService:
 
         def answer(resolved: _Resolved, _should_stop: ShouldStop) -> Answered:
             hardware = _only(resolved.fleet, request.hardware)
-            question = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
+            asked = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
+            question = dataclasses.replace(asked, learned=resolved.learned[0])
             started = time.perf_counter()
             found = plan_serving(question)
             seconds = time.perf_counter() - started
@@ -202,18 +213,23 @@ class PlanningService:
         changes = isinstance(request.model, PathModel | HubModel)
         sites = await self._calibrations()
         revisions = {gpu: site.revision for gpu, site in sites.items()}
-        key = None if changes else canonical_json([kind, _asked(request), revisions])
+        lessons = await self._learnings() if kind == "infer" else NOTHING_LEARNED
+        key = None if changes else canonical_json([kind, _asked(request), revisions, lessons.revision])
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
-        resolved = await self._off_the_loop(lambda _should_stop: self._resolve(kind, request, sites))
+        resolved = await self._off_the_loop(lambda _should_stop: self._resolve(kind, request, sites, lessons))
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
         if key is not None:
             self._by_request.put(key, planned)
         return planned
 
     def _resolve(
-        self, kind: PlanKind, request: TrainRequest | InferRequest, sites: Mapping[str, SiteEfficiency]
+        self,
+        kind: PlanKind,
+        request: TrainRequest | InferRequest,
+        sites: Mapping[str, SiteEfficiency],
+        lessons: LearnedStarts,
     ) -> _Resolved:
         fleet = tuple(
             dataclasses.replace(hardware, site=self._site(hardware, sites) if kind == "train" else None)
@@ -222,7 +238,9 @@ class PlanningService:
         model = self.models.resolve(request.model)
         asked: TrainRequest | InferRequest = request
         notes: tuple[str, ...] = ()
+        learned: tuple[Mapping[str, Learned], ...] = ({},) * len(fleet)
         if isinstance(request, InferRequest):
+            learned = tuple(self._learned(request, model, hardware, lessons) for hardware in fleet)
             asked, notes = in_stored_formats(request, model), _stored_format_notes(request, model)
         resolved = {
             **_asked(asked),
@@ -238,11 +256,20 @@ class PlanningService:
         revisions = {
             "planner_version": planner_version(),
             "catalogue_revision": self._catalogue.revision,
-            "calibration_revision": _calibration_revision(fleet),
+            "calibration_revision": _calibration_revision(fleet, learned),
         }
         plan_id = digest({"kind": kind, "request": resolved, **revisions})
         identity = PlanIdentity(plan_id=plan_id, **revisions)
-        return _Resolved(kind=kind, model=model, fleet=fleet, request=resolved, identity=identity)
+        return _Resolved(kind=kind, model=model, fleet=fleet, learned=learned, request=resolved, identity=identity)
+
+    def _learned(
+        self, request: InferRequest, model: ResolvedModel, hardware: Hardware, lessons: LearnedStarts
+    ) -> Mapping[str, Learned]:
+        """Return what measured starts of this model on this card and engine version taught, by weight format."""
+        if not lessons.by_key or not is_the_catalogues(hardware.gpu, self._catalogue):
+            return {}
+        profile = engine_profile(request.serving.engine, request.serving.engine_version)
+        return lessons.of(model_digest(model.config), hardware.gpu.id, profile.engine, profile.version)
 
     def _site(self, hardware: Hardware, sites: Mapping[str, SiteEfficiency]) -> SiteEfficiency | None:
         """Return the site's efficiencies of these GPUs: parts of the catalogue's rates, which hold of no others."""
@@ -389,10 +416,11 @@ def _figures(hardware: Hardware) -> dict[str, Any]:
     return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
 
 
-def _calibration_revision(fleet: tuple[Hardware, ...]) -> str:
+def _calibration_revision(fleet: tuple[Hardware, ...], learned: tuple[Mapping[str, Learned], ...]) -> str:
     """Return the revisions of the calibrations that a plan rests on, each once, or the word for none."""
-    revisions = dict.fromkeys(hardware.site.revision for hardware in fleet if hardware.site is not None)
-    return "+".join(revisions) or UNCALIBRATED
+    sites = [hardware.site.revision for hardware in fleet if hardware.site is not None]
+    lessons = sorted(each.revision for by_format in learned for each in by_format.values())
+    return "+".join(dict.fromkeys((*sites, *lessons))) or UNCALIBRATED
 
 
 def _only(fleet: tuple[Hardware, ...], asked: HardwareRequest) -> Hardware:

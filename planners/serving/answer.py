@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planners.plans import SearchCounts
+from planners.serving.learned import Learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,8 @@ class ServingPlan:
     """One layout with its memory, its cache and its speed.
 
     `performance` is None when not even one request fits. `cost_usd_per_million_output_tokens`
-    is None without a price.
+    is None without a price. `learned` is what a measured start of the same model on
+    this GPU and engine version changed.
     """
 
     layout: ServingLayout
@@ -174,6 +176,7 @@ class ServingPlan:
     kv: KvCache
     performance: Performance | None
     cost_usd_per_million_output_tokens: float | None
+    learned: Learned | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

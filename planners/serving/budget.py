@@ -60,8 +60,9 @@ def stage_budgets(
     if rule is MemoryRule.STATIC_FRACTION:
         return tuple(_static_budget(settings, stage, degrees, total_bytes) for stage in stages)
     # The layers' peak is the same on every stage; only the sampler's differs.
+    factor = 1.0 if settings.learned is None else settings.learned.activations_factor
     peaks = {
-        has_head: activation_bytes(model, settings, degrees, has_head=has_head)
+        has_head: round(activation_bytes(model, settings, degrees, has_head=has_head) * factor)
         for has_head in {stage.has_head for stage in stages}
     }
     budget = _profiled_budget if rule is MemoryRule.PROFILED else _free_budget
@@ -72,8 +73,10 @@ def _profiled_budget(
     settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int, activations: int
 ) -> StageBudget:
     profile, fraction = settings.profile, _given_fraction(settings)
-    non_torch = non_torch_bytes(profile, degrees)
+    non_torch = _outside_bytes(settings, degrees)
     graphs = cuda_graph_bytes(len(stage.layers), settings.max_num_seqs)
+    if settings.learned is not None:
+        graphs = round(graphs * settings.learned.cuda_graphs_factor)
     requested = requested_bytes(total_bytes, fraction)
     within = graphs if profile.cuda_graphs_in_budget else 0
     available = requested - stage.total_bytes - activations - non_torch - within
@@ -97,9 +100,8 @@ def _static_budget(settings: Settings, stage: Stage, degrees: Degrees, total_byt
 
     Source: sglang, model_executor/model_runner_kv_cache_mixin.py, _profile_available_bytes.
     """
-    profile = settings.profile
     fraction = static_fraction(settings, degrees, total_bytes)
-    outside = non_torch_bytes(profile, degrees)
+    outside = _outside_bytes(settings, degrees)
     before = total_bytes - outside
     static = int(before * fraction)
     available = static - stage.total_bytes
@@ -128,7 +130,7 @@ def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes
     is estimated as vLLM's, so that its own size is the band.
     """
     fraction = _given_fraction(settings)
-    outside = non_torch_bytes(settings.profile, degrees)
+    outside = _outside_bytes(settings, degrees)
     peak = stage.total_bytes + activations + outside
     free = total_bytes - peak
     available = int(free * fraction)
@@ -145,6 +147,12 @@ def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes
         available_low_bytes=max(0, available - band),
         available_high_bytes=max(0, available + band),
     )
+
+
+def _outside_bytes(settings: Settings, degrees: Degrees) -> int:
+    """Return what lies outside torch, as a start of the same engine showed where there was one."""
+    planned = non_torch_bytes(settings.profile, degrees)
+    return planned if settings.learned is None else settings.learned.runtime_bytes(planned, degrees)
 
 
 def _given_fraction(settings: Settings) -> float:

@@ -44,7 +44,10 @@ class CachedLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWork:
-    """What one replica does for a token, and how fast its GPUs and its engine are. All per rank."""
+    """What one replica does for a token, and how fast its GPUs and its engine are. All per rank.
+
+    The factors are what a measured run of the same model, GPU and engine took of the estimate.
+    """
 
     efficiency: Efficiency
     read_bytes: int
@@ -65,6 +68,8 @@ class ReplicaWork:
     memory_bytes_per_second: float
     tensor_link_bytes_per_second: float
     stage_link_bytes_per_second: float
+    token_factor: float = 1.0
+    first_token_factor: float = 1.0
 
     def prefill_flops(self, tokens: int) -> float:
         """Return one rank's operations for a prompt; only its last token needs logits."""
@@ -115,7 +120,7 @@ class ReplicaWork:
         seconds = self.efficiency.decode_seconds(decode_terms(self, batch, traffic))
         seconds += self._hop_seconds(self.rank_batch(batch)[1])
         drafting = seconds * traffic.draft_tokens / self.layers
-        return (seconds + drafting) / traffic.tokens_per_step
+        return self.token_factor * (seconds + drafting) / traffic.tokens_per_step
 
     def first_token_seconds(self, batch: float, traffic: Traffic) -> float:
         """Return the mean time to the first token while `batch` requests share the replica."""
@@ -124,7 +129,8 @@ class ReplicaWork:
         link = min(1.0, self.tensor_link_bytes_per_second / REFERENCE_LINK_BYTES_PER_SECOND)
         wire = self.all_reduce_seconds(traffic.prefill_tokens)
         fitted = self.efficiency.prefill["all_reduce"] * link * wire
-        return self.efficiency.prefill_seconds(terms) + max(fitted, wire) + self._hop_seconds(traffic.prefill_tokens)
+        hops = self._hop_seconds(traffic.prefill_tokens)
+        return self.first_token_factor * (self.efficiency.prefill_seconds(terms) + max(fitted, wire) + hops)
 
     def prompt_seconds(self, traffic: Traffic) -> float:
         """Return how long one prompt keeps the replica from others: its terms without the overheads."""
@@ -230,6 +236,8 @@ def replica_work(
         memory_bytes_per_second=gpu.memory_bytes_per_second,
         tensor_link_bytes_per_second=link,
         stage_link_bytes_per_second=stage_link,
+        token_factor=1.0 if settings.learned is None else settings.learned.tpot_factor,
+        first_token_factor=1.0 if settings.learned is None else settings.learned.ttft_factor,
     )
 
 

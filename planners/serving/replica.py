@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from planners.architecture import ModelSpec
 from planners.questions import ServingQuestion
 from planners.serving.answer import KvCache, KvGroup, ServingMemory, ServingMemoryItems, StageServingMemory
 from planners.serving.budget import StageBudget, stage_budgets
@@ -59,7 +60,7 @@ class Replica:
 def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees) -> Replica:
     """Return the replica of these degrees; the stage with the fewest blocks decides for all."""
     model, hardware = question.model, question.hardware
-    stages = replica_stages(model, settings.weights, degrees)
+    stages = _stages(model, settings, degrees)
     layout = settings_cache_layout(question, settings, degrees)
     budgets = stage_budgets(model, settings, stages, degrees, total_bytes=hardware.gpu.memory_bytes)
     block_bytes = tuple(layout.stage_block_bytes(stage.layers) for stage in stages)
@@ -84,6 +85,17 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         keeps_limit=keeps_limit,
         places=min(requests, settings.max_num_seqs) * ranks,
         stages=stages,
+    )
+
+
+def _stages(model: ModelSpec, settings: Settings, degrees: Degrees) -> tuple[Stage, ...]:
+    """Return what one rank of each stage holds, weights as a start of the same engine showed where there was one."""
+    stages = replica_stages(model, settings.weights, degrees)
+    if settings.learned is None or settings.learned.weights_factor == 1:
+        return stages
+    factor = settings.learned.weights_factor
+    return tuple(
+        replace(stage, weight_bytes=round(stage.total_bytes * factor) - stage.buffer_bytes) for stage in stages
     )
 
 
