@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
-from planners.serving.latency import decode_terms, prefill_terms
+from planners.serving.pace import decode_terms, prefill_terms
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
