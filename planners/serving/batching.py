@@ -59,13 +59,7 @@ class Deployment:
     def at(self, concurrency: int) -> SteadyState:
         """Return what `concurrency` clients see; replicas without a client stand idle."""
         busy = min(self.replicas, concurrency)
-        state = closed_loop(self.pace, self.traffic, clients=concurrency / busy, places=self.places)
-        return SteadyState(
-            ttft_seconds=state.ttft_seconds,
-            tpot_seconds=state.tpot_seconds,
-            requests_per_second=state.requests_per_second * busy,
-            running=state.running * busy,
-        )
+        return closed_loop(self.pace, self.traffic, clients=concurrency / busy, places=self.places, replicas=busy)
 
     def at_rate(self, requests_per_second: float) -> SteadyState | None:
         """Return what requests see that come at random at this rate; None where they outrun the replicas."""
@@ -118,8 +112,8 @@ class Deployment:
         return tuple(self.point(step) for step in (*steps, self.most_running))
 
 
-def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int) -> SteadyState:
-    """Return the steady state of one replica with `clients` and room for `places`.
+def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, replicas: int = 1) -> SteadyState:
+    """Return the steady state of replicas with `clients` and room for `places` each.
 
     Clients beyond the places wait whole cycles for one (Little's law: clients = rate x time).
     """
@@ -130,8 +124,8 @@ def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int) ->
     return SteadyState(
         ttft_seconds=first + cycle * (clients / running - 1),
         tpot_seconds=tpot,
-        requests_per_second=running / cycle,
-        running=running,
+        requests_per_second=running / cycle * replicas,
+        running=running * replicas,
     )
 
 

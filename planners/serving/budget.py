@@ -35,7 +35,7 @@ class StageBudget:
     engine's own fraction.
     """
 
-    stage: Stage
+    weights_bytes: int
     utilization_fraction: float
     requested_bytes: int
     claimed_bytes: int
@@ -56,17 +56,27 @@ def stage_budgets(
     model: ModelSpec, settings: Settings, stages: Sequence[Stage], degrees: Degrees, *, total_bytes: int
 ) -> tuple[StageBudget, ...]:
     """Return the budget of one rank of each stage, by the engine's own rule."""
+    # The layers' peak is the same on every stage, only the sampler's differs; and stages alike have one budget.
+    budgets: dict[tuple[int, int, bool], StageBudget] = {}
+    for stage in stages:
+        alike = _alike(stage)
+        if alike not in budgets:
+            budgets[alike] = _budget(model, settings, stage, degrees, total_bytes)
+    return tuple(budgets[_alike(stage)] for stage in stages)
+
+
+def _alike(stage: Stage) -> tuple[int, int, bool]:
+    return stage.total_bytes, len(stage.layers), stage.has_head
+
+
+def _budget(model: ModelSpec, settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int) -> StageBudget:
     rule = settings.profile.memory_rule
     if rule is MemoryRule.STATIC_FRACTION:
-        return tuple(_static_budget(settings, stage, degrees, total_bytes) for stage in stages)
-    # The layers' peak is the same on every stage; only the sampler's differs.
+        return _static_budget(settings, stage, degrees, total_bytes)
     factor = 1.0 if settings.learned is None else settings.learned.activations_factor
-    peaks = {
-        has_head: round(activation_bytes(model, settings, degrees, has_head=has_head) * factor)
-        for has_head in {stage.has_head for stage in stages}
-    }
+    peak = round(activation_bytes(model, settings, degrees, has_head=stage.has_head) * factor)
     budget = _profiled_budget if rule is MemoryRule.PROFILED else _free_budget
-    return tuple(budget(settings, stage, degrees, total_bytes, peaks[stage.has_head]) for stage in stages)
+    return budget(settings, stage, degrees, total_bytes, peak)
 
 
 def _profiled_budget(
@@ -82,7 +92,7 @@ def _profiled_budget(
     available = requested - stage.total_bytes - activations - non_torch - within
     band = _band_bytes(settings, stage, activations, degrees)
     return StageBudget(
-        stage=stage,
+        weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=requested,
         claimed_bytes=requested + graphs - within,
@@ -110,7 +120,7 @@ def _static_budget(settings: Settings, stage: Stage, degrees: Degrees, total_byt
     rest = max(0, before - static - graphs)
     band = _unprofiled_band_bytes(settings, stage, fraction)
     return StageBudget(
-        stage=stage,
+        weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=outside + static,
         claimed_bytes=min(total_bytes, outside + static + graphs),
@@ -136,7 +146,7 @@ def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes
     available = int(free * fraction)
     band = round((_unprofiled_band_bytes(settings, stage, 1.0) + activations) * fraction)
     return StageBudget(
-        stage=stage,
+        weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=peak + max(0, available),
         claimed_bytes=peak + max(0, available),

@@ -67,7 +67,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
     blocks = [_blocks(budget.available_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)]
     binding = blocks.index(min(blocks))
     held = capacity(layout, blocks[binding], max_model_len=settings.max_model_len, profile=settings.profile)
-    memory = _memory(question, budgets, block_bytes, blocks[binding], binding)
+    memory = _memory(question, stages, budgets, tuple(size * blocks[binding] for size in block_bytes), binding)
     low_blocks = min(
         _blocks(budget.available_low_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)
     )
@@ -80,7 +80,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         degrees=degrees,
         utilization_fraction=budgets[binding].utilization_fraction,
         memory=memory,
-        kv=_kv_cache(settings, layout, budgets[binding], held, requests * ranks),
+        kv=_kv_cache(settings, layout, budgets[binding], stages[binding].layers, held, requests * ranks),
         verdict=(FITS if low.fits_one_request else TIGHT) if fits else NO,
         keeps_limit=keeps_limit,
         places=min(requests, settings.max_num_seqs) * ranks,
@@ -138,14 +138,14 @@ def work_of(question: ServingQuestion, settings: Settings, replica: Replica) -> 
 
 def _memory(
     question: ServingQuestion,
+    stages: tuple[Stage, ...],
     budgets: tuple[StageBudget, ...],
-    block_bytes: tuple[int, ...],
-    blocks: int,
+    cache_bytes: tuple[int, ...],
     binding: int,
 ) -> ServingMemory:
-    stages = tuple(_stage_memory(budget, blocks * size) for budget, size in zip(budgets, block_bytes, strict=True))
+    rows = tuple(map(_stage_memory, stages, budgets, cache_bytes))
     limit = question.hardware.limit_bytes
-    bound = stages[binding]
+    bound = rows[binding]
     return ServingMemory(
         peak_bytes=bound.peak_bytes,
         limit_bytes=limit,
@@ -153,22 +153,21 @@ def _memory(
         requested_bytes=max(budget.requested_bytes for budget in budgets),
         claimed_bytes=max(budget.claimed_bytes for budget in budgets),
         items=bound.items,
-        stages=stages,
+        stages=rows,
     )
 
 
-def _stage_memory(budget: StageBudget, cache_bytes: int) -> StageServingMemory:
+def _stage_memory(stage: Stage, budget: StageBudget, cache_bytes: int) -> StageServingMemory:
     items = ServingMemoryItems(
-        weights=budget.stage.total_bytes,
+        weights=budget.weights_bytes,
         kv_cache=cache_bytes,
         activations=budget.activations_bytes,
         cuda_graphs=budget.cuda_graphs_bytes,
         runtime=budget.non_torch_bytes,
     )
-    layers = budget.stage.layers
     return StageServingMemory(
-        stage=budget.stage.index,
-        layers=(layers.start, layers.stop - 1),
+        stage=stage.index,
+        layers=(stage.layers.start, stage.layers.stop - 1),
         peak_bytes=items.total_bytes,
         available_bytes=budget.available_bytes,
         items=items,
@@ -179,12 +178,12 @@ def _kv_cache(
     settings: Settings,
     layout: CacheLayout,
     budget: StageBudget,
+    stage_layers: range,
     held: Capacity,
     requests: int,
 ) -> KvCache:
     growing = [bucket for bucket in layout.buckets if bucket.state.kind in GROWING]
     per_layer = {id(bucket): layer_bytes_per_token(bucket.state, settings.kv) for bucket in layout.buckets}
-    stage_layers = budget.stage.layers
     return KvCache(
         available_bytes=budget.available_bytes,
         available_low_bytes=budget.available_low_bytes,
