@@ -206,6 +206,16 @@ class Disaggregation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedChoices:
+    """Formats and batch limits a client allows; where a tuple is empty the question's own stands."""
+
+    weights: tuple[str, ...] = ()
+    kv_caches: tuple[str, ...] = ()
+    max_num_batched_tokens: tuple[int, ...] = ()
+    max_num_seqs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingQuestion:
     """A deployment to size. `concurrency` is for the whole deployment, closed loop;
     `requests_per_second` come to it at random.
@@ -238,4 +248,5 @@ class ServingQuestion:
     slo: ServiceLevel | None = None
     objective: str = "throughput"
     layout: ServingLayoutRequest = field(default_factory=ServingLayoutRequest)
+    allowed: AllowedChoices | None = None
     learned: Mapping[str, Learned] = field(default_factory=dict)

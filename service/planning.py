@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion, NotYetAvailable, PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
+from planners.errors import InvalidQuestion, PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware, SiteEfficiency
-from planners.inference import plan_serving
+from planners.inference import plan_serving_fleet
 from planners.serving.engine import engine_profile
 from planners.serving.learned import Learned
 from planners.training import plan_training
@@ -45,7 +45,7 @@ from service.plan_answers import (
     train_body,
 )
 from service.recently_used import RecentlyUsed
-from service.requests.hardware import Fleet, HardwareRequest
+from service.requests.hardware import Fleet
 from service.requests.models import HubModel, PathModel
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
@@ -155,12 +155,15 @@ class PlanningService:
         """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
 
         def answer(resolved: _Resolved, _should_stop: ShouldStop) -> Answered:
-            hardware = _only(resolved.fleet, request.hardware)
-            asked = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
-            question = dataclasses.replace(asked, learned=resolved.learned[0])
+            asked = in_stored_formats(request, resolved.model)
+            questions = [
+                dataclasses.replace(asked.to_question(resolved.model.spec, hardware), learned=learned)
+                for hardware, learned in zip(resolved.fleet, resolved.learned, strict=True)
+            ]
             started = time.perf_counter()
-            found = plan_serving(question)
+            ranked = plan_serving_fleet(questions)
             seconds = time.perf_counter() - started
+            found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
             artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
             stored = _stored_format_notes(request, resolved.model)
             assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
@@ -421,15 +424,6 @@ def _calibration_revision(fleet: tuple[Hardware, ...], learned: tuple[Mapping[st
     sites = [hardware.site.revision for hardware in fleet if hardware.site is not None]
     lessons = sorted(each.revision for by_format in learned for each in by_format.values())
     return "+".join(dict.fromkeys((*sites, *lessons))) or UNCALIBRATED
-
-
-def _only(fleet: tuple[Hardware, ...], asked: HardwareRequest) -> Hardware:
-    """Return the one kind of GPUs that a serving request may name."""
-    if isinstance(asked, Fleet):
-        raise NotYetAvailable(
-            "A fleet is not planned for serving yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
-        )
-    return fleet[0]
 
 
 def _stored(resolved: _Resolved, body: TrainPlanBody | InferPlanBody, hardware: Hardware) -> StoredPlan:

@@ -106,6 +106,13 @@ def _requests_held(settings: Settings, layout: CacheLayout, blocks: int) -> int:
     return usable_blocks(blocks, settings.profile) * len(lengths) // taken
 
 
+def _last_block_waste(settings: Settings, layout: CacheLayout) -> float:
+    """Return the part of the requests' blocks that is empty at their end, over the caches that grow."""
+    held = [layout.slots_held(tokens) for tokens in settings.sequence_tokens]
+    slots = sum(taken for taken, _ in held)
+    return sum(empty for _, empty in held) / slots if slots else 0.0
+
+
 def _blocks(available_bytes: int, block_bytes: int) -> int:
     """Return the blocks of a stage; one whose layers keep no cache sets no bound."""
     return available_bytes // block_bytes if block_bytes else UNBOUNDED_BLOCKS
@@ -195,6 +202,7 @@ def _kv_cache(
         tokens=held.tokens,
         max_concurrency=held.max_concurrency,
         requests_held=requests,
+        last_block_waste_fraction=_last_block_waste(settings, layout),
         groups=tuple(
             KvGroup(
                 kind=bucket.state.kind.value,
