@@ -43,6 +43,7 @@ accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 
 bench: $(VENV)/.test ## Time the search, the planning request and the quantizers
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python benchmarks/serving_speed.py
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
 

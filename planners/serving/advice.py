@@ -14,7 +14,7 @@ from planners.serving.answer import ServingAdvice
 from planners.serving.candidates import Candidate
 from planners.serving.kv_cache import usable_blocks
 from planners.serving.kv_formats import KV_FORMATS
-from planners.serving.replica import Replica, settings_cache_layout
+from planners.serving.replica import Replica
 from planners.serving.settings import Settings
 from planners.serving.weight_format import WEIGHT_FORMATS
 
@@ -149,7 +149,7 @@ def _shorter(question: ServingQuestion, settings: Settings, replica: Replica) ->
 
 def longest_context(question: ServingQuestion, settings: Settings, replica: Replica) -> int:
     """Return the most tokens of one request that the replica's blocks hold, 0 if none, up to the model's limit."""
-    layout = settings_cache_layout(question, settings, replica.degrees)
+    layout = replica.layout
     blocks = usable_blocks(replica.kv.blocks, settings.profile)
     low, high = 0, question.model.max_position_embeddings or settings.max_model_len
     while low < high:

@@ -7,7 +7,7 @@ cache and its batch limit hold; the others wait for a place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planners.serving.answer import CurvePoint
 from planners.serving.latency import ReplicaWork
@@ -45,11 +45,11 @@ class Deployment:
     places: int
     replicas: int
     traffic: Traffic
+    pace: Pace = field(init=False)
 
-    @property
-    def pace(self) -> Pace:
-        """Return one replica's times."""
-        return pace_of(self.work, self.traffic)
+    def __post_init__(self) -> None:
+        """Look up one replica's times, which every load asks for."""
+        object.__setattr__(self, "pace", pace_of(self.work, self.traffic))
 
     @property
     def most_running(self) -> int:

@@ -45,6 +45,7 @@ class Replica:
     keeps_limit: bool
     places: int
     stages: tuple[Stage, ...]
+    layout: CacheLayout
 
     @property
     def gpus(self) -> int:
@@ -85,6 +86,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         keeps_limit=keeps_limit,
         places=min(requests, settings.max_num_seqs) * ranks,
         stages=stages,
+        layout=layout,
     )
 
 

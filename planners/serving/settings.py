@@ -172,7 +172,8 @@ def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
         raise InvalidQuestion(f"max_model_len must be 1 to {MOST_TOKENS}.", pointer="/serving/max_model_len")
     if limit is not None and length > limit:
         raise InvalidQuestion(
-            f"max_model_len {length} is beyond the {limit} positions of {question.model.name}.",
+            f"max_model_len {length} is beyond the {limit} positions of {question.model.name}: allowed are 1 to "
+            f"{limit}, or more where the model's config states rope_scaling.",
             pointer="/serving/max_model_len",
         )
     return length
