@@ -66,6 +66,7 @@ class ReplicaWork:
     memory_bytes_per_second: float
     tensor_link_bytes_per_second: float
     stage_link_bytes_per_second: float
+    quantizes_activations: bool = False
     token_factor: float = 1.0
     first_token_factor: float = 1.0
 
@@ -148,6 +149,7 @@ def replica_work(
         memory_bytes_per_second=gpu.memory_bytes_per_second,
         tensor_link_bytes_per_second=link,
         stage_link_bytes_per_second=stage_link,
+        quantizes_activations=settings.weights.quantizes_activations(gpu),
         token_factor=1.0 if settings.learned is None else settings.learned.tpot_factor,
         first_token_factor=1.0 if settings.learned is None else settings.learned.ttft_factor,
     )

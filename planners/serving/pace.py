@@ -161,6 +161,7 @@ def step_terms(work: ReplicaWork, traffic: Traffic) -> StepTerms:
             "layers": float(work.layers),
             "parallel_layers": float(work.layers if work.ranks_per_stage > 1 else 0),
             "mixture_layers": float(work.mixture_layers),
+            "quantized_layers": float(work.layers if work.quantizes_activations else 0),
             "steps": 1.0,
         },
         per_request={
