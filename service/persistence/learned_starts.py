@@ -35,13 +35,6 @@ class LearnedStartStore:
             row = (await connection.execute(merged.returning(*table.c))).one()
         return _start(row)
 
-    async def delete(self, key: LearnedKey) -> bool:
-        """Forget what was learned for a key; return whether there was anything."""
-        table = learned_starts
-        forget = sa.delete(table).where(*(table.c[name] == value for name, value in asdict(key).items()))
-        async with self._transactions.write() as connection:
-            return (await connection.execute(forget)).rowcount > 0
-
     async def all(self) -> tuple[LearnedStart, ...]:
         """Return everything that was learned."""
         async with self._transactions.read() as connection:
