@@ -72,6 +72,7 @@ fuzz-api: $(VENV)/.test ## Send API_CASES requests made up from the contract
 
 bench: $(VENV)/.test ## Time the search, the planning request, the service under load and the quantizers
 	$(BIN)/python -m benchmarks.search
+	$(BIN)/python benchmarks/serving_speed.py
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py

@@ -92,4 +92,18 @@ MEASUREMENT: Examples = {
             "source": "cluster-1",
         }
     },
+    "a server's start-up log": {
+        "value": {
+            "gpu": "h100-sxm-80gb",
+            "source": "cluster-1",
+            "log": (
+                "INFO [core.py:105] Initializing a V1 LLM engine (v0.19.0) with config: "
+                "model='meta-llama/Llama-3.1-8B-Instruct', dtype=torch.bfloat16, max_seq_len=8192, "
+                "tensor_parallel_size=1, pipeline_parallel_size=1, quantization=None, kv_cache_dtype=auto\n"
+                "INFO [gpu_model_runner.py:4700] Model loading took 14.99 GiB memory and 3.2 seconds\n"
+                "INFO [gpu_worker.py:391] Available KV cache memory: 54.15 GiB\n"
+                "INFO [kv_cache_utils.py:1307] GPU KV cache size: 443,568 tokens\n"
+            ),
+        }
+    },
 }

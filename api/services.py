@@ -21,6 +21,7 @@ from service.catalogue_pages import CataloguePages
 from service.errors import DatabaseUnavailable
 from service.jobs import JobService
 from service.keys import KeyRing
+from service.learning import LearningService
 from service.measuring import MeasuringService
 from service.models import ModelResolver
 from service.persistence.database import Database
@@ -92,8 +93,15 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
     known = catalogue()
     models = ModelResolver(known, settings)
     calibrations = CalibrationService(database, known, models)
+    learning = LearningService(database)
     planning = PlanningService(
-        database, settings, known, models, calibrations.in_force, on_planned=metrics.observe_search
+        database,
+        settings,
+        known,
+        models,
+        calibrations.in_force,
+        learnings=learning.known,
+        on_planned=metrics.observe_search,
     )
     jobs = JobService(database, settings)
     return Services(
@@ -105,7 +113,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         validation=ValidationService(database, jobs),
         quantization=QuantizationService(models, jobs, settings),
         calibrations=calibrations,
-        measuring=MeasuringService(database, known),
+        measuring=MeasuringService(database, known, learning, planning.plan_infer),
         admission=AdmissionService(
             answers=Sizer(planning.models, known),
             plans=database.plans,

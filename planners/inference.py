@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from planners.plans import SearchCounts
 from planners.questions import ServingQuestion
-from planners.serving.advice import serving_advice
+from planners.serving.advice import longest_context, serving_advice
 from planners.serving.answer import (
     EngineSettings,
+    KvCache,
     Performance,
     ServingAlternative,
     ServingAnswer,
+    ServingFleetEntry,
     ServingLayout,
     ServingPlan,
 )
+from planners.serving.candidates import Candidate
 from planners.serving.degrees import Degrees
 from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.engine import GIB, MemoryRule
-from planners.serving.search import Candidate, search_layouts
+from planners.serving.front import Point, pareto_front, point_of
+from planners.serving.learned import Learned, Ranks
+from planners.serving.search import Found, search_fleet, search_layouts
 from planners.serving.settings import Settings, resolve_settings
 
 MOST_ALTERNATIVES = 5
-SECONDS_PER_HOUR = 3600
 MILLION = 10**6
 LOGGED_GPU = "h100"
 # The latencies' measurements are of weights in 16 and 8 bits.
@@ -51,19 +58,34 @@ def plan_serving(question: ServingQuestion) -> ServingAnswer:
     Raises `InvalidQuestion` and `ImpossibleLayout` with the field for a question
     that makes no sense, `NotYetAvailable` for one this version does not answer.
     """
-    settings = resolve_settings(question)
-    found = search_layouts(question, settings)
+    return plan_serving_fleet((question,)).answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFleetAnswer:
+    """The answer on the best entry, `chosen`, every entry under its `fleet` where there are several."""
+
+    chosen: int
+    answer: ServingAnswer
+
+
+def plan_serving_fleet(questions: Sequence[ServingQuestion]) -> ServingFleetAnswer:
+    """Return the best deployment over several kinds of GPUs; the questions differ in these alone.
+
+    An entry that cannot serve the model is listed with its refusal. Raises what
+    `plan_serving` raises on the first entry where none can.
+    """
+    found = search_fleet(questions)
     best = found.candidates[0]
-    return ServingAnswer(
+    question, settings = best.question, best.settings
+    answer = ServingAnswer(
         fits=best.replica.fits,
         verdict=best.replica.verdict,
         meets_concurrency=best.meets_concurrency,
         meets_slo=best.meets_slo,
         summary=_summary(question, settings, best),
         plan=_plan(question, settings, best),
-        alternatives=tuple(_alternative(other) for other in found.candidates[1:] if other.replica.fits)[
-            :MOST_ALTERNATIVES
-        ],
+        alternatives=_alternatives(found.candidates),
         search=SearchCounts(
             layouts_considered=found.considered,
             layouts_excluded=found.excluded,
@@ -75,11 +97,69 @@ def plan_serving(question: ServingQuestion) -> ServingAnswer:
             *question.hardware.gpu.assumptions,
             *_assumptions(question, settings, best),
         ),
+        fleet=_fleet(found) if len(questions) > 1 else (),
     )
+    return ServingFleetAnswer(chosen=best.entry, answer=answer)
 
 
 def _best_candidate(question: ServingQuestion) -> Candidate:
     return search_layouts(question, resolve_settings(question)).candidates[0]
+
+
+def _alternatives(candidates: Sequence[Candidate]) -> tuple[ServingAlternative, ...]:
+    """Return the Pareto front from the fastest to the cheapest, and then the next best that do not lie on it.
+
+    The plan itself is not repeated.
+    """
+    if len(candidates) == 1:
+        return ()
+    best = candidates[0]
+    front = [
+        point
+        for point in pareto_front(candidates)
+        if point.candidate is not best or point.concurrency != best.concurrency
+    ]
+    on_front = {id(point.candidate) for point in front}
+    others = [other for other in candidates[1:] if other.replica.fits and id(other) not in on_front]
+    return (
+        *(_alternative(point.candidate, point, is_on_front=True) for point in front),
+        *(_alternative(other, point_of(other), is_on_front=False) for other in others[:MOST_ALTERNATIVES]),
+    )
+
+
+def _fleet(found: Found) -> tuple[ServingFleetEntry, ...]:
+    """Return the best of every entry, best first, and then those that were refused."""
+    best: dict[int, Candidate] = {}
+    for candidate in found.candidates:
+        best.setdefault(candidate.entry, candidate)
+    entries = [_fleet_entry(candidate) for candidate in best.values()]
+    refused = [
+        ServingFleetEntry(entry=refusal.entry, gpu=refusal.gpu, fits=False, verdict="no", refusal=refusal.error.detail)
+        for refusal in found.refusals
+    ]
+    return (*entries, *refused)
+
+
+def _fleet_entry(candidate: Candidate) -> ServingFleetEntry:
+    state = candidate.state
+    return ServingFleetEntry(
+        entry=candidate.entry,
+        gpu=candidate.question.hardware.gpu.id,
+        fits=candidate.replica.fits,
+        verdict=candidate.replica.verdict,
+        gpus=candidate.gpus,
+        layout=_layout(candidate),
+        weights=candidate.settings.weights.name,
+        kv_cache=candidate.settings.kv.name,
+        kv_tokens=candidate.replica.kv.tokens,
+        meets_concurrency=candidate.meets_concurrency,
+        meets_slo=candidate.meets_slo,
+        ttft_seconds=None if state is None else state.ttft_seconds,
+        tpot_seconds=None if state is None else state.tpot_seconds,
+        output_tokens_per_second=None if state is None else candidate.output_tokens_per_second,
+        cost_usd_per_million_output_tokens=_cost(candidate, candidate.output_tokens_per_second),
+        refusal=None,
+    )
 
 
 def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> ServingPlan:
@@ -99,10 +179,16 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> Ser
             max_num_seqs=settings.max_num_seqs,
         ),
         memory=best.replica.memory,
-        kv=best.replica.kv,
+        kv=_kv(question, settings, best),
         performance=_performance(best),
-        cost_usd_per_million_output_tokens=_cost(question, best),
+        cost_usd_per_million_output_tokens=_cost(best, best.output_tokens_per_second),
+        learned=settings.learned,
     )
+
+
+def _kv(question: ServingQuestion, settings: Settings, best: Candidate) -> KvCache:
+    """Return the cache, with the longest request it could hold, which a search need not know of each candidate."""
+    return replace(best.replica.kv, longest_context_tokens=longest_context(question, settings, best.replica))
 
 
 def _layout(candidate: Candidate) -> ServingLayout:
@@ -141,21 +227,31 @@ def _performance(best: Candidate) -> Performance | None:
     )
 
 
-def _cost(question: ServingQuestion, best: Candidate) -> float | None:
-    price, rate = question.hardware.usd_per_gpu_hour, best.output_tokens_per_second
-    if price is None or not rate:
+def _cost(candidate: Candidate, output_tokens_per_second: float) -> float | None:
+    if candidate.question.hardware.usd_per_gpu_hour is None or not output_tokens_per_second:
         return None
-    return best.gpus * price / SECONDS_PER_HOUR / rate * MILLION
+    return candidate.cost_of(output_tokens_per_second) * MILLION
 
 
-def _alternative(candidate: Candidate) -> ServingAlternative:
-    state = candidate.state
+def _alternative(candidate: Candidate, point: Point | None, *, is_on_front: bool) -> ServingAlternative:
+    rate = None if point is None else point.output_tokens_per_second
     return ServingAlternative(
+        gpu=candidate.question.hardware.gpu.id,
         layout=_layout(candidate),
+        weights=candidate.settings.weights.name,
+        kv_cache=candidate.settings.kv.name,
+        max_num_batched_tokens=candidate.settings.max_num_batched_tokens,
+        max_num_seqs=candidate.settings.max_num_seqs,
         kv_tokens=candidate.replica.kv.tokens,
         max_concurrency=candidate.replica.kv.max_concurrency,
-        tpot_seconds=state.tpot_seconds if state else None,
-        output_tokens_per_second=candidate.output_tokens_per_second if state else None,
+        concurrency=None if point is None else point.concurrency,
+        ttft_seconds=None if point is None else point.state.ttft_seconds,
+        tpot_seconds=None if point is None else point.state.tpot_seconds,
+        request_seconds=None if point is None else point.request_seconds,
+        output_tokens_per_second=rate,
+        gpu_seconds_per_million_output_tokens=None if rate is None else candidate.gpus / rate * MILLION,
+        cost_usd_per_million_output_tokens=None if rate is None else _cost(candidate, rate),
+        is_on_front=is_on_front,
         verdict=candidate.replica.verdict,
     )
 
@@ -231,6 +327,24 @@ def _engine_notes(settings: Settings) -> tuple[str, ...]:
     return (rule, FITTED_ON)
 
 
+def _learned_note(learned: Learned) -> str:
+    """Return what of the plan a measured start decided."""
+    factors = (
+        ("weights", learned.weights_factor),
+        ("activations", learned.activations_factor),
+        ("CUDA graphs", learned.cuda_graphs_factor),
+        ("time to first token", learned.ttft_factor),
+        ("time per token", learned.tpot_factor),
+    )
+    told = [f"{name} x {factor:.4g}" for name, factor in factors if factor != 1]
+    told += [
+        f"{learned.offset_bytes(ranks) / GIB:+.2f} GiB outside torch ({ranks.value})"
+        for ranks in Ranks
+        if learned.offset_bytes(ranks)
+    ]
+    return f"Learned from {learned.provenance}: {', '.join(told) or 'the plan as it was'}."
+
+
 def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate) -> tuple[str, ...]:
     notes = [*settings.assumptions]
     if settings.requests_per_second is not None:
@@ -252,6 +366,8 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
     notes.extend(_engine_notes(settings))
+    if settings.learned is not None:
+        notes.append(_learned_note(settings.learned))
     if question.disaggregated is not None:
         notes.append(POOLS_NOTE)
     ranks = best.replica.degrees.attention_data_parallel

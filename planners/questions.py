@@ -6,10 +6,12 @@ a planner needs nothing else. A field that is None is left to the planner.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planners.architecture import ModelSpec
 from planners.hardware import Hardware
+from planners.serving.learned import Learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,12 +217,23 @@ class Disaggregation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedChoices:
+    """Formats and batch limits a client allows; where a tuple is empty the question's own stands."""
+
+    weights: tuple[str, ...] = ()
+    kv_caches: tuple[str, ...] = ()
+    max_num_batched_tokens: tuple[int, ...] = ()
+    max_num_seqs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingQuestion:
     """A deployment to size. `concurrency` is for the whole deployment, closed loop;
     `requests_per_second` come to it at random.
 
     Engine settings left None take that engine version's own defaults on that GPU.
     `prefix_cache_hit_rate` is the part of a prompt's tokens that is found cached.
+    `learned` is what measured starts of this model on this GPU and engine taught, by weight format.
     """
 
     model: ModelSpec
@@ -246,3 +259,5 @@ class ServingQuestion:
     slo: ServiceLevel | None = None
     objective: str = "throughput"
     layout: ServingLayoutRequest = field(default_factory=ServingLayoutRequest)
+    allowed: AllowedChoices | None = None
+    learned: Mapping[str, Learned] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn
 from pydantic_core import to_json
 
 from planners.plans import Advice, Alternative, Comparison, FleetEntry, SearchCounts, TrainingAnswer, TrainingPlan
-from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingPlan
+from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingFleetEntry, ServingPlan
 from service.artifacts.training import LaunchFiles
 
 
@@ -75,6 +75,7 @@ class InferPlanBody:
     alternatives: tuple[ServingAlternative, ...]
     search: TimedSearch
     advice: tuple[ServingAdvice, ...]
+    fleet: tuple[ServingFleetEntry, ...]
     artifacts: Mapping[str, Any]
     assumptions: tuple[str, ...]
 
@@ -128,6 +129,7 @@ def infer_body(
         plan=answer.plan,
         alternatives=answer.alternatives,
         advice=answer.advice,
+        fleet=answer.fleet,
     )
 
 

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.errors import InvalidQuestion
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware
-from planners.inference import plan_serving
+from planners.inference import plan_serving_fleet
 from planners.training import plan_training
 from service.artifacts.serving import serving_artifacts
 from service.artifacts.training import TrainingLaunch, training_artifacts
@@ -21,7 +21,7 @@ from service.models import ResolvedModel
 from service.persistence.records import SeenModel, StoredPlan
 from service.plan_answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
 from service.plan_questions import ResolvedQuestion, in_stored_formats, stored_format_notes
-from service.requests.hardware import Fleet, HardwareRequest
+from service.requests.hardware import Fleet
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 
@@ -55,11 +55,15 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
 
 def infer_answer(request: InferRequest, resolved: ResolvedQuestion, _should_stop: ShouldStop) -> Answered:
     """Return the plan of a deployment, and the GPUs it is on."""
-    hardware = _only(resolved.fleet, request.hardware)
-    question = in_stored_formats(request, resolved.model).to_question(resolved.model.spec, hardware)
+    asked = in_stored_formats(request, resolved.model)
+    questions = [
+        dataclasses.replace(asked.to_question(resolved.model.spec, hardware), learned=learned)
+        for hardware, learned in zip(resolved.fleet, resolved.learned, strict=True)
+    ]
     started = time.perf_counter()
-    found = plan_serving(question)
+    ranked = plan_serving_fleet(questions)
     seconds = time.perf_counter() - started
+    found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
     artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
     stored = stored_format_notes(request, resolved.model)
     assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
@@ -77,15 +81,6 @@ def made_plan(resolved: ResolvedQuestion, answer: Answerer, should_stop: ShouldS
         raise InvalidQuestion(
             "These sizes and rates lie so far apart that no number can hold the answer. Look for a slip in them."
         ) from error
-
-
-def _only(fleet: tuple[Hardware, ...], asked: HardwareRequest) -> Hardware:
-    """Return the one kind of GPUs that a serving request may name."""
-    if isinstance(asked, Fleet):
-        raise NotYetAvailable(
-            "A fleet is not planned for serving yet; ask for one kind of GPU at a time.", pointer="/hardware/fleet"
-        )
-    return fleet[0]
 
 
 def _stored(resolved: ResolvedQuestion, body: TrainPlanBody | InferPlanBody, hardware: Hardware) -> StoredPlan:

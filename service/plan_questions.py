@@ -9,9 +9,12 @@ from typing import Any
 
 from planners.catalogue import Catalogue
 from planners.hardware import Hardware, SiteEfficiency
+from planners.serving.engine import engine_profile
+from planners.serving.learned import Learned
 from planners.version import planner_version
 from service.canonical import digest
 from service.gpus import gpu_figures, resolve_fleet
+from service.learning import LearnedStarts, is_the_catalogues, model_digest
 from service.models import ModelResolver, ResolvedModel
 from service.persistence.records import PlanKind
 from service.plan_answers import PlanIdentity
@@ -28,11 +31,15 @@ UNCALIBRATED = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedQuestion:
-    """A request with everything it names found, and its plan's identity."""
+    """A request with everything it names found, and its plan's identity.
+
+    `learned` has for each of the fleet what measured starts taught, by weight format.
+    """
 
     kind: PlanKind
     model: ResolvedModel
     fleet: tuple[Hardware, ...]
+    learned: tuple[Mapping[str, Learned], ...]
     request: Mapping[str, Any]
     identity: PlanIdentity
 
@@ -45,7 +52,11 @@ class QuestionResolver:
         self._models = models
 
     def resolve(
-        self, kind: PlanKind, request: TrainRequest | InferRequest, sites: Mapping[str, SiteEfficiency]
+        self,
+        kind: PlanKind,
+        request: TrainRequest | InferRequest,
+        sites: Mapping[str, SiteEfficiency],
+        lessons: LearnedStarts,
     ) -> ResolvedQuestion:
         """Return the question; may read files or ask the hub mirror, and raises what `ModelResolver.resolve` does."""
         fleet = tuple(
@@ -55,7 +66,9 @@ class QuestionResolver:
         model = self._models.resolve(request.model)
         asked: TrainRequest | InferRequest = request
         notes: tuple[str, ...] = ()
+        learned: tuple[Mapping[str, Learned], ...] = ({},) * len(fleet)
         if isinstance(request, InferRequest):
+            learned = tuple(self._learned(request, model, hardware, lessons) for hardware in fleet)
             asked, notes = in_stored_formats(request, model), stored_format_notes(request, model)
         resolved = {
             **asked_parts(asked),
@@ -71,11 +84,22 @@ class QuestionResolver:
         revisions = {
             "planner_version": planner_version(),
             "catalogue_revision": self._catalogue.revision,
-            "calibration_revision": _calibration_revision(fleet),
+            "calibration_revision": _calibration_revision(fleet, learned),
         }
         plan_id = digest({"kind": kind, "request": resolved, **revisions})
         identity = PlanIdentity(plan_id=plan_id, **revisions)
-        return ResolvedQuestion(kind=kind, model=model, fleet=fleet, request=resolved, identity=identity)
+        return ResolvedQuestion(
+            kind=kind, model=model, fleet=fleet, learned=learned, request=resolved, identity=identity
+        )
+
+    def _learned(
+        self, request: InferRequest, model: ResolvedModel, hardware: Hardware, lessons: LearnedStarts
+    ) -> Mapping[str, Learned]:
+        """Return what measured starts of this model on this card and engine version taught, by weight format."""
+        if not lessons.by_key or not is_the_catalogues(hardware.gpu, self._catalogue):
+            return {}
+        profile = engine_profile(request.serving.engine, request.serving.engine_version)
+        return lessons.of(model_digest(model.config), hardware.gpu.id, profile.engine, profile.version)
 
     def _site(self, hardware: Hardware, sites: Mapping[str, SiteEfficiency]) -> SiteEfficiency | None:
         """Return the site's efficiencies of these GPUs: parts of the catalogue's rates, which hold of no others."""
@@ -121,7 +145,8 @@ def _figures(hardware: Hardware) -> dict[str, Any]:
     return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
 
 
-def _calibration_revision(fleet: tuple[Hardware, ...]) -> str:
+def _calibration_revision(fleet: tuple[Hardware, ...], learned: tuple[Mapping[str, Learned], ...]) -> str:
     """Return the revisions of the calibrations that a plan rests on, each once, or the word for none."""
-    revisions = dict.fromkeys(hardware.site.revision for hardware in fleet if hardware.site is not None)
-    return "+".join(revisions) or UNCALIBRATED
+    sites = [hardware.site.revision for hardware in fleet if hardware.site is not None]
+    lessons = sorted(each.revision for by_format in learned for each in by_format.values())
+    return "+".join(dict.fromkeys((*sites, *lessons))) or UNCALIBRATED

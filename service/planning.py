@@ -21,6 +21,7 @@ from planners.errors import PlanningStopped, PlimsollError, UnknownGpu, UnknownM
 from planners.hardware import SiteEfficiency
 from service.canonical import canonical_json
 from service.errors import PlanNotFound
+from service.learning import NOTHING_LEARNED, LearnedStarts, nothing_learned
 from service.models import ModelResolver
 from service.persistence.records import Page, PlanKind, PlanSummary, StoredPlan
 from service.plan_answers import TimedSearch
@@ -38,6 +39,7 @@ MOST_REMEMBERED_PLANS = 512
 REMEMBERED_SECONDS = 86_400.0
 
 Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
+Learnings: TypeAlias = Callable[[], Awaitable[LearnedStarts]]
 OnPlanned: TypeAlias = Callable[[PlanKind, TimedSearch], None]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
@@ -74,12 +76,14 @@ class PlanningService:
         models: ModelResolver,
         calibrations: Calibrations,
         *,
+        learnings: Learnings = nothing_learned,
         on_planned: OnPlanned | None = None,
     ) -> None:
         """Plan on a database; `on_planned` hears of every search that was made, and not of answers found again."""
         self._on_planned = on_planned
         self._database = database
         self._calibrations = calibrations
+        self._learnings = learnings
         self._catalogue = catalogue
         self._timeout_seconds = settings.request_timeout_seconds
         self.models = models
@@ -143,11 +147,12 @@ class PlanningService:
         changes = isinstance(request.model, PathModel | HubModel)
         sites = await self._calibrations()
         revisions = {gpu: site.revision for gpu, site in sites.items()}
-        key = None if changes else canonical_json([kind, asked_parts(request), revisions])
+        lessons = await self._learnings() if kind == "infer" else NOTHING_LEARNED
+        key = None if changes else canonical_json([kind, asked_parts(request), revisions, lessons.revision])
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
-        resolved = await self._off_the_loop(lambda _should_stop: self._questions.resolve(kind, request, sites))
+        resolved = await self._off_the_loop(lambda _should_stop: self._questions.resolve(kind, request, sites, lessons))
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
         if key is not None:
             self._by_request.put(key, planned)

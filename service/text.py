@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.persistence.records import Job, Page, PlanSummary
-from service.text_choices import choices_text
+from service.text_choices import choices_text, serving_choices_text
 from service.text_memory import memory_text, range_text, shares, spikes_text
 from service.text_tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
@@ -17,7 +17,7 @@ def plan_text(body: Mapping[str, Any]) -> str:
     sections = [f"Plan {body['plan_id']}  ({body['kind']}): {body['verdict']}\n{wrapped(body['summary'])}"]
     sections += _training(body) if body["kind"] == "train" else _serving(body)
     sections += [
-        *choices_text(body),
+        *(choices_text(body) if body["kind"] == "train" else serving_choices_text(body)),
         _advice(body["advice"]),
         _launch(body["artifacts"]),
         notes("Launch files not made", _missing(body.get("missing_artifacts", {}))),
@@ -87,6 +87,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
         ("bytes a token", f"{kv['bytes_per_token']:,} in all, {kv['bytes_per_token_per_gpu']:,} a GPU"),
         ("capacity", f"{kv['tokens']:,} tokens in {kv['blocks']:,} blocks of {kv['block_size']}"),
         ("requests at once", f"{kv['max_concurrency']:.2f} of the longest"),
+        ("longest request", f"{kv['longest_context_tokens']:,} tokens"),
         ("meets concurrency", _yes_or_no(body["meets_concurrency"])),
         ("meets latency", _yes_or_no(body["meets_slo"])),
     )
@@ -97,7 +98,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     ]
     if performance is not None:
         sections.append(titled("Speed of the deployment", _curve(performance)))
-    header = ("layout", "cache", "requests", "per token", "verdict")
+    header = ("layout", "at once", "whole answer", "per token", "tokens/s", "verdict")
     return [*sections, _alternatives(body["alternatives"], _serving_alternative, header)]
 
 
@@ -215,13 +216,18 @@ def _recompute(layout: Mapping[str, Any]) -> str:
 
 def _serving_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
     layout = other["layout"]
-    name = f"{_gpus(layout)}: d{layout['data_parallel']} t{layout['tensor_parallel']} p{layout['pipeline_parallel']}"
+    name = (
+        f"{other['gpu']} {_gpus(layout)}: d{layout['data_parallel']} t{layout['tensor_parallel']} "
+        f"p{layout['pipeline_parallel']} {other['weights']}/{other['kv_cache']}"
+    )
+    rate = other["output_tokens_per_second"]
     return (
         name,
-        f"{other['kv_tokens']:,} tokens",
-        f"{other['max_concurrency']:.1f}",
+        "" if other["concurrency"] is None else f"{other['concurrency']:,}",
+        seconds_text(other["request_seconds"]),
         seconds_text(other["tpot_seconds"]),
-        other["verdict"],
+        "" if rate is None else f"{rate:,.0f}",
+        other["verdict"] + (", front" if other["is_on_front"] else ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a training plan was chosen from, as text: the entries of a fleet, and layouts the client named."""
+"""What a plan was chosen from, as text: the entries of a fleet, and layouts the client named."""
 
 from __future__ import annotations
 
@@ -23,6 +23,30 @@ def choices_text(body: Mapping[str, Any]) -> list[str]:
         lines = [line for number, one in enumerate(comparisons) for line in _comparison(number, one)]
         sections.append(titled("Why not these layouts", "\n".join(lines)))
     return sections
+
+
+def serving_choices_text(body: Mapping[str, Any]) -> list[str]:
+    """Return the section on the fleet of a serving plan, where it has one."""
+    fleet = body.get("fleet", ())
+    if not fleet:
+        return []
+    refusals = [
+        wrapped(f"  - {entry['gpu']}: {entry['refusal']}", indent="    ") for entry in fleet if entry["refusal"]
+    ]
+    header = ("GPUs", "formats", "per token", "tokens/s", "per million tokens", "verdict")
+    return [titled("Fleet, best first", table(header, [_serving_entry(entry) for entry in fleet]), *refusals)]
+
+
+def _serving_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    dollars, rate = entry["cost_usd_per_million_output_tokens"], entry["output_tokens_per_second"]
+    return (
+        entry["gpu"] if entry["gpus"] is None else f"{entry['gpus']} × {entry['gpu']}",
+        "" if entry["weights"] is None else f"{entry['weights']}/{entry['kv_cache']}",
+        seconds_text(entry["tpot_seconds"]),
+        "" if rate is None else f"{rate:,.0f}",
+        "" if dollars is None else f"${dollars:.4g}",
+        "refused" if entry["refusal"] else entry["verdict"],
+    )
 
 
 def _entry(entry: Mapping[str, Any]) -> tuple[str, ...]:

@@ -32,10 +32,18 @@ async def report_measurement(
     caller: Asking,
     request: Annotated[MeasurementRequest, Body(openapi_examples=examples.MEASUREMENT)],
 ) -> MeasurementReport:
-    """With a `plan_id`, each quantity is set beside the plan's."""
+    """With a `plan_id`, each quantity is set beside the plan's.
+
+    A `log` is the text a vLLM or SGLang server printed at its start. What is measured of a server is learned: later
+    plans of the same model, GPU, engine version and weights rest on it, name it under `plan.learned` and
+    `assumptions`, and have another `calibration_revision`.
+    """
     if request.plan_id is not None:
         await services.plan_readers.check(caller, request.plan_id)
-    return await services.measuring.report(request)
+    report = await services.measuring.report(request)
+    if report.plan_id is not None:
+        await services.plan_readers.note(caller, report.plan_id)
+    return report
 
 
 @router.get(

@@ -47,6 +47,7 @@ from planners.huggingface.gpt import gpt_decoder
 from planners.huggingface.mixture_families import MIXTURE_FAMILIES
 from planners.huggingface.mixtures import mixture_decoder
 from planners.huggingface.multimodal import WRAPPERS, multimodal
+from planners.huggingface.rope_scaling import stretched_positions
 from planners.huggingface.stored_formats import is_quantized, stored_formats
 
 UNREAD_FORMAT_NOTE = (
@@ -141,4 +142,7 @@ def describe_config(config: Mapping[str, Any], *, name: str, pointer: str = "/mo
     notes = (f"These config keys were not used: {', '.join(unread)}.",) if unread else ()
     if is_quantized(config) and stored_formats(config, pointer=pointer) is None:
         notes = (*notes, UNREAD_FORMAT_NOTE)
-    return dataclasses.replace(spec, assumptions=(*spec.assumptions, *notes)) if notes else spec
+    positions = stretched_positions(config, spec.max_position_embeddings)
+    if not notes and positions == spec.max_position_embeddings:
+        return spec
+    return dataclasses.replace(spec, max_position_embeddings=positions, assumptions=(*spec.assumptions, *notes))

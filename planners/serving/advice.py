@@ -11,10 +11,10 @@ from planners.errors import PlimsollError
 from planners.hardware import GpuCount
 from planners.questions import ServingQuestion
 from planners.serving.answer import ServingAdvice
+from planners.serving.candidates import Candidate
 from planners.serving.kv_cache import usable_blocks
 from planners.serving.kv_formats import KV_FORMATS
-from planners.serving.replica import Replica, settings_cache_layout
-from planners.serving.search import Candidate
+from planners.serving.replica import Replica
 from planners.serving.settings import Settings
 from planners.serving.weight_format import WEIGHT_FORMATS
 
@@ -135,7 +135,7 @@ def _formats(question: ServingQuestion, settings: Settings) -> Iterator[Change]:
 def _shorter(question: ServingQuestion, settings: Settings, replica: Replica) -> Iterator[Change]:
     if replica.fits or not replica.keeps_limit:
         return
-    length = longest_context(question, settings, replica)
+    length = min(settings.max_model_len, longest_context(question, settings, replica))
     if length >= CONTEXT_STEP_TOKENS:
         length -= length % CONTEXT_STEP_TOKENS
     if settings.request_tokens <= length < settings.max_model_len:
@@ -148,10 +148,10 @@ def _shorter(question: ServingQuestion, settings: Settings, replica: Replica) ->
 
 
 def longest_context(question: ServingQuestion, settings: Settings, replica: Replica) -> int:
-    """Return the most tokens of one request that the replica's blocks hold, 0 if none."""
-    layout = settings_cache_layout(question, settings, replica.degrees)
+    """Return the most tokens of one request that the replica's blocks hold, 0 if none, up to the model's limit."""
+    layout = replica.layout
     blocks = usable_blocks(replica.kv.blocks, settings.profile)
-    low, high = 0, settings.max_model_len
+    low, high = 0, question.model.max_position_embeddings or settings.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if layout.blocks_per_request(middle) <= blocks else (low, middle - 1)

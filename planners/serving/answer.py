@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planners.plans import SearchCounts
+from planners.serving.learned import Learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,10 @@ class KvCache:
     cache; `tokens` is the capacity of a replica as the engine logs it and
     `max_concurrency` how many requests of `max_model_len` it holds.
     `requests_held` is how many requests of the traffic's input and output it holds,
-    `contexts` how many of other lengths, up to `max_model_len`.
+    `contexts` how many of other lengths, up to `max_model_len`,
+    and `last_block_waste_fraction` the part of their blocks that stays empty at their
+    end because a block holds whole tokens of one request alone. `longest_context_tokens`
+    is the longest single request that the cache could hold, up to the model's own limit.
     """
 
     available_bytes: int
@@ -116,8 +120,10 @@ class KvCache:
     tokens: int
     max_concurrency: float
     requests_held: int
+    last_block_waste_fraction: float
     groups: tuple[KvGroup, ...]
     contexts: tuple[KvContext, ...]
+    longest_context_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +181,8 @@ class ServingPlan:
     """One layout with its memory, its cache and its speed.
 
     `performance` is None when not even one request fits. `cost_usd_per_million_output_tokens`
-    is None without a price.
+    is None without a price. `learned` is what a measured start of the same model on
+    this GPU and engine version changed.
     """
 
     layout: ServingLayout
@@ -184,18 +191,63 @@ class ServingPlan:
     kv: KvCache
     performance: Performance | None
     cost_usd_per_million_output_tokens: float | None
+    learned: Learned | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAlternative:
-    """Another layout worth knowing."""
+    """Another deployment worth knowing, at a concurrency.
 
+    One that `is_on_front` is neither as cheap nor as fast as any other at once: of all
+    that keep what was asked, none costs less a token and answers sooner. The load is
+    the asked one; where none was asked, each stands at several concurrencies.
+    `request_seconds` is the mean time of a whole answer. Nothing runs where the
+    latencies are None.
+    """
+
+    gpu: str
     layout: ServingLayout
+    weights: str
+    kv_cache: str
+    max_num_batched_tokens: int
+    max_num_seqs: int
     kv_tokens: int
     max_concurrency: float
+    concurrency: int | None
+    ttft_seconds: float | None
     tpot_seconds: float | None
+    request_seconds: float | None
     output_tokens_per_second: float | None
+    gpu_seconds_per_million_output_tokens: float | None
+    cost_usd_per_million_output_tokens: float | None
+    is_on_front: bool
     verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFleetEntry:
+    """The best deployment on one entry of a fleet; entries come best first.
+
+    `entry` is its place in the request. One that cannot serve the model at all has
+    a `refusal` instead of a deployment.
+    """
+
+    entry: int
+    gpu: str
+    fits: bool
+    verdict: str
+    gpus: int | None = None
+    layout: ServingLayout | None = None
+    weights: str | None = None
+    kv_cache: str | None = None
+    kv_tokens: int | None = None
+    meets_concurrency: bool | None = None
+    meets_slo: bool | None = None
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+    output_tokens_per_second: float | None = None
+    cost_usd_per_million_output_tokens: float | None = None
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,3 +276,4 @@ class ServingAnswer:
     search: SearchCounts
     advice: tuple[ServingAdvice, ...]
     assumptions: tuple[str, ...] = field(default=())
+    fleet: tuple[ServingFleetEntry, ...] = ()

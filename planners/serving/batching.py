@@ -7,10 +7,11 @@ cache and its batch limit hold; the others wait for a place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planners.serving.answer import CurvePoint
 from planners.serving.latency import ReplicaWork
+from planners.serving.pace import Pace, pace_of
 from planners.serving.queueing import place_wait, prompt_wait
 from planners.serving.traffic import Traffic
 
@@ -44,6 +45,11 @@ class Deployment:
     places: int
     replicas: int
     traffic: Traffic
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look up one replica's times, which every load asks for."""
+        object.__setattr__(self, "pace", pace_of(self.work, self.traffic))
 
     @property
     def most_running(self) -> int:
@@ -53,30 +59,24 @@ class Deployment:
     def at(self, concurrency: int) -> SteadyState:
         """Return what `concurrency` clients see; replicas without a client stand idle."""
         busy = min(self.replicas, concurrency)
-        state = closed_loop(self.work, self.traffic, clients=concurrency / busy, places=self.places)
-        return SteadyState(
-            ttft_seconds=state.ttft_seconds,
-            tpot_seconds=state.tpot_seconds,
-            requests_per_second=state.requests_per_second * busy,
-            running=state.running * busy,
-        )
+        return closed_loop(self.pace, self.traffic, clients=concurrency / busy, places=self.places, replicas=busy)
 
     def at_rate(self, requests_per_second: float) -> SteadyState | None:
         """Return what requests see that come at random at this rate; None where they outrun the replicas."""
         rate = requests_per_second / self.replicas
-        running = _running_at(self.work, self.traffic, rate, self.places)
+        running = _running_at(self.pace, self.traffic, rate, self.places)
         if running is None:
             return None
         return self._open_loop(rate, running)
 
     def _open_loop(self, rate: float, running: float) -> SteadyState | None:
-        work, traffic = self.work, self.traffic
-        prompt = work.prompt_seconds(traffic)
+        pace, traffic = self.pace, self.traffic
+        prompt = pace.prompt_seconds
         if rate * prompt >= 1:
             return None
-        token = work.token_seconds(running, traffic)
+        token = pace.token_seconds(running)
         # A prompt that comes at random meets those that happen to be before it, and no lockstep of the others.
-        first = work.first_token_seconds(1, traffic)
+        first = pace.first_token_seconds(1)
         service = first + (traffic.output_tokens - 1) * token
         before, place = (
             prompt_wait(requests_per_second=rate, prompt_seconds=prompt),
@@ -90,7 +90,7 @@ class Deployment:
             requests_per_second=rate * self.replicas,
             running=running * self.replicas,
             ttft_p99_seconds=first + waits,
-            tpot_p99_seconds=work.token_seconds(max(1.0, crowded), traffic),
+            tpot_p99_seconds=pace.token_seconds(max(1.0, crowded)),
         )
 
     def point(self, concurrency: int) -> CurvePoint:
@@ -112,32 +112,30 @@ class Deployment:
         return tuple(self.point(step) for step in (*steps, self.most_running))
 
 
-def closed_loop(work: ReplicaWork, traffic: Traffic, *, clients: float, places: int) -> SteadyState:
-    """Return the steady state of one replica with `clients` and room for `places`.
+def closed_loop(pace: Pace, traffic: Traffic, *, clients: float, places: int, replicas: int = 1) -> SteadyState:
+    """Return the steady state of replicas with `clients` and room for `places` each.
 
     Clients beyond the places wait whole cycles for one (Little's law: clients = rate x time).
     """
     running = min(clients, float(places))
-    tpot = work.token_seconds(running, traffic)
-    first = work.first_token_seconds(running, traffic)
+    tpot = pace.token_seconds(running)
+    first = pace.first_token_seconds(running)
     cycle = first + (traffic.output_tokens - 1) * tpot
     return SteadyState(
         ttft_seconds=first + cycle * (clients / running - 1),
         tpot_seconds=tpot,
-        requests_per_second=running / cycle,
-        running=running,
+        requests_per_second=running / cycle * replicas,
+        running=running * replicas,
     )
 
 
-def _running_at(work: ReplicaWork, traffic: Traffic, rate: float, places: int) -> float | None:
+def _running_at(pace: Pace, traffic: Traffic, rate: float, places: int) -> float | None:
     """Return how many requests run at once at a rate (Little's law), None where more than `places` would."""
 
+    first = pace.first_token_seconds(1)
+
     def needed(running: float) -> float:
-        batch = max(1.0, running)
-        service = work.first_token_seconds(1, traffic) + (traffic.output_tokens - 1) * work.token_seconds(
-            batch, traffic
-        )
-        return rate * service
+        return rate * (first + (traffic.output_tokens - 1) * pace.token_seconds(max(1.0, running)))
 
     low, high = 0.0, float(places)
     if needed(high) >= high:

@@ -35,7 +35,7 @@ class StageBudget:
     engine's own fraction.
     """
 
-    stage: Stage
+    weights_bytes: int
     utilization_fraction: float
     requested_bytes: int
     claimed_bytes: int
@@ -56,30 +56,43 @@ def stage_budgets(
     model: ModelSpec, settings: Settings, stages: Sequence[Stage], degrees: Degrees, *, total_bytes: int
 ) -> tuple[StageBudget, ...]:
     """Return the budget of one rank of each stage, by the engine's own rule."""
+    # The layers' peak is the same on every stage, only the sampler's differs; and stages alike have one budget.
+    budgets: dict[tuple[int, int, bool], StageBudget] = {}
+    for stage in stages:
+        alike = _alike(stage)
+        if alike not in budgets:
+            budgets[alike] = _budget(model, settings, stage, degrees, total_bytes)
+    return tuple(budgets[_alike(stage)] for stage in stages)
+
+
+def _alike(stage: Stage) -> tuple[int, int, bool]:
+    return stage.total_bytes, len(stage.layers), stage.has_head
+
+
+def _budget(model: ModelSpec, settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int) -> StageBudget:
     rule = settings.profile.memory_rule
     if rule is MemoryRule.STATIC_FRACTION:
-        return tuple(_static_budget(settings, stage, degrees, total_bytes) for stage in stages)
-    # The layers' peak is the same on every stage; only the sampler's differs.
-    peaks = {
-        has_head: activation_bytes(model, settings, degrees, has_head=has_head)
-        for has_head in {stage.has_head for stage in stages}
-    }
+        return _static_budget(settings, stage, degrees, total_bytes)
+    factor = 1.0 if settings.learned is None else settings.learned.activations_factor
+    peak = round(activation_bytes(model, settings, degrees, has_head=stage.has_head) * factor)
     budget = _profiled_budget if rule is MemoryRule.PROFILED else _free_budget
-    return tuple(budget(settings, stage, degrees, total_bytes, peaks[stage.has_head]) for stage in stages)
+    return budget(settings, stage, degrees, total_bytes, peak)
 
 
 def _profiled_budget(
     settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int, activations: int
 ) -> StageBudget:
     profile, fraction = settings.profile, _given_fraction(settings)
-    non_torch = non_torch_bytes(profile, degrees)
+    non_torch = _outside_bytes(settings, degrees)
     graphs = cuda_graph_bytes(len(stage.layers), settings.max_num_seqs)
+    if settings.learned is not None:
+        graphs = round(graphs * settings.learned.cuda_graphs_factor)
     requested = requested_bytes(total_bytes, fraction)
     within = graphs if profile.cuda_graphs_in_budget else 0
     available = requested - stage.total_bytes - activations - non_torch - within
     band = _band_bytes(settings, stage, activations, degrees)
     return StageBudget(
-        stage=stage,
+        weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=requested,
         claimed_bytes=requested + graphs - within,
@@ -97,9 +110,8 @@ def _static_budget(settings: Settings, stage: Stage, degrees: Degrees, total_byt
 
     Source: sglang, model_executor/model_runner_kv_cache_mixin.py, _profile_available_bytes.
     """
-    profile = settings.profile
     fraction = static_fraction(settings, degrees, total_bytes)
-    outside = non_torch_bytes(profile, degrees)
+    outside = _outside_bytes(settings, degrees)
     before = total_bytes - outside
     static = int(before * fraction)
     available = static - stage.total_bytes
@@ -108,7 +120,7 @@ def _static_budget(settings: Settings, stage: Stage, degrees: Degrees, total_byt
     rest = max(0, before - static - graphs)
     band = _unprofiled_band_bytes(settings, stage, fraction)
     return StageBudget(
-        stage=stage,
+        weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=outside + static,
         claimed_bytes=min(total_bytes, outside + static + graphs),
@@ -128,13 +140,13 @@ def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes
     is estimated as vLLM's, so that its own size is the band.
     """
     fraction = _given_fraction(settings)
-    outside = non_torch_bytes(settings.profile, degrees)
+    outside = _outside_bytes(settings, degrees)
     peak = stage.total_bytes + activations + outside
     free = total_bytes - peak
     available = int(free * fraction)
     band = round((_unprofiled_band_bytes(settings, stage, 1.0) + activations) * fraction)
     return StageBudget(
-        stage=stage,
+        weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=peak + max(0, available),
         claimed_bytes=peak + max(0, available),
@@ -145,6 +157,12 @@ def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes
         available_low_bytes=max(0, available - band),
         available_high_bytes=max(0, available + band),
     )
+
+
+def _outside_bytes(settings: Settings, degrees: Degrees) -> int:
+    """Return what lies outside torch, as a start of the same engine showed where there was one."""
+    planned = non_torch_bytes(settings.profile, degrees)
+    return planned if settings.learned is None else settings.learned.runtime_bytes(planned, degrees)
 
 
 def _given_fraction(settings: Settings) -> float:

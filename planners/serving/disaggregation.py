@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from planners.serving.batching import HALVINGS, TAIL_PART, Deployment, SteadyState
+from planners.serving.pace import pace_of
 from planners.serving.queueing import Waiting, place_wait, prompt_wait
 
 # Prompts are never let closer to what the prefill replicas can do than this: the wait grows without bound.
@@ -39,7 +40,7 @@ class DisaggregatedDeployment(Deployment):
     @property
     def most_requests_per_second(self) -> float:
         """Return the rate that both pools can bear."""
-        prefill = MOST_LOAD * self.prefill_replicas / self.work.prompt_seconds(self.traffic)
+        prefill = MOST_LOAD * self.prefill_replicas / self.pace.prompt_seconds
         return min(prefill, self.most_running / self._decode_seconds(float(self.places)))
 
     def at(self, concurrency: int) -> SteadyState:
@@ -79,11 +80,12 @@ class DisaggregatedDeployment(Deployment):
 
     @property
     def _first_seconds(self) -> float:
-        return self.work.first_token_seconds(1, self.traffic) + self.transfer_seconds
+        return self.pace.first_token_seconds(1) + self.transfer_seconds
 
     def _token_seconds(self, running: float) -> float:
         # A prompt wholly cached leaves nothing of other requests' prefill.
-        return self.work.token_seconds(max(1.0, running), dataclasses.replace(self.traffic, cached_fraction=1.0))
+        undisturbed = dataclasses.replace(self.traffic, cached_fraction=1.0)
+        return pace_of(self.work, undisturbed).token_seconds(max(1.0, running))
 
     def _decode_seconds(self, running: float) -> float:
         return max(1, self.traffic.output_tokens - 1) * self._token_seconds(running)
@@ -98,9 +100,7 @@ class DisaggregatedDeployment(Deployment):
         return high
 
     def _prompt_wait(self, rate: float) -> Waiting:
-        return prompt_wait(
-            requests_per_second=rate / self.prefill_replicas, prompt_seconds=self.work.prompt_seconds(self.traffic)
-        )
+        return prompt_wait(requests_per_second=rate / self.prefill_replicas, prompt_seconds=self.pace.prompt_seconds)
 
     def _place_wait(self, rate: float, running: float) -> Waiting:
         service = self._decode_seconds(running)

@@ -26,14 +26,6 @@ class Efficiency:
     token_band: Band
     first_token_band: Band
 
-    def decode_seconds(self, terms: Mapping[str, float]) -> float:
-        """Return the time of a token from its terms."""
-        return _weighed(self.decode, terms)
-
-    def prefill_seconds(self, terms: Mapping[str, float]) -> float:
-        """Return the time to a first token from its terms."""
-        return _weighed(self.prefill, terms)
-
 
 @cache
 def efficiency(engine: str) -> Efficiency:
@@ -45,10 +37,3 @@ def efficiency(engine: str) -> Efficiency:
         token_band=Band(**table["token_band"]),
         first_token_band=Band(**table["first_token_band"]),
     )
-
-
-def _weighed(weights: Mapping[str, float], terms: Mapping[str, float]) -> float:
-    seconds = 0.0
-    for name, term in terms.items():
-        seconds += weights[name] * term
-    return seconds

@@ -141,6 +141,18 @@ class CacheLayout:
             (1 if self.is_one_group else self.bucket_groups(bucket)) * self._held(bucket, tokens) for bucket in buckets
         )
 
+    def slots_held(self, tokens: int) -> tuple[int, int]:
+        """Return the token slots of all blocks that a request fills in caches that grow, and how many stay empty."""
+        slots = empty = 0
+        for bucket in self.buckets[:1] if self.is_one_group else self.buckets:
+            if bucket.state.kind is KvKind.RECURRENT:
+                continue
+            groups = 1 if self.is_one_group else self.bucket_groups(bucket)
+            taken = groups * self._held(bucket, tokens) * bucket.block_size
+            slots += taken
+            empty += groups * (-tokens % bucket.block_size)
+        return slots, empty
+
     def _held(self, bucket: Bucket, tokens: int) -> int:
         most = self._group_blocks(bucket, tokens)
         return most if bucket.state.kind is KvKind.RECURRENT else min(most, -(-tokens // bucket.block_size))

@@ -1,27 +1,25 @@
-"""How long prefill and decode take on one replica: a roofline's terms, weighed by an engine's efficiencies."""
+"""What one replica does for a token: bytes read, operations, hidden states exchanged; `pace.py` makes times of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from planners.architecture import Block, ModelSpec, OperationKind
 from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
+from planners.identity import Same
 from planners.serving.degrees import Degrees
 from planners.serving.efficiency import Efficiency, efficiency
 from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from planners.serving.settings import Settings
-from planners.serving.traffic import Traffic
 from planners.serving.weights import Stage
 
 # Attention's output and the feed-forward's are each summed over the ranks
 # (Shoeybi et al. 2019, arXiv:1909.08053).
 ALL_REDUCES_PER_LAYER = 2
-# The slowest NVLink of the fitted runs: NVLink 4, one direction (H100 whitepaper).
-REFERENCE_LINK_BYTES_PER_SECOND = 450e9
-# A prompt's first chunk reads the weights; engines on large cards batch 8,192 tokens.
-CHUNK_TOKENS = 8192
+MOST_KEPT_MODELS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,10 @@ class CachedLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWork:
-    """What one replica does for a token, and how fast its GPUs and its engine are. All per rank."""
+    """What one replica does for a token, and how fast its GPUs and its engine are. All per rank.
+
+    The factors are what a measured run of the same model, GPU and engine took of the estimate.
+    """
 
     efficiency: Efficiency
     read_bytes: int
@@ -65,6 +66,9 @@ class ReplicaWork:
     memory_bytes_per_second: float
     tensor_link_bytes_per_second: float
     stage_link_bytes_per_second: float
+    quantizes_activations: bool = False
+    token_factor: float = 1.0
+    first_token_factor: float = 1.0
 
     def prefill_flops(self, tokens: int) -> float:
         """Return one rank's operations for a prompt; only its last token needs logits."""
@@ -93,108 +97,22 @@ class ReplicaWork:
         """
         if not self.expert_bytes:
             return self.read_bytes
-        idle: float = (1 - self.experts_per_token / self.experts) ** tokens
+        idle: float = self.idle_part**tokens
         return self.read_bytes + self.expert_bytes * (1 - idle)
 
     def cache_seconds(self, context_tokens: float) -> float:
         """Return the time to read one sequence's cache at the memory's rate."""
         return sum(layers.read_bytes(context_tokens) for layers in self.cached) / self.memory_bytes_per_second
 
-    def rank_batch(self, batch: float) -> tuple[float, float]:
-        """Return the requests of one step over all ranks of a stage, and those of one rank."""
-        group = max(1.0, batch / self.pipeline_parallel)
-        return group, max(1.0, group / self.attention_data_parallel)
+    @property
+    def idle_part(self) -> float:
+        """Return the part of the experts that one token does not touch."""
+        return 1 - self.experts_per_token / self.experts
 
-    def token_seconds(self, batch: float, traffic: Traffic) -> float:
-        """Return the time between two tokens of one of `batch` requests that run at once.
-
-        With a pipeline the batch is dealt out to the stages, and a request waits
-        until its part has passed all of them. Tokens are drafted by one layer, as by
-        multi-token prediction (arXiv:2412.19437, section 2.2) and EAGLE (arXiv:2401.15077).
-        """
-        seconds = self.efficiency.decode_seconds(decode_terms(self, batch, traffic))
-        seconds += self._hop_seconds(self.rank_batch(batch)[1])
-        drafting = seconds * traffic.draft_tokens / self.layers
-        return (seconds + drafting) / traffic.tokens_per_step
-
-    def first_token_seconds(self, batch: float, traffic: Traffic) -> float:
-        """Return the mean time to the first token while `batch` requests share the replica."""
-        terms = prefill_terms(self, batch, traffic)
-        # Fitted on NVLink; nothing is slower than its link by the same factor, nor faster than the link itself.
-        link = min(1.0, self.tensor_link_bytes_per_second / REFERENCE_LINK_BYTES_PER_SECOND)
-        wire = self.all_reduce_seconds(traffic.prefill_tokens)
-        fitted = self.efficiency.prefill["all_reduce"] * link * wire
-        return self.efficiency.prefill_seconds(terms) + max(fitted, wire) + self._hop_seconds(traffic.prefill_tokens)
-
-    def prompt_seconds(self, traffic: Traffic) -> float:
-        """Return how long one prompt keeps the replica from others: its terms without the overheads."""
-        terms = prefill_terms(self, 1, traffic)
-        names = ("compute_dense", "compute_mixture", "weights")
-        seconds = sum(self.efficiency.prefill[name] * terms[name] for name in names)
-        return seconds / self.pipeline_parallel
-
-    def _hop_seconds(self, tokens: float) -> float:
+    def hop_seconds(self, tokens: float) -> float:
+        """Return the time tokens take from stage to stage."""
         hops = self.pipeline_parallel - 1
         return hops * tokens * self.hop_bytes_per_token / self.stage_link_bytes_per_second
-
-
-def decode_terms(work: ReplicaWork, batch: float, traffic: Traffic) -> Mapping[str, float]:
-    """Return what a step's time is made of, each in seconds at the card's own rates or as a count.
-
-    Each running request is delayed by the prefill of the others, of which each
-    sends one in the time of its own steps. Drafted tokens are all computed.
-    """
-    context, computed = traffic.context_tokens, traffic.draft_tokens + 1
-    group, part = work.rank_batch(batch)
-    rate = work.memory_bytes_per_second
-    dense = work.read_bytes / rate
-    experts = work.weight_bytes_read(group * computed) / rate - dense
-    compute = part * computed * work.decode_flops(context) / work.peak_flops_per_second
-    steps = traffic.output_tokens / traffic.tokens_per_step
-    others = max(0.0, part - 1) / steps / work.pipeline_parallel
-    prefill = others * work.prefill_compute_seconds(traffic.prefill_tokens)
-    is_mixture = work.mixture_layers > 0
-    return {
-        "dense_weights": dense,
-        "expert_weights": experts,
-        "compute_beyond_reading": max(0.0, compute - dense - experts),
-        "cache": part * work.cache_seconds(context),
-        "all_reduce": work.all_reduce_seconds(part * computed),
-        "layers": float(work.layers),
-        "parallel_layers": float(work.layers if work.ranks_per_stage > 1 else 0),
-        "mixture_layers": float(work.mixture_layers),
-        "others_prefill_dense": 0.0 if is_mixture else prefill,
-        "others_prefill_mixture": prefill if is_mixture else 0.0,
-        "others_prefill_all_reduce": others * work.all_reduce_seconds(traffic.prefill_tokens),
-        "request_layers": part * work.layers,
-        "steps": 1.0,
-    }
-
-
-def prefill_terms(work: ReplicaWork, batch: float, traffic: Traffic) -> Mapping[str, float]:
-    """Return what the time to the first token is made of; the prompt's all-reduces apart.
-
-    `queued` are the prompts of the other requests, which come together where
-    answers are equally long; a new request waits for the step under way.
-    """
-    _, part = work.rank_batch(batch)
-    tokens = traffic.prefill_tokens
-    compute = work.prefill_compute_seconds(tokens)
-    others = part - 1
-    is_mixture = work.mixture_layers > 0
-    step = decode_terms(work, batch, traffic)
-    chunk = min(tokens, CHUNK_TOKENS)
-    return {
-        "requests": 1.0,
-        "compute_dense": 0.0 if is_mixture else compute,
-        "compute_mixture": compute if is_mixture else 0.0,
-        "queued_dense": 0.0 if is_mixture else others * compute,
-        "queued_mixture": others * compute if is_mixture else 0.0,
-        "queued_all_reduce": others * work.all_reduce_seconds(tokens),
-        "layers": float(work.layers),
-        "decode_step": work.efficiency.decode_seconds(step),
-        "weights": work.weight_bytes_read(chunk) / work.memory_bytes_per_second,
-    }
 
 
 def replica_work(
@@ -206,6 +124,7 @@ def replica_work(
     link = gpu.link_bytes_per_second if degrees.ranks_per_stage <= within_node else gpu.nic_bytes_per_second
     stage_link = gpu.link_bytes_per_second if degrees.gpus <= within_node else gpu.nic_bytes_per_second
     hidden_bytes = model.hidden_size * settings.weights.dense_bytes
+    flops = _token_flops(Same(model))
     if settings.profile.timed_as is None:
         raise NotYetAvailable(
             f"The speed of {settings.profile.engine} is not described yet.", pointer="/serving/engine"
@@ -214,15 +133,15 @@ def replica_work(
         efficiency=efficiency(settings.profile.timed_as),
         read_bytes=sum(stage.read_bytes for stage in stages),
         expert_bytes=sum(stage.expert_bytes for stage in stages),
-        experts=max((weight.experts for block in model.layers for weight in block.weights), default=1),
+        experts=flops.experts,
         experts_per_token=model.experts_per_token,
-        layer_flops_per_token=sum(_matmul_flops(block) * block.repeats for block in model.layers) / tensor,
-        head_flops_per_token=_matmul_flops(model.head) / tensor,
+        layer_flops_per_token=flops.layers / tensor,
+        head_flops_per_token=flops.head / tensor,
         cached=tuple(_cached_layers(block, model.model_type, settings, tensor) for block in model.layers),
         all_reduce_bytes_per_token=_exchanged_hidden_states(model, degrees) * hidden_bytes,
         hop_bytes_per_token=hidden_bytes,
         layers=model.num_layers,
-        mixture_layers=_mixture_layers(model),
+        mixture_layers=flops.mixture_layers,
         ranks_per_stage=degrees.ranks_per_stage,
         pipeline_parallel=degrees.pipeline_parallel,
         attention_data_parallel=degrees.attention_data_parallel,
@@ -230,6 +149,9 @@ def replica_work(
         memory_bytes_per_second=gpu.memory_bytes_per_second,
         tensor_link_bytes_per_second=link,
         stage_link_bytes_per_second=stage_link,
+        quantizes_activations=settings.weights.quantizes_activations(gpu),
+        token_factor=1.0 if settings.learned is None else settings.learned.tpot_factor,
+        first_token_factor=1.0 if settings.learned is None else settings.learned.ttft_factor,
     )
 
 
@@ -245,15 +167,34 @@ def _exchanged_hidden_states(model: ModelSpec, degrees: Degrees) -> float:
     """
     tensor, group = degrees.tensor_parallel, degrees.ranks_per_stage
     ring = 2 * (tensor - 1) / tensor
-    mixtures = _mixture_layers(model)
+    mixtures = _token_flops(Same(model)).mixture_layers
     if degrees.attention_data_parallel == 1:
         return ALL_REDUCES_PER_LAYER * ring * model.num_layers
     gathered = 2 * (group - 1) / group * degrees.attention_data_parallel
     return ring * (ALL_REDUCES_PER_LAYER * model.num_layers - mixtures) + gathered * mixtures
 
 
-def _mixture_layers(model: ModelSpec) -> int:
-    return sum(block.repeats for block in model.layers if any(weight.experts > 1 for weight in block.weights))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TokenFlops:
+    """A token's multiplications in all layers and in the head, and how many layers deal it to how many experts."""
+
+    layers: float
+    head: float
+    experts: int
+    mixture_layers: int
+
+
+@lru_cache(maxsize=MOST_KEPT_MODELS)
+def _token_flops(same: Same[ModelSpec]) -> _TokenFlops:
+    model = same.value
+    return _TokenFlops(
+        layers=sum(_matmul_flops(block) * block.repeats for block in model.layers),
+        head=_matmul_flops(model.head),
+        experts=max((weight.experts for block in model.layers for weight in block.weights), default=1),
+        mixture_layers=sum(
+            block.repeats for block in model.layers if any(weight.experts > 1 for weight in block.weights)
+        ),
+    )
 
 
 def _matmul_flops(block: Block) -> float:

@@ -6,8 +6,10 @@ The fitted figures and their logs are named in `engines/*.toml`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from planners.architecture import Block, ModelSpec, Region, Split
+from planners.identity import Same
 from planners.serving.degrees import Degrees
 from planners.serving.engine import GIB, EngineProfile, read_table
 from planners.serving.settings import Settings
@@ -16,6 +18,7 @@ from planners.serving.weights import has_vision
 # The architecture names a feed-forward's divided tensors so: gate, up (or inner) and product.
 FEED_FORWARD_PREFIX = "feed_forward_"
 MXFP4 = "mxfp4"
+MOST_KEPT_WIDTHS = 1024
 # Captured batch sizes: 1, 2, 4, then every 8th up to 256, every 16th beyond
 # (vllm/config/compilation.py).
 SMALL_CAPTURES = (1, 2, 4)
@@ -34,14 +37,14 @@ def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, 
     dense_bytes = settings.weights.dense_bytes
     hidden = settings.max_num_batched_tokens * model.hidden_size * dense_bytes
     received = table["pipeline_hidden_states"] * hidden if degrees.pipeline_parallel > 1 else 0.0
-    inner = max(_feed_forward_width(block) for block in model.layers) / degrees.tensor_parallel
+    inner = _widest_feed_forward(Same(model)) / degrees.tensor_parallel
     layer = settings.max_num_batched_tokens * dense_bytes * inner + table["layer_hidden_states"] * hidden
     sampler = 0.0
     if has_head:
         per_logit = settings.profile.sampler_bytes_per_logit + dense_bytes
         sampler = settings.max_num_seqs * model.vocabulary_size * per_logit + table["hidden_states_copies"] * hidden
     kept = expert_workspace_bytes(model, settings, degrees)
-    if has_vision(model):
+    if _has_vision(Same(model)):
         kept += round(table["vision_gib"] * GIB)
     peak: float = table["constant_gib"] * GIB + received + kept + max(layer, sampler)
     return round(peak)
@@ -60,12 +63,22 @@ def expert_workspace_bytes(model: ModelSpec, settings: Settings, degrees: Degree
     """
     if settings.weights.scheme == MXFP4:
         return 0
-    widest = max((_expert_row_width(block, degrees) for block in model.layers), default=0)
+    widest = _widest_expert_rows(Same(model), degrees.expert_tensor_parallel)
     rows = settings.max_num_batched_tokens * degrees.attention_data_parallel * model.experts_per_token
     return rows * widest * settings.weights.dense_bytes
 
 
-def _expert_row_width(block: Block, degrees: Degrees) -> int:
+@lru_cache(maxsize=MOST_KEPT_WIDTHS)
+def _has_vision(same: Same[ModelSpec]) -> bool:
+    return has_vision(same.value)
+
+
+@lru_cache(maxsize=MOST_KEPT_WIDTHS)
+def _widest_expert_rows(same: Same[ModelSpec], ranks: int) -> int:
+    return max((_expert_row_width(block, ranks) for block in same.value.layers), default=0)
+
+
+def _expert_row_width(block: Block, ranks: int) -> int:
     """Return the elements of one row of both buffers of a layer's experts, 0 without any."""
     matrices = [weight for weight in block.weights if weight.experts > 1 and weight.is_linear]
     inner = [weight for weight in matrices if weight.split is Split.ROW]
@@ -78,7 +91,6 @@ def _expert_row_width(block: Block, degrees: Degrees) -> int:
     whole = length if not down.is_fused or down.shape[0] == down.experts else length // down.experts
     hidden = each // whole
     first = sum(weight.elements for weight in matrices if weight is not down) // down.experts // hidden
-    ranks = degrees.expert_tensor_parallel
     return max(whole // ranks, hidden) + max(first // ranks, hidden)
 
 
@@ -108,6 +120,11 @@ def captured_sizes(max_num_seqs: int) -> int:
     fine: int = min(largest, COARSE_CAPTURE_FROM) // CAPTURE_STEP
     coarse: int = max(0, largest - COARSE_CAPTURE_FROM) // COARSE_CAPTURE_STEP
     return small + fine + coarse
+
+
+@lru_cache(maxsize=MOST_KEPT_WIDTHS)
+def _widest_feed_forward(same: Same[ModelSpec]) -> int:
+    return max(_feed_forward_width(block) for block in same.value.layers)
 
 
 def _feed_forward_width(block: Block) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from planners.architecture import ModelSpec
 from planners.questions import ServingQuestion
 from planners.serving.answer import (
     KvCache,
@@ -54,6 +55,7 @@ class Replica:
     keeps_limit: bool
     places: int
     stages: tuple[Stage, ...]
+    layout: CacheLayout
 
     @property
     def gpus(self) -> int:
@@ -69,14 +71,14 @@ class Replica:
 def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees) -> Replica:
     """Return the replica of these degrees; the stage with the fewest blocks decides for all."""
     model, hardware = question.model, question.hardware
-    stages = replica_stages(model, settings.weights, degrees)
+    stages = _stages(model, settings, degrees)
     layout = settings_cache_layout(question, settings, degrees)
     budgets = stage_budgets(model, settings, stages, degrees, total_bytes=hardware.gpu.memory_bytes)
     block_bytes = tuple(layout.stage_block_bytes(stage.layers) for stage in stages)
     blocks = [_blocks(budget.available_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)]
     binding = blocks.index(min(blocks))
     held = capacity(layout, blocks[binding], max_model_len=settings.max_model_len, profile=settings.profile)
-    memory = _memory(question, budgets, block_bytes, blocks[binding], binding)
+    memory = _memory(question, stages, budgets, tuple(size * blocks[binding] for size in block_bytes), binding)
     low_blocks = min(
         _blocks(budget.available_low_bytes, size) for budget, size in zip(budgets, block_bytes, strict=True)
     )
@@ -89,11 +91,23 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         degrees=degrees,
         utilization_fraction=budgets[binding].utilization_fraction,
         memory=memory,
-        kv=_kv_cache(settings, layout, budgets[binding], held, requests * ranks, ranks),
+        kv=_kv_cache(settings, layout, budgets[binding], stages[binding].layers, held, requests * ranks, ranks),
         verdict=(FITS if low.fits_one_request else TIGHT) if fits else NO,
         keeps_limit=keeps_limit,
         places=min(requests, settings.max_num_seqs) * ranks,
         stages=stages,
+        layout=layout,
+    )
+
+
+def _stages(model: ModelSpec, settings: Settings, degrees: Degrees) -> tuple[Stage, ...]:
+    """Return what one rank of each stage holds, weights as a start of the same engine showed where there was one."""
+    stages = replica_stages(model, settings.weights, degrees)
+    if settings.learned is None or settings.learned.weights_factor == 1:
+        return stages
+    factor = settings.learned.weights_factor
+    return tuple(
+        replace(stage, weight_bytes=round(stage.total_bytes * factor) - stage.buffer_bytes) for stage in stages
     )
 
 
@@ -113,6 +127,13 @@ def _contexts(settings: Settings, layout: CacheLayout, blocks: int, ranks: int) 
     return tuple(
         KvContext(tokens=tokens, requests=usable // layout.blocks_held(tokens) * ranks) for tokens in reversed(lengths)
     )
+
+
+def _last_block_waste(settings: Settings, layout: CacheLayout) -> float:
+    """Return the part of the requests' blocks that is empty at their end, over the caches that grow."""
+    held = [layout.slots_held(tokens) for tokens in settings.sequence_tokens]
+    slots = sum(taken for taken, _ in held)
+    return sum(empty for _, empty in held) / slots if slots else 0.0
 
 
 def _blocks(available_bytes: int, block_bytes: int) -> int:
@@ -147,14 +168,14 @@ def work_of(question: ServingQuestion, settings: Settings, replica: Replica) -> 
 
 def _memory(
     question: ServingQuestion,
+    stages: tuple[Stage, ...],
     budgets: tuple[StageBudget, ...],
-    block_bytes: tuple[int, ...],
-    blocks: int,
+    cache_bytes: tuple[int, ...],
     binding: int,
 ) -> ServingMemory:
-    stages = tuple(_stage_memory(budget, blocks * size) for budget, size in zip(budgets, block_bytes, strict=True))
+    rows = tuple(map(_stage_memory, stages, budgets, cache_bytes))
     limit = question.hardware.limit_bytes
-    bound = stages[binding]
+    bound = rows[binding]
     return ServingMemory(
         peak_bytes=bound.peak_bytes,
         limit_bytes=limit,
@@ -162,22 +183,21 @@ def _memory(
         requested_bytes=max(budget.requested_bytes for budget in budgets),
         claimed_bytes=max(budget.claimed_bytes for budget in budgets),
         items=bound.items,
-        stages=stages,
+        stages=rows,
     )
 
 
-def _stage_memory(budget: StageBudget, cache_bytes: int) -> StageServingMemory:
+def _stage_memory(stage: Stage, budget: StageBudget, cache_bytes: int) -> StageServingMemory:
     items = ServingMemoryItems(
-        weights=budget.stage.total_bytes,
+        weights=budget.weights_bytes,
         kv_cache=cache_bytes,
         activations=budget.activations_bytes,
         cuda_graphs=budget.cuda_graphs_bytes,
         runtime=budget.non_torch_bytes,
     )
-    layers = budget.stage.layers
     return StageServingMemory(
-        stage=budget.stage.index,
-        layers=(layers.start, layers.stop - 1),
+        stage=stage.index,
+        layers=(stage.layers.start, stage.layers.stop - 1),
         peak_bytes=items.total_bytes,
         available_bytes=budget.available_bytes,
         items=items,
@@ -188,13 +208,13 @@ def _kv_cache(
     settings: Settings,
     layout: CacheLayout,
     budget: StageBudget,
+    stage_layers: range,
     held: Capacity,
     requests: int,
     ranks: int,
 ) -> KvCache:
     growing = [bucket for bucket in layout.buckets if bucket.state.kind in GROWING]
     per_layer = {id(bucket): layer_bytes_per_token(bucket.state, settings.kv) for bucket in layout.buckets}
-    stage_layers = budget.stage.layers
     return KvCache(
         available_bytes=budget.available_bytes,
         available_low_bytes=budget.available_low_bytes,
@@ -206,6 +226,7 @@ def _kv_cache(
         tokens=held.tokens,
         max_concurrency=held.max_concurrency,
         requests_held=requests,
+        last_block_waste_fraction=_last_block_waste(settings, layout),
         groups=tuple(
             KvGroup(
                 kind=bucket.state.kind.value,

@@ -1,54 +1,31 @@
-"""The search over tensor, pipeline and data parallelism: memory first, then speed."""
+"""The search over GPUs, formats, batch limits and degrees: memory first, then speed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
+from planners.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
 from planners.questions import ServingQuestion
-from planners.serving.batching import Deployment, SteadyState
+from planners.serving.batching import Deployment
+from planners.serving.candidates import Candidate, judged
+from planners.serving.choices import allowed_choices
 from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
 from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.latency import ReplicaWork
-from planners.serving.replica import FITS, Replica, plan_replica, work_of
-from planners.serving.settings import Settings
+from planners.serving.ranking import rank
+from planners.serving.replica import Replica, plan_replica, work_of
+from planners.serving.settings import Settings, resolve_settings
 from planners.serving.weights import layout_obstacle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A replica, how many of them, and what they deliver at the asked concurrency.
+class Refusal:
+    """Why GPUs of a fleet, by their place in it, cannot serve the model at all."""
 
-    `state` is None where not one request fits or the engine's speed is not described. `meets_concurrency` and
-    `meets_slo` are None where nothing was asked; at a request rate the former says
-    whether the replicas keep up.
-    """
-
-    replica: Replica
-    replicas: int
-    deployment: Deployment | None
-    concurrency: int
-    state: SteadyState | None
-    meets_concurrency: bool | None
-    meets_slo: bool | None
-
-    @property
-    def gpus(self) -> int:
-        """Return the GPUs of the whole deployment."""
-        return self.replica.gpus * self.replicas
-
-    @property
-    def is_satisfying(self) -> bool:
-        """Return whether it fits and keeps everything asked of it."""
-        return self.replica.fits and self.meets_concurrency is not False and self.meets_slo is not False
-
-    @property
-    def output_tokens_per_second(self) -> float:
-        """Return the deployment's rate, 0 where nothing runs."""
-        if self.state is None or self.deployment is None:
-            return 0.0
-        return self.state.requests_per_second * self.deployment.traffic.output_tokens
+    entry: int
+    gpu: str
+    error: PlimsollError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +35,56 @@ class Found:
     candidates: tuple[Candidate, ...]
     considered: int
     excluded: int
+    refusals: tuple[Refusal, ...] = ()
 
 
-def search_layouts(question: ServingQuestion, settings: Settings) -> Found:
-    """Return the candidates, best first by the objective.
+def search_fleet(questions: Sequence[ServingQuestion]) -> Found:
+    """Return the candidates of every kind of GPUs, format and batch limit allowed, best first by the objective.
+
+    The questions differ in their GPUs alone. Of several choices those that cannot be
+    count as excluded. Raises what the first choice raises where none is possible, and
+    `InvalidQuestion` where the objective cannot rank the GPUs.
+    """
+    _check_prices(questions)
+    candidates: list[Candidate] = []
+    refusals: list[Refusal] = []
+    considered = excluded = 0
+    for entry, question in enumerate(questions):
+        errors: list[PlimsollError] = []
+        choices = allowed_choices(question)
+        before = len(candidates)
+        for choice in choices:
+            try:
+                found = search_layouts(choice, resolve_settings(choice), entry=entry)
+            except PlimsollError as error:
+                if len(choices) == len(questions) == 1:
+                    raise
+                errors.append(error)
+                excluded += 1
+                continue
+            candidates.extend(found.candidates)
+            considered, excluded = considered + found.considered, excluded + found.excluded
+        if len(candidates) == before:
+            refusals.append(Refusal(entry=entry, gpu=question.hardware.gpu.id, error=errors[0]))
+    if not candidates:
+        raise refusals[0].error
+    candidates.sort(key=rank)
+    return Found(candidates=tuple(candidates), considered=considered, excluded=excluded, refusals=tuple(refusals))
+
+
+def _check_prices(questions: Sequence[ServingQuestion]) -> None:
+    if len(questions) == 1 or questions[0].objective != "cost":
+        return
+    for entry, question in enumerate(questions):
+        if question.hardware.usd_per_gpu_hour is None:
+            raise InvalidQuestion(
+                "objective 'cost' ranks kinds of GPUs by their price. Give usd_per_gpu_hour for every one.",
+                pointer=f"/hardware/fleet/{entry}/usd_per_gpu_hour",
+            )
+
+
+def search_layouts(question: ServingQuestion, settings: Settings, *, entry: int = 0) -> Found:
+    """Return the candidates of one kind of GPUs in one choice of formats and limits, best first by the objective.
 
     Raises `ImpossibleLayout` if the fixed degrees leave none, with what forbids the first of them.
     """
@@ -78,24 +101,31 @@ def search_layouts(question: ServingQuestion, settings: Settings) -> Found:
             continue
         considered += 1
         replica = plan_replica(question, settings, degrees)
-        candidates.extend(_with_replicas(question, settings, replica, choices))
-    if not candidates and question.disaggregated is not None and not (obstacles and not considered):
-        raise ImpossibleLayout(
+        candidates.extend(_with_replicas(question, settings, replica, choices, entry))
+    if not candidates:
+        raise _nothing_left(question, obstacles, considered)
+    candidates.sort(key=rank)
+    return Found(candidates=tuple(candidates), considered=considered, excluded=excluded)
+
+
+def _nothing_left(
+    question: ServingQuestion, obstacles: Sequence[ImpossibleLayout], considered: int
+) -> ImpossibleLayout:
+    """Return why no candidate is left."""
+    if question.disaggregated is not None and not (obstacles and not considered):
+        return ImpossibleLayout(
             "No division of the GPUs into prefilling and decoding replicas is as asked; each pool needs one at least.",
             rule="pools-need-replicas",
             pointer="/serving/disaggregated",
         )
-    if not candidates and obstacles:
-        raise obstacles[0]
-    if not candidates:
-        gpus = question.hardware.gpus
-        raise ImpossibleLayout(
-            f"No layout of the fixed degrees uses {gpus.minimum} to {gpus.maximum} GPUs.",
-            rule="gpus-product",
-            pointer="/layout",
-        )
-    candidates.sort(key=lambda candidate: _rank(question, candidate))
-    return Found(candidates=tuple(candidates), considered=considered, excluded=excluded)
+    if obstacles:
+        return obstacles[0]
+    gpus = question.hardware.gpus
+    return ImpossibleLayout(
+        f"No layout of the fixed degrees uses {gpus.minimum} to {gpus.maximum} GPUs.",
+        rule="gpus-product",
+        pointer="/layout",
+    )
 
 
 def _obstacle(question: ServingQuestion, degrees: Degrees) -> ImpossibleLayout | None:
@@ -203,7 +233,7 @@ def _replica_choices(question: ServingQuestion, gpus_per_replica: int) -> range:
 
 
 def _with_replicas(
-    question: ServingQuestion, settings: Settings, replica: Replica, choices: range
+    question: ServingQuestion, settings: Settings, replica: Replica, choices: range, entry: int
 ) -> Iterator[Candidate]:
     """Yield the fewest replicas, the fewest that satisfy, and the most where more is better.
 
@@ -213,7 +243,7 @@ def _with_replicas(
     runs = replica.places >= 1 and replica.fits and settings.profile.timed_as is not None
     work = work_of(question, settings, replica) if runs else None
     if question.disaggregated is not None:
-        yield from _disaggregated(question, settings, replica, work, choices)
+        yield from _disaggregated(question, settings, replica, work, choices, entry)
         return
 
     def candidate(replicas: int) -> Candidate:
@@ -225,7 +255,7 @@ def _with_replicas(
                 replicas=replicas,
                 traffic=settings.traffic,
             )
-        return _judged(question, settings, replica, replicas, deployment)
+        return judged(question, settings, replica, replicas, deployment, entry=entry)
 
     fewest, most = choices[0], choices[-1]
     chosen = {fewest: candidate(fewest)}
@@ -243,7 +273,12 @@ def _with_replicas(
 
 
 def _disaggregated(
-    question: ServingQuestion, settings: Settings, replica: Replica, work: ReplicaWork | None, choices: range
+    question: ServingQuestion,
+    settings: Settings,
+    replica: Replica,
+    work: ReplicaWork | None,
+    choices: range,
+    entry: int,
 ) -> Iterator[Candidate]:
     """Yield every division of the most replicas into prefilling and decoding ones that the question allows."""
     replicas, asked = choices[-1], question.disaggregated
@@ -265,7 +300,7 @@ def _disaggregated(
                 prefill_replicas=prefill,
                 transfer_seconds=_transfer_seconds(question, settings, replica, replicas),
             )
-        yield _judged(question, settings, replica, replicas, deployment)
+        yield judged(question, settings, replica, replicas, deployment, entry=entry)
 
 
 def _transfer_seconds(question: ServingQuestion, settings: Settings, replica: Replica, replicas: int) -> float:
@@ -274,94 +309,3 @@ def _transfer_seconds(question: ServingQuestion, settings: Settings, replica: Re
     is_near = replicas * replica.gpus <= hardware.gpus_per_node
     rate = hardware.gpu.link_bytes_per_second if is_near else hardware.gpu.nic_bytes_per_second
     return settings.traffic.input_tokens * replica.kv.bytes_per_token_per_gpu / rate
-
-
-def _judged(
-    question: ServingQuestion, settings: Settings, replica: Replica, replicas: int, deployment: Deployment | None
-) -> Candidate:
-    asked, slo = settings.concurrency, question.slo
-    has_slo = slo is not None and (slo.ttft_seconds is not None or slo.tpot_seconds is not None)
-    rate = settings.requests_per_second
-    concurrency, state = asked or replicas, None
-    keeps_up = None if asked is None else replica.fits and asked <= replica.places * replicas
-    if rate is not None:
-        state = None if deployment is None else deployment.at_rate(rate)
-        keeps_up = state is not None
-    if deployment is not None and rate is not None:
-        # Where requests outrun the replicas, what those deliver when full.
-        concurrency = deployment.most_running if state is None else max(1, round(state.running))
-        state = state or deployment.at(concurrency)
-    elif deployment is not None:
-        if asked is None:
-            concurrency = _assumed_concurrency(question, deployment, has_slo=has_slo)
-        state = deployment.at(concurrency)
-    return Candidate(
-        replica=replica,
-        replicas=replicas,
-        deployment=deployment,
-        concurrency=concurrency,
-        state=state,
-        meets_concurrency=keeps_up,
-        meets_slo=_keeps_slo(question, state) if has_slo else None,
-    )
-
-
-def _keeps_slo(question: ServingQuestion, state: SteadyState | None) -> bool:
-    slo = question.slo
-    if state is None or slo is None:
-        return False
-    keeps_first = slo.ttft_seconds is None or state.ttft_seconds <= slo.ttft_seconds
-    return keeps_first and (slo.tpot_seconds is None or state.tpot_seconds <= slo.tpot_seconds)
-
-
-def _assumed_concurrency(question: ServingQuestion, deployment: Deployment, *, has_slo: bool) -> int:
-    """Return the most that keeps the service level, one request for the least latency, else the most that runs."""
-    if has_slo:
-        return _most_within_slo(question, deployment)
-    return 1 if question.objective == "latency" else deployment.most_running
-
-
-def _most_within_slo(question: ServingQuestion, deployment: Deployment) -> int:
-    """Return the highest concurrency that keeps the service level, one a replica if none does."""
-    low, high = deployment.replicas, deployment.most_running
-    if _keeps_slo(question, deployment.at(high)):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _keeps_slo(question, deployment.at(middle)) else (low, middle)
-    return low
-
-
-def _rank(question: ServingQuestion, candidate: Candidate) -> tuple[float, ...]:
-    """Return the sort key, least first: what is kept, then the objective, then fewer GPUs.
-
-    Where nothing fits, the closest is the one whose cache holds the largest part
-    of a request, and where none has a cache at all, the one that needs least a GPU.
-    """
-    replica = candidate.replica
-    kept = (
-        0.0 if replica.fits else 1.0,
-        0.0 if replica.keeps_limit else 1.0,
-        0.0 if replica.verdict == FITS else 1.0,
-        0.0 if candidate.meets_concurrency is not False else 1.0,
-        0.0 if candidate.meets_slo is not False else 1.0,
-    )
-    if candidate.state is None or candidate.deployment is None:
-        items = replica.memory.items
-        needed = float(items.total_bytes - items.kv_cache)
-        return (*kept, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), needed, float(candidate.gpus))
-    return (*kept, *_objective(question, candidate), float(candidate.gpus), float(replica.gpus))
-
-
-def _objective(question: ServingQuestion, candidate: Candidate) -> tuple[float, ...]:
-    rate, gpus = candidate.output_tokens_per_second, float(candidate.gpus)
-    if question.objective == "latency" and candidate.state is not None and candidate.deployment is not None:
-        steps = candidate.deployment.traffic.output_tokens - 1
-        goal = candidate.state.ttft_seconds + steps * candidate.state.tpot_seconds
-    elif question.objective == "cost":
-        goal = gpus / rate
-    elif question.objective == "fewest_gpus":
-        return (gpus, -rate)
-    else:
-        goal = -rate
-    return (gpus, goal) if question.hardware.gpus.is_free else (goal,)

@@ -8,6 +8,7 @@ from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.questions import LengthDistribution, ServingQuestion
 from planners.serving.engine import EngineProfile, engine_profile
 from planners.serving.kv_formats import KvFormat, kv_format
+from planners.serving.learned import Learned
 from planners.serving.traffic import Traffic, mean_tokens, sample_tokens
 from planners.serving.weight_format import WeightFormat, weight_format
 
@@ -50,6 +51,7 @@ class Settings:
     max_num_seqs: int
     graph_requests: int
     graph_requests_wide: int
+    learned: Learned | None
     assumptions: tuple[str, ...]
 
     @property
@@ -99,6 +101,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         max_num_seqs=sequences,
         graph_requests=tier.graph_requests,
         graph_requests_wide=tier.graph_requests_wide,
+        learned=question.learned.get(question.weights),
         assumptions=tuple(notes),
     )
 
@@ -169,7 +172,8 @@ def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
         raise InvalidQuestion(f"max_model_len must be 1 to {MOST_TOKENS}.", pointer="/serving/max_model_len")
     if limit is not None and length > limit:
         raise InvalidQuestion(
-            f"max_model_len {length} is beyond the {limit} positions of {question.model.name}.",
+            f"max_model_len {length} is beyond the {limit} positions of {question.model.name}: allowed are 1 to "
+            f"{limit}, or more where the model's config states rope_scaling.",
             pointer="/serving/max_model_len",
         )
     return length

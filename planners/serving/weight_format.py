@@ -50,9 +50,16 @@ class WeightFormat:
 
     def peak_flops_per_second(self, gpu: Gpu) -> float:
         """Return the dense rate at which `gpu` multiplies such weights."""
+        return gpu.peak_flops_per_second[self._compute_format(gpu)]
+
+    def quantizes_activations(self, gpu: Gpu) -> bool:
+        """Return whether `gpu` multiplies in a narrow format, for which every layer's inputs are quantized first."""
+        return self._compute_format(gpu) in NARROW
+
+    def _compute_format(self, gpu: Gpu) -> str:
         for name in self.compute_formats:
             if name in gpu.peak_flops_per_second:
-                return gpu.peak_flops_per_second[name]
+                return name
         raise InvalidQuestion(
             f"{gpu.id} states no rate for {' or '.join(self.compute_formats)}, which weights in {self.name} need.",
             pointer="/serving/weights",
@@ -60,6 +67,8 @@ class WeightFormat:
 
 
 HALF = ("bf16", "fp16")
+# Kernels that quantize activations run before each matrix that multiplies in these.
+NARROW = frozenset({"fp8", "int8", "nvfp4"})
 
 WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
     weight_format.name: weight_format

@@ -7,9 +7,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from planners.architecture import Block, KvKind, ModelSpec, OperationKind, Part, Split, Weight
-from planners.errors import ImpossibleLayout
+from planners.errors import BrokenRule, ImpossibleLayout
+from planners.identity import Same
 from planners.quantized_stacks import QuantizedStack, weight_bytes
 from planners.serving.degrees import Degrees
 from planners.serving.engine import read_table
@@ -20,6 +22,8 @@ from planners.sharding.weights import checkpoint_tensor, expert_span, is_expert
 
 VLLM = POLICIES["vllm"]
 MATRIX = 2  # dimensions
+# Divisions of models that later questions and other layouts ask for again.
+MOST_KEPT_RANKS = 4096
 PADDED_STACK = "gpt-oss-mxfp4"
 EXPERT_INNER_MULTIPLE, EXPERT_HIDDEN_MULTIPLE = 128, 256
 LATENT_UP_PROJECTION = "kv_b_proj.weight"
@@ -61,18 +65,26 @@ def padded_vocabulary(size: int) -> int:
 
 def layout_obstacle(model: ModelSpec, degrees: Degrees) -> ImpossibleLayout | None:
     """Return why the model cannot be divided so, or None."""
-    obstacle = tensor_parallel_obstacle(model, degrees.tensor_parallel)
+    broken = _broken_rule(Same(model), degrees.shard_layout)
+    return None if broken is None else ImpossibleLayout(broken.detail, rule=broken.rule, pointer=broken.pointer)
+
+
+@lru_cache(maxsize=MOST_KEPT_RANKS)
+def _broken_rule(same: Same[ModelSpec], layout: ShardLayout) -> BrokenRule | None:
+    """Return the rule that a division of the weights breaks, or None; pipelines share it."""
+    model, tensor = same.value, layout.tensor_parallel
+    obstacle = tensor_parallel_obstacle(model, tensor)
     if obstacle is not None:
-        return ImpossibleLayout(
-            f"tensor_parallel {degrees.tensor_parallel} is impossible: {obstacle}",
+        return BrokenRule(
             rule="tensor-parallel-divides",
+            detail=f"tensor_parallel {tensor} is impossible: {obstacle}",
             pointer="/layout/tensor_parallel",
         )
     try:
         for weight in (weight for block in model.layers for weight in block.weights if is_expert(weight)):
-            checkpoint_tensor(weight, degrees.shard_layout, VLLM)
+            checkpoint_tensor(weight, layout, VLLM)
     except ImpossibleLayout as impossible:
-        return impossible
+        return impossible.broken[0]
     return None
 
 
@@ -100,35 +112,55 @@ def replica_stages(model: ModelSpec, fmt: WeightFormat, degrees: Degrees) -> tup
     The embedding stands on the first stage and the head on the last; a tied head
     on another stage than the embedding is a second copy.
     """
-    stack = fmt.stack_of(model)
-    layout, pipeline_parallel = degrees.shard_layout, degrees.pipeline_parallel
-    layer_bytes = [_block_bytes(block, fmt, stack, layout) for block in model.layers]
-    expert_bytes = [_expert_bytes(block, fmt, stack, layout) for block in model.layers]
-    embedding = _block_bytes(model.embedding, fmt, stack, layout)
-    head = _block_bytes(model.head, fmt, stack, layout)
-    table = _token_embedding_bytes(model.embedding, fmt, stack, layout)
-    buffer_bytes = rotary_table_bytes(model, fmt)
+    held, pipeline_parallel = _rank_bytes(Same(model), fmt, degrees.shard_layout), degrees.pipeline_parallel
     stages = []
     for index, layers in enumerate(stage_layers(model.num_layers, pipeline_parallel)):
         is_first, is_last = index == 0, index == pipeline_parallel - 1
         counts = [_layers_within(block, layers) for block in model.layers]
-        own = sum(size * count for size, count in zip(layer_bytes, counts, strict=True))
-        experts = sum(size * count for size, count in zip(expert_bytes, counts, strict=True))
-        tied_copy = table if is_last and model.tied_head and not is_first else 0
-        tied_read = table if is_last and model.tied_head else 0
-        head_bytes = head if is_last else 0
+        own = sum(size * count for size, count in zip(held.layers, counts, strict=True))
+        experts = sum(size * count for size, count in zip(held.experts, counts, strict=True))
+        tied_copy = held.table if is_last and model.tied_head and not is_first else 0
+        tied_read = held.table if is_last and model.tied_head else 0
+        head_bytes = held.head if is_last else 0
         stages.append(
             Stage(
                 index=index,
                 layers=layers,
-                weight_bytes=own + (embedding if is_first else 0) + head_bytes + tied_copy,
-                buffer_bytes=buffer_bytes,
+                weight_bytes=own + (held.embedding if is_first else 0) + head_bytes + tied_copy,
+                buffer_bytes=held.buffers,
                 read_bytes=own - experts + head_bytes + tied_read,
                 expert_bytes=experts,
                 has_head=is_last,
             )
         )
     return tuple(stages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankBytes:
+    """One rank's bytes: a layer of each block, the experts of it, the ends, the token table, the rotary tables."""
+
+    layers: tuple[int, ...]
+    experts: tuple[int, ...]
+    embedding: int
+    head: int
+    table: int
+    buffers: int
+
+
+@lru_cache(maxsize=MOST_KEPT_RANKS)
+def _rank_bytes(same: Same[ModelSpec], fmt: WeightFormat, layout: ShardLayout) -> _RankBytes:
+    """Return what a rank of this division holds; pipelines share it."""
+    model = same.value
+    stack = fmt.stack_of(model)
+    return _RankBytes(
+        layers=tuple(_block_bytes(block, fmt, stack, layout) for block in model.layers),
+        experts=tuple(_expert_bytes(block, fmt, stack, layout) for block in model.layers),
+        embedding=_block_bytes(model.embedding, fmt, stack, layout),
+        head=_block_bytes(model.head, fmt, stack, layout),
+        table=_token_embedding_bytes(model.embedding, fmt, stack, layout),
+        buffers=rotary_table_bytes(model, fmt),
+    )
 
 
 def rotary_table_bytes(model: ModelSpec, fmt: WeightFormat) -> int:

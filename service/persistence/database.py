@@ -13,6 +13,7 @@ from service.persistence.calibrations import CalibrationStore
 from service.persistence.job_changes import JobChanges
 from service.persistence.jobs import JobStore
 from service.persistence.keys import KeyStore
+from service.persistence.learned_starts import LearnedStartStore
 from service.persistence.measurements import MeasurementStore
 from service.persistence.models_seen import ModelsSeenStore
 from service.persistence.plans import PlanStore
@@ -69,6 +70,7 @@ class Database:
         self.measurements = MeasurementStore(self._transactions)
         self.models_seen = ModelsSeenStore(self._transactions)
         self.calibrations = CalibrationStore(self._transactions)
+        self.learned_starts = LearnedStartStore(self._transactions)
         self.keys = KeyStore(self._transactions)
         self.expired = ExpiredRows(self._transactions)
 

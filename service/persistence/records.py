@@ -227,6 +227,26 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedKey:
+    """What a lesson holds for: a model by its config's digest, in one weight format, on a GPU and engine version."""
+
+    model_digest: str
+    gpu: str
+    engine: str
+    engine_version: str
+    weights: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedStart:
+    """What measured starts taught, by the names of the planner's `Learned`."""
+
+    key: LearnedKey
+    learned: Json
+    provenance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
     """A key on record; the key itself is nowhere but with whoever was given it."""
 

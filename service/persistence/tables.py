@@ -193,3 +193,17 @@ hardware_calibrations = sa.Table(
     _created_at(),
 )
 sa.Index("hardware_calibrations_newest_idx", hardware_calibrations.c.gpu, hardware_calibrations.c.created_at.desc())
+
+# What measured starts of a model on a GPU and an engine version taught (planners/serving/learned.py).
+learned_starts = sa.Table(
+    "learned_starts",
+    metadata,
+    sa.Column("model_digest", sa.Text, primary_key=True),
+    sa.Column("gpu", sa.Text, primary_key=True),
+    sa.Column("engine", sa.Text, primary_key=True),
+    sa.Column("engine_version", sa.Text, primary_key=True),
+    sa.Column("weights", sa.Text, primary_key=True),
+    sa.Column("learned", JSONB(none_as_null=True), nullable=False),
+    sa.Column("provenance", sa.Text, nullable=False),
+    _created_at(),
+)

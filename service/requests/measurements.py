@@ -2,48 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from service.requests.values import Name, PositiveByteCount, Seconds, Wire
+from service.requests.serving import CacheFormat, WeightFormat
+from service.requests.values import ByteCount, Name, PositiveByteCount, Seconds, Wire
 
 TokensPerSecond = Annotated[float, Field(ge=1e-9, le=1e15)]
 TokenCount = Annotated[int, Field(ge=1, le=2**50)]
+Requests = Annotated[float, Field(gt=0, le=1e9)]
+
+# Training stacks and serving engines, as plans name them.
+MeasuredFramework: TypeAlias = Literal[
+    "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune", "litgpt",
+    "nanotron", "composer", "atorch", "vllm", "sglang", "tensorrt-llm", "transformers",
+]  # fmt: skip
+
+# A start prints some ten thousand characters.
+MOST_LOG_CHARACTERS = 1_000_000
+DESCRIBED = frozenset(
+    {"plan_id", "framework", "gpu", "model", "source", "log", "engine_version", "weights", "kv_cache"}
+)
 
 
 class MeasurementRequest(Wire):
     """What one GPU of a real run used and how fast the run went; each quantity is the plan's of the same name.
 
     With a `plan_id` the plan says which framework, GPU and model it was; without
-    one, those three are needed.
+    one, those three are needed. `log` is the text that vLLM or SGLang printed at its
+    start: what it says is read, and without a `plan_id` that start is planned, for which
+    the log's own settings, `gpu` and, where the log does not say, `model`,
+    `engine_version`, `weights` and `kv_cache` are taken.
     """
 
     plan_id: Name | None = None
-    framework: Name | None = None
+    framework: MeasuredFramework | None = None
     gpu: Name | None = None
     model: Name | None = None
     source: Name = "anonymous"
+    log: Annotated[str, Field(min_length=1, max_length=MOST_LOG_CHARACTERS)] | None = None
+    engine_version: Name | None = None
+    weights: WeightFormat | None = None
+    kv_cache: CacheFormat | None = None
     peak_bytes: PositiveByteCount | None = None
     allocated_bytes: PositiveByteCount | None = None
     reserved_bytes: PositiveByteCount | None = None
+    weights_bytes: PositiveByteCount | None = None
+    activations_bytes: PositiveByteCount | None = None
+    runtime_bytes: PositiveByteCount | None = None
+    cuda_graphs_bytes: ByteCount | None = None
     step_seconds: Seconds | None = None
     tokens_per_second: TokensPerSecond | None = None
     kv_available_bytes: PositiveByteCount | None = None
     kv_tokens: TokenCount | None = None
+    kv_blocks: TokenCount | None = None
+    kv_max_concurrency: Requests | None = None
     ttft_seconds: Seconds | None = None
     tpot_seconds: Seconds | None = None
     output_tokens_per_second: TokensPerSecond | None = None
 
     def quantities(self) -> dict[str, int | float]:
-        """Return what was measured, by name."""
-        described = {"plan_id", "framework", "gpu", "model", "source"}
-        return self.model_dump(exclude=described, exclude_none=True)
+        """Return what was measured, by name; what the log says is not read here."""
+        return self.model_dump(exclude=set(DESCRIBED), exclude_none=True)
 
     @model_validator(mode="after")
     def _must_measure_something(self) -> MeasurementRequest:
-        if not self.quantities():
-            raise ValueError("measures nothing: give at least one of peak_bytes, step_seconds, tokens_per_second, …")
-        if self.plan_id is None and None in (self.framework, self.gpu, self.model):
+        if not self.quantities() and self.log is None:
+            raise ValueError(
+                "measures nothing: give a log, or at least one of peak_bytes, step_seconds, tokens_per_second, …"
+            )
+        if self.plan_id is None and self.log is None and None in (self.framework, self.gpu, self.model):
             raise ValueError("needs a plan_id, or framework, gpu and model")
+        if self.plan_id is None and self.gpu is None:
+            raise ValueError("needs a plan_id, or the gpu that the log is of")
         return self

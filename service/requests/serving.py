@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 import planners.questions
 from planners.architecture import ModelSpec
 from planners.hardware import Hardware
-from planners.questions import Disaggregation, ServiceLevel, ServingLayoutRequest, ServingQuestion, Speculation
+from planners.questions import (
+    AllowedChoices,
+    Disaggregation,
+    ServiceLevel,
+    ServingLayoutRequest,
+    ServingQuestion,
+    Speculation,
+)
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import Concurrency, Degree, Fraction, Name, Seconds, SequenceTokens, Wire, whole
@@ -31,6 +38,30 @@ DEFAULT_FORMAT = "bf16"
 FORMAT_NOTE = (
     "Left away: what the checkpoint holds, where its name or its config says that it is quantized, and else bf16."
 )
+
+CHOICE_NOTE = "A list is of what may be chosen: every combination is searched."
+MOST_LISTED = 8
+_LISTED = Field(min_length=1, max_length=MOST_LISTED)
+BatchedTokens: TypeAlias = Annotated[int, *whole(least=1, most=MOST_BATCHED_TOKENS)]
+
+
+def _form(value: Any) -> str:
+    return "(list)" if isinstance(value, list) else "(one)"
+
+
+WeightFormats: TypeAlias = Annotated[
+    Annotated[WeightFormat, Tag("(one)")] | Annotated[list[WeightFormat], _LISTED, Tag("(list)")], Discriminator(_form)
+]
+CacheFormats: TypeAlias = Annotated[
+    Annotated[CacheFormat, Tag("(one)")] | Annotated[list[CacheFormat], _LISTED, Tag("(list)")], Discriminator(_form)
+]
+BatchLimits: TypeAlias = Annotated[
+    Annotated[BatchedTokens, Tag("(one)")] | Annotated[list[BatchedTokens], _LISTED, Tag("(list)")],
+    Discriminator(_form),
+]
+SequenceLimits: TypeAlias = Annotated[
+    Annotated[Concurrency, Tag("(one)")] | Annotated[list[Concurrency], _LISTED, Tag("(list)")], Discriminator(_form)
+]
 
 TokenLength: TypeAlias = Annotated[float, Field(gt=0, le=2**24)]
 
@@ -87,8 +118,8 @@ class ServiceLevelPart(Wire):
 class ServingPart(Wire):
     """The deployment. Engine settings left away take that engine version's own defaults."""
 
-    weights: WeightFormat | None = Field(default=None, description=FORMAT_NOTE)
-    kv_cache: CacheFormat | None = Field(default=None, description=FORMAT_NOTE)
+    weights: WeightFormats | None = Field(default=None, description=f"{FORMAT_NOTE} {CHOICE_NOTE}")
+    kv_cache: CacheFormats | None = Field(default=None, description=f"{FORMAT_NOTE} {CHOICE_NOTE}")
     max_model_len: SequenceTokens | None = None
     input_tokens: SequenceTokens | None = None
     output_tokens: SequenceTokens | None = None
@@ -97,8 +128,8 @@ class ServingPart(Wire):
     engine_version: Name | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     block_size: Annotated[int, *whole(least=1, most=MOST_BLOCK_TOKENS)] | None = None
-    max_num_batched_tokens: Annotated[int, *whole(least=1, most=MOST_BATCHED_TOKENS)] | None = None
-    max_num_seqs: Concurrency | None = None
+    max_num_batched_tokens: BatchLimits | None = Field(default=None, description=CHOICE_NOTE)
+    max_num_seqs: SequenceLimits | None = Field(default=None, description=CHOICE_NOTE)
     slo: ServiceLevelPart | None = None
     requests_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
     input_length: LengthDistribution | None = None
@@ -142,8 +173,8 @@ class InferRequest(Wire):
         return ServingQuestion(
             model=model,
             hardware=hardware,
-            weights=serving.weights or DEFAULT_FORMAT,
-            kv_cache=serving.kv_cache or DEFAULT_FORMAT,
+            weights=_first(serving.weights) or DEFAULT_FORMAT,
+            kv_cache=_first(serving.kv_cache) or DEFAULT_FORMAT,
             max_model_len=serving.max_model_len,
             input_tokens=serving.input_tokens,
             output_tokens=serving.output_tokens,
@@ -158,12 +189,32 @@ class InferRequest(Wire):
             engine_version=serving.engine_version,
             gpu_memory_utilization=serving.gpu_memory_utilization,
             block_size=serving.block_size,
-            max_num_batched_tokens=serving.max_num_batched_tokens,
-            max_num_seqs=serving.max_num_seqs,
+            max_num_batched_tokens=_first(serving.max_num_batched_tokens),
+            max_num_seqs=_first(serving.max_num_seqs),
+            allowed=_allowed(serving),
             slo=None if serving.slo is None else ServiceLevel(**serving.slo.model_dump()),
             objective=self.objective,
             layout=ServingLayoutRequest(**self.layout.model_dump()),
         )
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) else value
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else ()
+
+
+def _allowed(serving: ServingPart) -> AllowedChoices | None:
+    """Return what was left to choose, None where nothing was."""
+    choices = AllowedChoices(
+        weights=_listed(serving.weights),
+        kv_caches=_listed(serving.kv_cache),
+        max_num_batched_tokens=_listed(serving.max_num_batched_tokens),
+        max_num_seqs=_listed(serving.max_num_seqs),
+    )
+    return None if choices == AllowedChoices() else choices
 
 
 def _distribution(length: LengthDistribution | None) -> planners.questions.LengthDistribution | None:

@@ -147,8 +147,9 @@ def test_that_unpacking_4_bits_is_not_timed_is_said():
 
 
 def test_alternatives_fit_and_are_not_the_plan():
-    answer = plan_serving(question(gpus=8))
-    assert 1 <= len(answer.alternatives) <= 5
+    answer = plan_serving(question(gpus=8, concurrency=8))
+    others = [other for other in answer.alternatives if not other.is_on_front]
+    assert 1 <= len(others) <= 5
     assert all(other.verdict != "no" and other.layout != answer.plan.layout for other in answer.alternatives)
 
 

@@ -15,18 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
-from planners.serving.latency import decode_terms, prefill_terms
+from planners.serving.pace import decode_terms, prefill_terms
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 # Physical starting values: reading takes a little longer than at the peak rate, MoE kernels more; kernel launches
-# cost some 35 us a layer; a prompt runs at 1/1.8 of the peak alone; the all-reduces of others' prompts hide behind
-# their computation for the most part. The fit is drawn to them where rows are few.
+# cost some 35 us a layer, and 10 more where its inputs are quantized; a prompt runs at 1/1.8 of the peak alone; the
+# all-reduces of others' prompts hide behind their computation for the most part. The fit is drawn to them where rows
+# are few.
 DECODE_PRIOR = {
     "dense_weights": 1.15, "expert_weights": 1.4, "compute_beyond_reading": 1.0, "cache": 1.0, "all_reduce": 1.5,
-    "layers": 3.5e-5, "parallel_layers": 2e-5, "mixture_layers": 3e-5, "others_prefill_dense": 1.0,
-    "others_prefill_mixture": 1.5, "others_prefill_all_reduce": 0.3, "request_layers": 3e-7, "steps": 8e-4,
+    "layers": 3.5e-5, "parallel_layers": 2e-5, "mixture_layers": 3e-5, "quantized_layers": 1e-5,
+    "others_prefill_dense": 1.0, "others_prefill_mixture": 1.5, "others_prefill_all_reduce": 0.3,
+    "request_layers": 3e-7, "steps": 8e-4,
 }  # fmt: skip
 PREFILL_PRIOR = {
     "requests": 0.03, "compute_dense": 1.8, "compute_mixture": 3.0, "queued_dense": 0.5, "queued_mixture": 0.8,
@@ -35,11 +37,14 @@ PREFILL_PRIOR = {
 # How strongly values are drawn to the prior, in rows: for all engines together, then for each. Engines differ in
 # their overheads and in how they mix prompts into steps, less in how they read memory.
 OVERHEADS = frozenset(
-    {"others_prefill_dense", "others_prefill_mixture", "request_layers", "layers", "parallel_layers", "steps"}
-)
+    {
+        "others_prefill_dense", "others_prefill_mixture", "request_layers", "layers", "parallel_layers",
+        "quantized_layers", "steps",
+    }
+)  # fmt: skip
 QUEUES = frozenset({"queued_dense", "queued_mixture", "queued_all_reduce"})
 TOGETHER_ROWS, OVERHEAD_ROWS = 30.0, 20.0
-FIRST_TOKEN_ROWS, QUEUE_SHARE = 1.0, 1e-3
+FIRST_TOKEN_ROWS, QUEUE_SHARE = 1.0, 0.1
 # Residuals beyond these count by their size and not by its square.
 TOKEN_OUTLIER, FIRST_TOKEN_OUTLIER = 0.15, 0.2
 ROUNDS, SWEEPS, CONVERGED = 6, 4000, 1e-7

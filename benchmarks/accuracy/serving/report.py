@@ -14,6 +14,7 @@ from benchmarks.accuracy.document import Section
 from benchmarks.accuracy.serving.fit import Floats, Problem, first_token_problem, token_problem
 from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
 from benchmarks.accuracy.serving.startup_logs import log_cases, log_lines
+from planners.serving.pace import pace_of
 
 
 def serving_sections() -> Iterator[Section]:
@@ -36,12 +37,12 @@ def serving_sections() -> Iterator[Section]:
 
 def token_seconds(case: LatencyCase) -> float:
     """Return the planner's time between tokens."""
-    return case.work.token_seconds(case.batch, case.traffic)
+    return pace_of(case.work, case.traffic).token_seconds(case.batch)
 
 
 def first_token_seconds(case: LatencyCase) -> float:
     """Return the planner's time to the first token."""
-    return case.work.first_token_seconds(case.batch, case.traffic)
+    return pace_of(case.work, case.traffic).first_token_seconds(case.batch)
 
 
 def _table(problem: Problem, planned: Floats) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,30 +56,41 @@ class LogCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A log that is no case, by its row in the data, and why."""
+
+    row: str
+    model: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogCases:
-    """The logs that could be asked about, and how many could not, by reason."""
+    """The logs that could be asked about, and those that could not: every row of the data is one or the other."""
 
     cases: tuple[LogCase, ...]
-    left_out: Counter[str]
+    left_out: tuple[LeftOut, ...]
 
 
 def log_cases() -> LogCases:
     """Return every log that states its memory, planned."""
     cases: list[LogCase] = []
-    left_out: Counter[str] = Counter()
+    left_out: list[LeftOut] = []
     with LOGS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             reason = _reason_to_leave(row)
+            name = {"row": row["row"], "model": row["model"], "version": row["version"]}
             if reason is not None:
-                left_out[reason] += 1
+                left_out.append(LeftOut(**name, reason=reason))
                 continue
             try:
                 plan = plan_serving(_question(row)).plan
             except PlimsollError as refused:
-                left_out[f"refused: {refused}"] += 1
+                left_out.append(LeftOut(**name, reason=f"refused: {refused}"))
                 continue
-            cases.append(LogCase(row=row["row"], model=row["model"], version=row["version"], printed=row, plan=plan))
-    return LogCases(cases=tuple(cases), left_out=left_out)
+            cases.append(LogCase(**name, printed=row, plan=plan))
+    return LogCases(cases=tuple(cases), left_out=tuple(left_out))
 
 
 def _reason_to_leave(row: Mapping[str, str]) -> str | None:
@@ -127,12 +137,15 @@ def _whole(text: str) -> int | None:
 def log_lines(found: LogCases) -> Iterator[str]:
     """Yield one line a log and the means."""
     names = ("weights_gib", "peak_activation_gib", "avail_kv_gib", "kv_tokens", "max_concurrency")
-    yield f"{'model':46} {'version':8} {'ranks':>5} " + " ".join(f"{name:>19}" for name in names) + "  in band"
+    yield (
+        f"{'row':>3} {'model':46} {'version':8} {'ranks':>5} " + " ".join(f"{name:>19}" for name in names) + "  in band"
+    )
     for case in found.cases:
         errors = case.errors()
         ranks = f"{case.printed['tp']}x{case.printed['pp']}"
         cells = " ".join(f"{errors[name]:+19.2%}" if name in errors else f"{'-':>19}" for name in names)
-        yield f"{case.model[-46:]:46} {case.version:8} {ranks:>5} {cells}  {'yes' if case.is_within_band else 'no'}"
+        name = f"{case.row:>3} {case.model[-46:]:46} {case.version:8}"
+        yield f"{name} {ranks:>5} {cells}  {'yes' if case.is_within_band else 'no'}"
     for name in names:
         sizes = sorted(abs(case.errors()[name]) for case in found.cases if name in case.errors())
         yield (
@@ -141,5 +154,6 @@ def log_lines(found: LogCases) -> Iterator[str]:
         )
     inside = sum(case.is_within_band for case in found.cases)
     yield f"printed cache within the band: {inside} of {len(found.cases)}"
-    for reason, count in sorted(found.left_out.items()):
-        yield f"{count:4} left out: {reason}"
+    yield f"{len(found.left_out)} rows are no case:"
+    for other in found.left_out:
+        yield f"{other.row:>3} {other.model[-46:]:46} {other.version[:20]:20} {other.reason}"

@@ -10,6 +10,7 @@ from planners.questions import Disaggregation
 from planners.serving.batching import Deployment
 from planners.serving.degrees import Degrees
 from planners.serving.disaggregation import MOST_LOAD, DisaggregatedDeployment
+from planners.serving.pace import pace_of
 from planners.serving.replica import plan_replica, work_of
 from planners.serving.settings import resolve_settings
 from planners.serving.traffic import Traffic
@@ -34,7 +35,7 @@ def pools(prefill=1, decode=1, places=64) -> DisaggregatedDeployment:
 
 def test_a_lone_request_waits_for_its_prompt_and_its_caches_way():
     seen = pools().at_rate(1e-6)
-    assert seen.ttft_seconds == pytest.approx(WORK.first_token_seconds(1, TRAFFIC) + 0.01, rel=1e-4)
+    assert seen.ttft_seconds == pytest.approx(pace_of(WORK, TRAFFIC).first_token_seconds(1) + 0.01, rel=1e-4)
 
 
 def test_decoding_is_not_interrupted_by_prompts():
@@ -43,7 +44,7 @@ def test_decoding_is_not_interrupted_by_prompts():
 
 
 def test_the_slower_pool_bounds_the_rate():
-    prefill = MOST_LOAD / WORK.prompt_seconds(TRAFFIC)
+    prefill = MOST_LOAD / pace_of(WORK, TRAFFIC).prompt_seconds
     assert pools(decode=50).most_requests_per_second == pytest.approx(prefill)
     assert pools(prefill=50).most_requests_per_second < 50 * prefill
     assert pools(decode=50).at_rate(1.01 * prefill) is None

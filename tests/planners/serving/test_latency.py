@@ -9,7 +9,8 @@ import pytest
 from planners.errors import NotYetAvailable
 from planners.serving.degrees import Degrees
 from planners.serving.efficiency import efficiency
-from planners.serving.latency import ReplicaWork, decode_terms, prefill_terms, replica_work
+from planners.serving.latency import ReplicaWork, replica_work
+from planners.serving.pace import decode_terms, pace_of, prefill_terms
 from planners.serving.replica import plan_replica, work_of
 from planners.serving.settings import resolve_settings
 from planners.serving.traffic import Traffic
@@ -27,7 +28,7 @@ def work_at(*, tensor_parallel=1, pipeline_parallel=1, spec=None, **changes) -> 
 
 def step_of(work: ReplicaWork, batch: float, *, context: int = 1000) -> float:
     """Return a token's time without others' prompts: answers are long and the prompt is one token."""
-    return work.token_seconds(batch, Traffic(input_tokens=1, output_tokens=2 * context))
+    return pace_of(work, Traffic(input_tokens=1, output_tokens=2 * context)).token_seconds(batch)
 
 
 def test_a_generated_token_costs_two_operations_a_parameter():
@@ -75,7 +76,7 @@ def test_a_token_takes_its_terms_weighed():
     terms = decode_terms(work, 8, Traffic(input_tokens=512, output_tokens=128))
     assert set(terms) == set(weights)
     expected = sum(weights[name] * term for name, term in terms.items())
-    assert work.token_seconds(8, Traffic(input_tokens=512, output_tokens=128)) == pytest.approx(expected)
+    assert pace_of(work, Traffic(input_tokens=512, output_tokens=128)).token_seconds(8) == pytest.approx(expected)
 
 
 def test_a_step_reads_the_experts_its_tokens_are_sent_to():
@@ -133,7 +134,9 @@ def test_the_first_token_takes_its_terms_weighed():
     assert {*terms, "all_reduce"} == set(weights)
     assert terms["queued_dense"] == 63 * work.prefill_compute_seconds(1024)
     expected = sum(weights[name] * term for name, term in terms.items())
-    assert work.first_token_seconds(64, Traffic(input_tokens=1024, output_tokens=128)) == pytest.approx(expected)
+    assert pace_of(work, Traffic(input_tokens=1024, output_tokens=128)).first_token_seconds(64) == pytest.approx(
+        expected
+    )
 
 
 def test_a_slow_link_is_never_slower_than_its_own_rate():
@@ -141,8 +144,11 @@ def test_a_slow_link_is_never_slower_than_its_own_rate():
     gpu = dataclasses.replace(hardware().gpu, link_bytes_per_second=32e9)
     work = work_at(tensor_parallel=2, hardware=hardware(2, gpu=gpu))
     terms = prefill_terms(work, 1, Traffic(input_tokens=1024, output_tokens=128))
-    expected = work.efficiency.prefill_seconds(terms) + work.all_reduce_seconds(1024)
-    assert work.first_token_seconds(1, Traffic(input_tokens=1024, output_tokens=128)) == pytest.approx(expected)
+    weights = work.efficiency.prefill
+    expected = sum(weights[name] * term for name, term in terms.items()) + work.all_reduce_seconds(1024)
+    assert pace_of(work, Traffic(input_tokens=1024, output_tokens=128)).first_token_seconds(1) == pytest.approx(
+        expected
+    )
 
 
 def test_an_engine_whose_speed_is_not_described_has_no_work():

@@ -89,7 +89,7 @@ def test_the_engine_claims_a_share_of_the_whole_card():
 
 def test_what_is_left_for_the_cache_is_the_claim_less_the_terms():
     budget = budget_of(gpu_memory_utilization=0.95)
-    terms = budget.stage.total_bytes + budget.activations_bytes + budget.non_torch_bytes
+    terms = budget.weights_bytes + budget.activations_bytes + budget.non_torch_bytes
     assert budget.available_bytes == requested_bytes(H100.memory_bytes, 0.95) - terms
 
 

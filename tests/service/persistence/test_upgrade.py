@@ -55,7 +55,7 @@ def test_the_migrations_lead_to_the_constraints_of_the_tables(empty_database_url
     assert rows(empty_database_url, CONSTRAINTS) == migrated
 
 
-@pytest.mark.parametrize("revision", ["base", "0001", "0002"])
+@pytest.mark.parametrize("revision", ["base", "0001", "0002", "0003"])
 def test_one_step_down_leaves_what_was_there_before_and_the_step_up_brings_it_back(empty_database_url, revision):
     upgrade(empty_database_url, revision) if revision != "base" else downgrade(empty_database_url, "base")
     before = rows(empty_database_url, EVERYTHING)
@@ -70,7 +70,7 @@ def test_one_step_down_leaves_what_was_there_before_and_the_step_up_brings_it_ba
 def test_ten_replicas_may_upgrade_at_once(empty_database_url):
     with ThreadPoolExecutor(10) as replicas:
         list(replicas.map(upgrade, [empty_database_url] * 10))
-    assert current_revision(empty_database_url) == "0003"
+    assert current_revision(empty_database_url) == "0004"
 
 
 def test_an_empty_database_has_no_revision(empty_database_url):

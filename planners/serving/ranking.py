@@ -1,0 +1,42 @@
+"""The order of candidates: what is kept first, then the objective."""
+
+from __future__ import annotations
+
+from planners.serving.candidates import Candidate
+from planners.serving.replica import FITS
+
+
+def rank(candidate: Candidate) -> tuple[float, ...]:
+    """Return the sort key, least first: what is kept, then the objective, then fewer GPUs.
+
+    Where nothing fits, the closest is the one whose cache holds the largest part
+    of a request, and where none has a cache at all, the one that needs least a GPU.
+    """
+    replica = candidate.replica
+    kept = (
+        0.0 if replica.fits else 1.0,
+        0.0 if replica.keeps_limit else 1.0,
+        0.0 if replica.verdict == FITS else 1.0,
+        0.0 if candidate.meets_concurrency is not False else 1.0,
+        0.0 if candidate.meets_slo is not False else 1.0,
+    )
+    if candidate.state is None or candidate.deployment is None:
+        items = replica.memory.items
+        needed = float(items.total_bytes - items.kv_cache)
+        return (*kept, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), needed, float(candidate.gpus))
+    return (*kept, *_objective(candidate), float(candidate.gpus), float(replica.gpus))
+
+
+def _objective(candidate: Candidate) -> tuple[float, ...]:
+    question = candidate.question
+    rate, gpus = candidate.output_tokens_per_second, float(candidate.gpus)
+    if question.objective == "latency" and candidate.state is not None and candidate.deployment is not None:
+        steps = candidate.deployment.traffic.output_tokens - 1
+        goal = candidate.state.ttft_seconds + steps * candidate.state.tpot_seconds
+    elif question.objective == "cost":
+        goal = candidate.cost
+    elif question.objective == "fewest_gpus":
+        return (gpus, -rate)
+    else:
+        goal = -rate
+    return (gpus, goal) if question.hardware.gpus.is_free else (goal,)
