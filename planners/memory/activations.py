@@ -76,7 +76,8 @@ def kept_bytes(
             sequence += width * size
         else:
             tensor_total += width * size
-    sequence += kernels.norm_statistic_bytes * sum(op.kind is OperationKind.NORM for op in block.operations)
+    sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels, regions)
+    sequence, tensor_total = sequence + sequence_statistics, tensor_total + tensor_statistics
     sequence += _dropout_bytes(block, kernels, regions)
     scan = scan_bytes(block, kernels, element_bytes)
     sequence, tensor_total = sequence + scan.sequence_bytes, tensor_total + scan.tensor_bytes
@@ -97,47 +98,6 @@ def kept_bytes(
         sequence_bytes=sequence,
         tensor_bytes=tensor_total,
         score_bytes=heads * score * element_bytes / 2,
-        dispatched_bytes=dispatched,
-        expert_bytes=in_experts,
-    )
-
-
-def selectively_kept_bytes(
-    block: Block, kernels: Kernels, *, policy: str, attention: str, element_bytes: int
-) -> KeptBytes:
-    """Return what one layer keeps under selective recompute.
-
-    `attention_scores` throws the score matrices away and nothing else, as
-    Korthikanti et al. do. `alternate_matmuls` keeps the layer's input, every
-    second matrix product and the attention's output, as torchtitan does; every
-    policy but these keeps all.
-    """
-    everything = kept_bytes(block, kernels, attention=attention, element_bytes=element_bytes)
-    if policy == "attention_scores":
-        return replace(everything, score_bytes=0.0)
-    if policy != "alternate_matmuls":
-        return everything
-    regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
-    matmuls = [op for op in block.operations if op.kind is OperationKind.MATMUL]
-    attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
-    sequence, tensor_total = float(checkpoint_width(block) * element_bytes), 0.0
-    dispatched = in_experts = 0.0
-    for operation in [*matmuls[::2], *attentions]:
-        width, region = regions[operation.output]
-        if operation.output in DISPATCHED_TENSORS:
-            dispatched += width * element_bytes
-        elif operation.output in EXPERT_TENSORS:
-            in_experts += width * element_bytes
-        elif region is Region.SEQUENCE:
-            sequence += width * element_bytes
-        else:
-            tensor_total += width * element_bytes
-    tensor_total += kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
-    return KeptBytes(
-        gathered_bytes=0.0,
-        sequence_bytes=sequence,
-        tensor_bytes=tensor_total,
-        score_bytes=0.0,
         dispatched_bytes=dispatched,
         expert_bytes=in_experts,
     )
@@ -184,6 +144,7 @@ def _kept_elements(
     """Return bytes for each element of every tensor that some operation keeps."""
     kept: dict[str, float] = {}
     fused = fused_operations(block, kernels)
+    upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block)
     for operation in block.operations:
         if operation.kind is OperationKind.MATMUL and operation.name in fused:
             continue
@@ -193,15 +154,18 @@ def _kept_elements(
             continue
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
-        if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32 and operation.name not in fused:
+        if operation.kind is OperationKind.NORM and upcasts and operation.name not in fused:
             # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
-            kept[operation.inputs[0]] = float(FP32_BYTES + (element_bytes if learning is None else 0))
+            normalised = FP32_BYTES if operation.scales_in_fp32 else element_bytes
+            kept[operation.inputs[0]] = float(FP32_BYTES + (normalised if learning is None else 0))
     if kernels.combine_keeps_expert_outputs:
         for operation in block.operations:
             if operation.kind is OperationKind.ROUTING and operation.name == "combine":
                 kept[operation.inputs[0]] = float(element_bytes)
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
+    if kernels.transformers_attention:
+        _keep_views(block, kept, element_bytes)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
@@ -210,7 +174,7 @@ def _kept_elements(
 
 
 def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> None:
-    """Count a norm in fp32 throughout, and a cast of its output for each matrix that it feeds.
+    """Count a norm in fp32 throughout (LayerNorm is one kernel that keeps its input alone), and a cast of its output for each matrix that it feeds.
 
     Autocast keeps the casts of weights for others and makes those of activations anew. A norm that
     follows a recurrence is a kernel of its own, which autocast leaves as it is.
@@ -221,7 +185,7 @@ def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> Non
     for operation in block.operations:
         fed = sum(operation.output in matrix.inputs for matrix in matrices)
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
-            kept[operation.inputs[0]] = 2.0 * FP32_BYTES
+            kept[operation.inputs[0]] = float(FP32_BYTES if has_layer_norms(block) else 2 * FP32_BYTES)
             kept[operation.output] = float(fed * element_bytes)
 
 
@@ -236,6 +200,45 @@ def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> No
         if operation.kind is OperationKind.ATTENTION and len({widths[name] for name in operation.inputs}) == 1:
             for name in operation.inputs[1:]:
                 kept[name] = 2.0 * element_bytes
+
+
+def _keep_views(block: Block, kept: dict[str, float], element_bytes: int) -> None:
+    """Count what transformers' own attention keeps of buffers that its tensors are views of, or copies of.
+
+    Of a matrix for queries, keys and values together the value is a view, and keeps the whole
+    product beside the rotated copies of the other two. A rotation that concatenates leaves heads
+    before tokens, and so does the attention's output, which is copied for the next matrix.
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    rotations = [operation for operation in block.operations if operation.kind is OperationKind.ROTARY]
+    is_fused = any(weight.part is Part.ATTENTION and weight.sections for weight in block.weights)
+    for operation in block.operations:
+        if operation.kind is not OperationKind.ATTENTION or not rotations:
+            continue
+        if is_fused:
+            value = operation.inputs[-1]
+            kept[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
+        if any(rotation.concatenates for rotation in rotations):
+            kept[operation.output] = 2.0 * element_bytes
+
+
+def has_layer_norms(block: Block) -> bool:
+    """Return whether the norms are torch's LayerNorm, one kernel everywhere: those have a bias, RMSNorms have none."""
+    return any(weight.part is Part.NORM and weight.name.endswith(".bias") for weight in block.weights)
+
+
+def _norm_statistic_bytes(
+    block: Block, kernels: Kernels, regions: dict[str, tuple[int, Region]]
+) -> tuple[float, float]:
+    """Return the statistics of norms, those that sequence parallelism divides and those that tensor parallelism does.
+
+    LayerNorm keeps mean and deviation, RMSNorm one number, each head's norm its own.
+    """
+    each = kernels.norm_statistic_bytes * (2 if has_layer_norms(block) else 1)
+    norms = [operation for operation in block.operations if operation.kind is OperationKind.NORM]
+    divided = [operation for operation in norms if regions[operation.inputs[0]][1] is Region.TENSOR]
+    tensor = sum(each * max(operation.heads, 1) for operation in divided)
+    return float(each * (len(norms) - len(divided))), float(tensor)
 
 
 def _kept_names(operation: Operation) -> tuple[str, ...]:

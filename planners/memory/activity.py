@@ -15,11 +15,11 @@ from planners.memory.activations import (
     checkpoint_width,
     kept_bytes,
     meeting_gradients,
-    selectively_kept_bytes,
 )
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
 from planners.memory.recurrent import scan_workspace_bytes
+from planners.memory.selective import selectively_kept_bytes
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the

@@ -70,6 +70,8 @@ class Kernels:
     accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
     `experts_in_turn` marks stacks that run one expert after the other, so that
     only one expert's gradients meet in the backward pass.
+    `transformers_attention` marks transformers' own attention code, whose tensors are views of a
+    fused product, and copies where a rotation concatenates.
     `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
@@ -90,6 +92,7 @@ class Kernels:
     dummy_weight_gradients: bool
     experts_in_turn: bool
     fuses_scan_output: bool
+    transformers_attention: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
