@@ -74,7 +74,9 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineSta
     recompute_activations(model, job.recompute, layers=job.recompute_layers, selective=stack.selective)
     if is_fully_sharded(job):
         own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
-        shard_fully(model, _data_mesh(mesh, job), job, wraps_vocabulary=own_units)
+        shard_fully(
+            model, _data_mesh(mesh, job), job, wraps_vocabulary=own_units, frees_root=not stack.wraps_vocabulary
+        )
     return Rank(
         model=model,
         optimizer=_optimizer(job, stack, model),
