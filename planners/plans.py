@@ -13,7 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the work is divided: gpus = data x tensor x pipeline x context."""
+    """How the work is divided: gpus = data x tensor x pipeline x context.
+
+    `recompute_layers` are those of each stage that full recompute covers, None for all.
+    """
 
     framework: str
     gpus: int
@@ -34,6 +37,7 @@ class Layout:
     recompute_layers: int | None
     activation_offload: bool
     fused_cross_entropy: bool
+    pipeline_schedule: str = "1f1b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

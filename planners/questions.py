@@ -18,7 +18,9 @@ class LayoutRequest:
 
     `data_parallel` counts replicas of the batch; `shard_group` is how many of
     them share one copy of what ZeRO shards. `zero_stage` 1 shards optimizer
-    states, 2 gradients too, 3 parameters too.
+    states, 2 gradients too, 3 parameters too. `pipeline_schedule` is `1f1b` (with
+    virtual stages its interleaved form), `gpipe` (all forward passes first) or
+    `pipedream` (no flush, a version of the weights for each micro-batch in flight).
     """
 
     data_parallel: int | None = None
@@ -32,6 +34,7 @@ class LayoutRequest:
     shard_group: int | None = None
     offload: str | None = None
     offload_target: str | None = None
+    pipeline_schedule: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +51,13 @@ class Recompute:
     """What is thrown away in the forward pass and computed again in the backward.
 
     `mode` is `none`, `selective` (the attention's scores) or `full` (all but each
-    layer's input); `full_layers` limits `full` to that many layers of each stage.
+    layer's input); `full_layers` limits `full` to that many layers of each stage,
+    `every` to every so-manieth layer of each stage, counted from its first.
     """
 
     mode: str
     full_layers: int | None = None
+    every: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from planners import resilience
 from planners.layout.candidates import Candidates
+from planners.layout.chosen import layout_of
 from planners.layout.objectives import run_steps
 from planners.layout.rules import obey
 from planners.memory.job import Job
@@ -29,12 +30,7 @@ def run_of(
 ) -> Run:
     """Return the run of one layout; what needs a token budget or a price is None without one."""
     given = question.resilience
-    layout = layouts.layout(
-        index,
-        framework=job.profile.name,
-        global_batch_size=question.global_batch_size,
-        offload_target=question.layout.offload_target or "cpu",
-    )
+    layout = layout_of(layouts, index, job)
     rate = given.gpu_failures_per_month
     saved = resilience.checkpoint_bytes(job)
     saving_seconds = resilience.checkpoint_seconds(saved, layout.gpus, given)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from planners.advice import advice_for
 from planners.architecture import ModelSpec, OperationKind
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
+from planners.layout.chosen import layout_of
 from planners.layout.exclusion import every_broken_rule
 from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
 from planners.layout.search import Found, Pool, never, search
@@ -197,12 +198,7 @@ def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: E
     hardware, job = question.hardware, pool.job
     step = step_of(pool.layouts, index, job, hardware, efficiency, float(pool.peaks[index]))
     return TrainingPlan(
-        layout=pool.layouts.layout(
-            index,
-            framework=job.profile.name,
-            global_batch_size=question.global_batch_size,
-            offload_target=question.layout.offload_target or "cpu",
-        ),
+        layout=layout_of(pool.layouts, index, job),
         memory=memory_of(pool.layouts, index, job, hardware),
         step=step,
         run=run_of(question, job, pool.layouts, index, step, efficiency),
@@ -215,12 +211,7 @@ def _alternative(question: TrainingQuestion, found: Found, number: int, index: i
     pool = found.pools[number]
     peak = int(pool.peaks[index])
     return Alternative(
-        layout=pool.layouts.layout(
-            index,
-            framework=pool.job.profile.name,
-            global_batch_size=question.global_batch_size,
-            offload_target=question.layout.offload_target or "cpu",
-        ),
+        layout=layout_of(pool.layouts, index, pool.job),
         peak_bytes=peak,
         margin_bytes=question.hardware.limit_bytes - peak,
         step_seconds=float(pool.seconds[index]),
@@ -276,6 +267,8 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
             "Recurrent layers run on the kernels of mamba_ssm, causal_conv1d and flash-linear-attention; no measured "
             "run of such a model is on record."
         )
+    if job.fp8 is not None:
+        notes.append("What products in fp8 keep is counted as Transformer Engine's source has it; no run measured it.")
     if job.offload_target == "nvme" and question.hardware.nvme_bytes_per_second is None:
         rate = efficiency.common.nvme_bytes_per_second / 1e9
         notes.append(f"NVMe drives give each GPU {rate:.1f} GB/s, a DGX-2's published share.")

@@ -100,6 +100,8 @@ def _full_layers(
     fixed = question.recompute.full_layers if question.recompute else None
     if fixed is not None:
         return np.full_like(shares, fixed, dtype=np.int64)
+    if job.recompute_every is not None:
+        return (job.model.num_layers // pipeline_parallel // job.recompute_every).reshape(1, 1, -1)
     layers = np.maximum(job.model.num_layers // pipeline_parallel, 1)
     partial = np.maximum(np.floor(layers * shares), 1).astype(np.int64)
     return np.where(shares < 1.0, partial, ALL_LAYERS)

@@ -79,7 +79,9 @@ class Candidates:
         """Return the layouts of a list at `index`, an index array or a mask."""
         return Candidates(**{name: getattr(self, name)[index] for name in COLUMNS})
 
-    def layout(self, index: int, *, framework: str, global_batch_size: int, offload_target: str) -> Layout:
+    def layout(
+        self, index: int, *, framework: str, global_batch_size: int, offload_target: str, pipeline_schedule: str
+    ) -> Layout:
         """Return one layout as clients receive it."""
         full_layers = int(self.full_layers[index])
         return Layout(
@@ -102,6 +104,7 @@ class Candidates:
             recompute_layers=full_layers if full_layers != ALL_LAYERS else None,
             activation_offload=bool(self.activation_offload[index]),
             fused_cross_entropy=bool(self.fused_cross_entropy[index]),
+            pipeline_schedule=pipeline_schedule,
         )
 
 

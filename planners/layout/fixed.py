@@ -9,6 +9,7 @@ from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion
 from planners.hardware import GpuCount
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
 from planners.layout.violations import Violation
+from planners.memory.job import PIPELINE_SCHEDULES
 from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
 
@@ -73,6 +74,9 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
     if request.offload_target is not None and request.offload_target not in can.offload_targets:
         known = ", ".join(can.offload_targets)
         found.append(("offload_target", f"{name} offloads to {known}, not to {request.offload_target}."))
+    if request.pipeline_schedule is not None and request.pipeline_schedule not in can.pipeline_schedules:
+        known = ", ".join(can.pipeline_schedules) or "no pipeline"
+        found.append(("pipeline_schedule", f"{name} has {known}, not the schedule {request.pipeline_schedule}."))
     if request.sequence_parallel and not any(can.sequence_parallel):
         found.append(("sequence_parallel", f"{name} has no sequence parallelism."))
     if question.activation_offload and can.activation_offload == "none":
@@ -81,7 +85,11 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
         found.append(("fused_cross_entropy", f"{name} has no fused cross-entropy."))
     wanted = question.recompute
     if wanted is not None:
-        needed = "full_layers" if wanted.full_layers is not None else wanted.mode
+        needed = wanted.mode
+        if wanted.full_layers is not None:
+            needed = "full_layers"
+        elif wanted.every is not None:
+            needed = "every"
         if needed not in can.recompute:
             found.append(("recompute", f"{name} has recompute {', '.join(can.recompute)}, not {needed}."))
     return tuple(Violation(rule="framework", field=field, detail=detail) for field, detail in found)
@@ -92,6 +100,9 @@ def check_values(question: TrainingQuestion) -> None:
     request = question.layout
     if request.offload is not None and request.offload not in OFFLOAD_TARGETS:
         raise InvalidQuestion(f"offload must be one of {', '.join(OFFLOAD_TARGETS)}.", pointer="/layout/offload")
+    if request.pipeline_schedule not in (None, *PIPELINE_SCHEDULES):
+        known = ", ".join(PIPELINE_SCHEDULES)
+        raise InvalidQuestion(f"pipeline_schedule must be one of {known}.", pointer="/layout/pipeline_schedule")
     if request.offload_target not in (None, "cpu", "nvme"):
         raise InvalidQuestion("offload_target must be cpu or nvme.", pointer="/layout/offload_target")
     if request.offload_target == "nvme" and request.offload == "none":
@@ -104,6 +115,9 @@ def check_values(question: TrainingQuestion) -> None:
     full_layers = question.recompute.full_layers if question.recompute else None
     if full_layers is not None and full_layers < 1:
         raise InvalidQuestion("full_layers must be at least 1.", pointer="/training/recompute/full_layers")
+    every = question.recompute.every if question.recompute else None
+    if every is not None and every < 1:
+        raise InvalidQuestion("every must be at least 1.", pointer="/training/recompute/every")
     if question.micro_batch_size is not None and question.micro_batch_size < 1:
         raise InvalidQuestion("micro_batch_size must be at least 1.", pointer="/training/micro_batch_size")
 

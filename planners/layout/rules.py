@@ -22,7 +22,7 @@ from planners.layout.candidates import (
 from planners.layout.experts import expert_counts, ranks_form_groups
 from planners.layout.grid import counted
 from planners.memory.holdings import in_zero_stages, shard_ranks
-from planners.memory.job import Job
+from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
 from planners.memory.recurrent import block_scan
 from planners.memory.shards import WHOLE, are_divisible, divisions, has_equal_parts
 
@@ -73,7 +73,8 @@ def interleaving_needs_pipeline(layouts: Candidates, job: Job) -> BoolArray:
     Source: Narayanan et al. 2021, section 2.2: micro-batches must be a multiple of the stages.
     """
     rounds = layouts.micro_batches(job.global_batch_size) % layouts.pipeline_parallel == 0
-    obeyed: BoolArray = (layouts.virtual_pipeline == 1) | ((layouts.pipeline_parallel > 1) & rounds)
+    is_interleaved = np.bool_(job.pipeline_schedule == ONE_FORWARD_ONE_BACKWARD)
+    obeyed: BoolArray = (layouts.virtual_pipeline == 1) | ((layouts.pipeline_parallel > 1) & rounds & is_interleaved)
     return obeyed
 
 
@@ -194,7 +195,7 @@ def framework_can(layouts: Candidates, job: Job) -> BoolArray:
         obeyed = obeyed & ~layouts.activation_offload
     if not can.fused_cross_entropy:
         obeyed = obeyed & ~layouts.fused_cross_entropy
-    if "full_layers" not in can.recompute:
+    if "full_layers" not in can.recompute and job.recompute_every is None:
         obeyed = obeyed & ((layouts.recompute != FULL) | (layouts.full_layers == ALL_LAYERS))
     modes = np.array([name in can.recompute for name in RECOMPUTE_MODES])
     able_to: BoolArray = obeyed & modes[layouts.recompute]
@@ -236,7 +237,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="interleaving_needs_pipeline",
         field="virtual_pipeline",
-        reason="virtual_pipeline needs pipeline stages, and micro-batches in whole rounds of them",
+        reason="virtual_pipeline needs the 1F1B schedule, pipeline stages, and micro-batches in whole rounds of them",
         obeyed=interleaving_needs_pipeline,
     ),
     Rule(

@@ -16,7 +16,7 @@ from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
 from planners.layout.experts import expert_counts
 from planners.layout.rules import RULES, Rule
-from planners.memory.job import Job
+from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
 from planners.memory.shards import divisions, uneven_matrices
 from planners.questions import TrainingQuestion
 
@@ -167,6 +167,8 @@ def _rounds(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     stages, virtual = row["pipeline_parallel"], row["virtual_pipeline"]
     if stages == 1:
         return f"virtual_pipeline {virtual} needs pipeline_parallel above 1."
+    if job.pipeline_schedule != ONE_FORWARD_ONE_BACKWARD:
+        return f"virtual_pipeline {virtual} needs the schedule 1f1b, not {job.pipeline_schedule}."
     micro_batches = job.global_batch_size // (row["data_parallel"] * row["micro_batch_size"])
     return (
         f"virtual_pipeline {virtual} needs micro-batches in whole rounds of the {stages} stages, and a step has "

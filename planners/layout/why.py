@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from planners.errors import ImpossibleLayout, PlanningStopped, PlimsollError
 from planners.hardware import Hardware
+from planners.layout.chosen import layout_of
 from planners.layout.exclusion import contradictions, every_broken_rule
 from planners.layout.fixed import check_values
 from planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
@@ -116,12 +117,7 @@ def _planned(question: TrainingQuestion, pool: Pool, index: int) -> Planned:
     job, hardware = pool.job, question.hardware
     efficiency = efficiency_on(job.profile.name, hardware)
     return Planned(
-        layout=pool.layouts.layout(
-            index,
-            framework=job.profile.name,
-            global_batch_size=question.global_batch_size,
-            offload_target=question.layout.offload_target or "cpu",
-        ),
+        layout=layout_of(pool.layouts, index, job),
         memory=memory_of(pool.layouts, index, job, hardware),
         step=step_of(pool.layouts, index, job, hardware, efficiency, float(pool.peaks[index])),
         verdict=VERDICT_NAMES[int(pool.verdicts[index])],

@@ -16,6 +16,8 @@ from planners.memory.profile import Kernels
 from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
 
 FP32_BYTES = 4
+# The router's product is never in fp8 (Megatron-LM, core/transformer/moe/router.py: torch's own matrix product).
+ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
 EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
@@ -50,6 +52,7 @@ def kept_bytes(
     learning: frozenset[str] | None = None,
     frozen_input_bytes: int = 0,
     autocast: bool = False,
+    fp8_input_bytes: int = 0,
 ) -> KeptBytes:
     """Return what one layer keeps when nothing is recomputed.
 
@@ -57,8 +60,10 @@ def kept_bytes(
     meaning all: the gradient of a frozen matrix's input needs the matrix and not
     the input, so that no more than `frozen_input_bytes` of each of its features are kept.
     `autocast`: fp32 weights, cast as they are used, so that the residual stream is fp32.
+    `fp8_input_bytes`: products in fp8 keep that much of each element of their inputs, in tensors of
+    their own (0: the 16-bit input).
     """
-    kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes)
+    kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
     if autocast:
         _keep_casts(block, kept, element_bytes)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
@@ -139,10 +144,16 @@ def has_dropout(block: Block) -> bool:
 
 
 def _kept_elements(
-    block: Block, kernels: Kernels, element_bytes: int, learning: frozenset[str] | None, frozen_input_bytes: int
+    block: Block,
+    kernels: Kernels,
+    element_bytes: int,
+    learning: frozenset[str] | None,
+    frozen_input_bytes: int,
+    fp8_input_bytes: int,
 ) -> dict[str, float]:
     """Return bytes for each element of every tensor that some operation keeps."""
     kept: dict[str, float] = {}
+    in_fp8: set[str] = set()
     fused = fused_operations(block, kernels)
     upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block)
     for operation in block.operations:
@@ -151,6 +162,9 @@ def _kept_elements(
         if operation.kind is OperationKind.MATMUL and learning is not None and operation.name not in learning:
             for name in operation.inputs if frozen_input_bytes else ():
                 kept[name] = max(kept.get(name, 0.0), float(frozen_input_bytes))
+            continue
+        if fp8_input_bytes and operation.kind is OperationKind.MATMUL and operation.name != ROUTER:
+            in_fp8.update(operation.inputs)
             continue
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
@@ -170,6 +184,8 @@ def _kept_elements(
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
                 kept[operation.inputs[0]] = 2.0 * element_bytes
+    for name in in_fp8:
+        kept[name] = kept.get(name, 0.0) + fp8_input_bytes
     return kept
 
 

@@ -73,6 +73,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     is_selective = mode == SELECTIVE
     has_selective = bool(is_selective.any())
     wanted = layouts.full_layers
+    if job.recompute_every is not None:
+        wanted = rows.layers // job.recompute_every
     limited = np.where(wanted == ALL_LAYERS, rows.layers, np.minimum(wanted, rows.layers))
     recomputed = np.where(mode == FULL, limited, 0).astype(np.float64)
     casts = casts_weights(layouts, job) & np.bool_(job.method == "full")
@@ -137,6 +139,7 @@ def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
         element_bytes=size,
         learning=part.learning,
         frozen_input_bytes=kernels.four_bit_input_bytes if job.method == "qlora" else 0,
+        fp8_input_bytes=job.fp8.input_bytes if job.fp8 else 0,
     )
     widest, meeting = meeting_gradients(part.block, part.learning, experts_in_turn=kernels.experts_in_turn)
     return _LayerBytes(

@@ -16,7 +16,7 @@ import numpy as np
 from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray
 from planners.memory.frozen import dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
-from planners.memory.job import BlockWeights, Job
+from planners.memory.job import PIPEDREAM, BlockWeights, Job
 from planners.memory.shards import (
     MOST_KEPT_ANSWERS,
     WHOLE,
@@ -105,7 +105,8 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     frozen = _frozen(model, by_parameters, job)
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
     moments = model.amounts(lambda part: moment_bytes(part, by_optimizer, job.optimizer, element_bytes)).total()
-    parameters = parameter_elements * states.parameter + frozen.stored
+    parameters = parameter_elements * states.parameter + frozen.stored + _fp8_copies(model, by_parameters, job)
+    parameters = parameters * _weight_versions(rows, job)
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
     to_host = layouts.offload
@@ -165,6 +166,20 @@ def _frozen(model: _Stages, by: Divisions, job: Job) -> _Frozen:
         root=whole.root(),
         dequantized=by.spread(lambda way: max(dequantized_matrix_bytes(part, way, job) for part in job.layers)),
     )
+
+
+def _weight_versions(rows: StageRows, job: Job) -> FloatArray:
+    """Return how many versions of its weights a stage has: PipeDream keeps one for each micro-batch in flight."""
+    return np.maximum(rows.in_flight, 1.0) if job.pipeline_schedule == PIPEDREAM else np.ones(1)
+
+
+def _fp8_copies(model: _Stages, by: Divisions, job: Job) -> FloatArray:
+    """Return the fp8 copies of the layers' matrices, which ZeRO does not divide."""
+    if job.fp8 is None:
+        return np.zeros(1)
+    matrices = model.amounts(lambda part: split_elements(_matrices_only(part), by))
+    result: FloatArray = (matrices.total() - matrices.root()) * job.fp8.weight_copy_bytes
+    return result
 
 
 def in_zero_stages(zero_stage: IntArray, wanted: Sequence[int]) -> BoolArray:
@@ -243,6 +258,13 @@ def _vocabulary_only(part: BlockWeights) -> BlockWeights:
         return tuple(weight for weight in weights if weight.split is Split.VOCABULARY)
 
     return BlockWeights(block=part.block, trainable=chosen(part.trainable), frozen=chosen(part.frozen))
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _matrices_only(part: BlockWeights) -> BlockWeights:
+    return BlockWeights(
+        block=part.block, trainable=tuple(weight for weight in part.trainable if weight.is_linear), frozen=()
+    )
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)

@@ -8,10 +8,11 @@ from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
-from planners.memory.profile import Profile, StateBytes, load_profile
+from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
 from planners.precision import Precision, dtype_bytes, training_precision
 from planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 
+ONE_FORWARD_ONE_BACKWARD, GPIPE, PIPEDREAM = PIPELINE_SCHEDULES = ("1f1b", "gpipe", "pipedream")
 COMPANION_ROLES = ("reference", "reward", "value")
 # The stacks that TRL's trainers run on.
 STACKS_WITH_COMPANIONS = ("accelerate", "deepspeed")
@@ -52,10 +53,12 @@ class Job:
     method: str
     lora: Lora
     attention: str
+    recompute_every: int | None
     expert_imbalance: float
     sequence_length: int
     global_batch_size: int
     offload_target: str
+    pipeline_schedule: str
     evaluation: Evaluation | None
     companions: tuple[CompanionJob, ...]
     embedding: BlockWeights
@@ -66,6 +69,11 @@ class Job:
     def parts(self) -> tuple[BlockWeights, ...]:
         """Return embedding, layers and head in order."""
         return (self.embedding, *self.layers, self.head)
+
+    @property
+    def fp8(self) -> Fp8Storage | None:
+        """Return what products in fp8 keep, None where they are not in fp8 or keep 16 bits."""
+        return self.profile.fp8 if self.precision.compute_format == "fp8" else None
 
     @property
     def trainable_parameters(self) -> int:
@@ -129,10 +137,12 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         method=question.method,
         lora=question.lora,
         attention=question.attention,
+        recompute_every=question.recompute.every if question.recompute else None,
         expert_imbalance=question.expert_imbalance,
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
         offload_target=question.layout.offload_target or "cpu",
+        pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
         evaluation=question.evaluation,
         companions=tuple(_companion(companion, question, profile) for companion in question.companions),
         embedding=_apart(model.embedding, question),

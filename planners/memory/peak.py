@@ -103,7 +103,9 @@ VERDICT_NAMES = ("no", "tight", "fits")
 
 
 def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> StageRows:
-    return stages(layouts, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
+    return stages(
+        layouts, job.model, job.global_batch_size, rule=job.profile.can.stage_rule, schedule=job.pipeline_schedule
+    )
 
 
 def _fragmentation(allocated_bytes: FloatArray, job: Job) -> FloatArray:

@@ -227,9 +227,10 @@ def _backward_of(moment: Moment, layer: FloatArray) -> Items:
     if moment.any_copies:
         copied_layers = np.where(moment.layouts.recompute == FULL, 1.0, layer + 1.0)
         copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
+    recomputed, kept = _left_to_do(moment, layer)
     alive = (
-        active.checkpoint * np.minimum(layer + 1.0, active.recomputed_layers)
-        + active.layer * np.maximum(layer - active.recomputed_layers, 0.0)
+        active.checkpoint * recomputed
+        + active.layer * kept
         + active.working_set
         + active.transient
         + _held_inputs(moment, layers_above)
@@ -243,6 +244,18 @@ def _backward_of(moment: Moment, layer: FloatArray) -> Items:
         logits=NOTHING,
         communication=gathered + reduced + moment.buckets,
     )
+
+
+def _left_to_do(moment: Moment, layer: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return how many recomputed layers are left, this one included, and how many kept ones below it.
+
+    The lowest layers are the recomputed ones (Megatron-LM, --recompute-method block), or every so-manieth is.
+    """
+    every = moment.job.recompute_every
+    if every is not None and (moment.layouts.recompute == FULL).all():
+        return np.floor((layer + 1.0) / every), layer - np.floor(layer / every)
+    recomputed = moment.active.recomputed_layers
+    return np.minimum(layer + 1.0, recomputed), np.maximum(layer - recomputed, 0.0)
 
 
 def _layer_gradients(moment: Moment, layers_above: FloatArray) -> FloatArray:

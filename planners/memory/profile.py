@@ -96,6 +96,17 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Storage:
+    """What matrix products in fp8 keep: bytes for each element of an input, and of a weight beside the weight itself.
+
+    An input in fp8 is a tensor of its own, beside whatever other operations keep of it in 16 bits.
+    """
+
+    input_bytes: int
+    weight_copy_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossPath:
     """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment.
 
@@ -159,6 +170,7 @@ class Capabilities:
     tensor_parallel: bool
     pipeline_parallel: bool
     virtual_pipeline: bool
+    pipeline_schedules: tuple[str, ...]
     context_parallel: bool
     expert_parallel: bool
     experts_over_tensor: bool
@@ -213,9 +225,10 @@ class Profile:
     """One framework's memory behaviour and abilities, with its sources.
 
     `kernel_choices` are the ways of running the model's operations that the file
-    tells apart. `unties_head` marks a stack that gives every model a head of its
-    own; `loads_whole_weights` one that puts all weights on every GPU before it
-    shards them. `optimizer_transient_copies` counts the copies of the stored
+    tells apart. `fp8` is None where products in fp8 cast what they need and keep 16
+    bits. `unties_head` marks a stack that gives every model a head of its own;
+    `loads_whole_weights` one that puts all weights on every GPU before it shards
+    them. `optimizer_transient_copies` counts the copies of the stored
     parameters that the optimizer's step makes (torch's foreach: one).
     """
 
@@ -226,6 +239,7 @@ class Profile:
     states: Mapping[str, StateBytes]
     sharding: ShardingRules
     kernels: Kernels
+    fp8: Fp8Storage | None
     loss: LossPath
     weights: WeightTraffic
     spikes: OutsideStep
@@ -275,6 +289,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         states={precision: _read(StateBytes, entry) for precision, entry in table["states"].items()},
         sharding=_read(ShardingRules, table["sharding"]),
         kernels=_read(Kernels, table["kernels"]),
+        fp8=_read(Fp8Storage, table["fp8"]) if "fp8" in table else None,
         loss=_read(LossPath, table["loss"]),
         weights=_read(WeightTraffic, table["weights"]),
         spikes=_read(OutsideStep, table["spikes"]),

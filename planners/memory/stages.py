@@ -4,6 +4,9 @@
 arXiv:2104.04473); the interleaved schedule with v chunks a stage keeps
 2·(p − i − 1) + (v − 1)·p + 1 chunks, which on the first stage is
 1 + (p − 1)/(p·v) times as much (Korthikanti et al. 2022, arXiv:2205.05198).
+GPipe runs all forward passes first and so keeps every micro-batch (Huang et al.
+2019, section 2.3, arXiv:1811.06965). PipeDream keeps what 1F1B does, and a version
+of the weights for each (Narayanan et al. 2019, section 3.3, doi:10.1145/3341301.3359646).
 """
 
 from __future__ import annotations
@@ -77,9 +80,17 @@ def _compute_weighted_stages(same: Same[ModelSpec], pipeline_parallel: int) -> t
 
 
 def micro_batches_in_flight(
-    pipeline_parallel: IntArray, virtual_pipeline: IntArray, stage: IntArray, micro_batches: IntArray
+    pipeline_parallel: IntArray,
+    virtual_pipeline: IntArray,
+    stage: IntArray,
+    micro_batches: IntArray,
+    *,
+    schedule: str = "1f1b",
 ) -> FloatArray:
     """Return how many micro-batches' worth of a stage's activations are alive at once."""
+    if schedule == "gpipe":
+        every: FloatArray = np.where(pipeline_parallel > 1, micro_batches + 0 * stage, 1).astype(np.float64)
+        return every
     plain = np.minimum(pipeline_parallel - stage, micro_batches)
     chunks = 2 * (pipeline_parallel - stage - 1) + (virtual_pipeline - 1) * pipeline_parallel + 1
     interleaved = np.minimum(chunks, micro_batches * virtual_pipeline) / virtual_pipeline
@@ -88,7 +99,7 @@ def micro_batches_in_flight(
 
 
 def deciding_stages(
-    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers"
+    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
 ) -> StageRows:
     """Return the stages that can be the worst: first, second where it has more layers, and the head's."""
     pipeline = layouts.pipeline_parallel
@@ -99,17 +110,21 @@ def deciding_stages(
         second = (pipeline > 2) & (model.num_layers % pipeline > 0)
         stages = [np.zeros_like(pipeline), second.astype(np.int64), pipeline - 1]
     different = [stage for stage in stages[1:] if stage.any()]
-    return _rows(layouts, np.stack([stages[0], *different]), model, global_batch_size, rule)
+    return _rows(layouts, np.stack([stages[0], *different]), model, global_batch_size, rule, schedule)
 
 
-def all_stages(layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers") -> StageRows:
+def all_stages(
+    layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
+) -> StageRows:
     """Return every stage of every layout, in order; a shorter pipeline's last stage is repeated."""
     pipeline = layouts.pipeline_parallel
     stage = np.arange(pipeline.max()).reshape(-1, *(1,) * pipeline.ndim)
-    return _rows(layouts, np.minimum(stage, pipeline - 1), model, global_batch_size, rule)
+    return _rows(layouts, np.minimum(stage, pipeline - 1), model, global_batch_size, rule, schedule)
 
 
-def _rows(layouts: Candidates, stage: IntArray, model: ModelSpec, global_batch_size: int, rule: str) -> StageRows:
+def _rows(
+    layouts: Candidates, stage: IntArray, model: ModelSpec, global_batch_size: int, rule: str, schedule: str
+) -> StageRows:
     """Return the rows of `stage`, [row, *pipeline degrees]."""
     pipeline = layouts.pipeline_parallel
     before_rows = len(layouts.shape) - pipeline.ndim
@@ -120,7 +135,7 @@ def _rows(layouts: Candidates, stage: IntArray, model: ModelSpec, global_batch_s
         first, count = _weighted_layers(pipeline, stage, model)
         head = _table(layouts, lambda degree: compute_weighted_stages(model, degree)[1])
     in_flight = micro_batches_in_flight(
-        pipeline, layouts.virtual_pipeline, stage, layouts.micro_batches(global_batch_size)
+        pipeline, layouts.virtual_pipeline, stage, layouts.micro_batches(global_batch_size), schedule=schedule
     )
     return StageRows(
         stage=stage,

@@ -10,7 +10,7 @@ from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray
 from planners.layout.grid import at_cells
 from planners.memory.holdings import shard_ranks
-from planners.memory.job import Job
+from planners.memory.job import PIPEDREAM, Job
 from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
 from planners.timing.activation_traffic import activation_offload_seconds
@@ -101,7 +101,7 @@ def step_seconds(
         recompute=micro_batches * pace.recompute,
         tensor_parallel=micro_batches * pace.exchange,
         expert_parallel=micro_batches * pace.expert_exchange,
-        pipeline_bubble=pace.fill / layouts.virtual_pipeline
+        pipeline_bubble=_fill_seconds(layouts, job, pace)
         + _boundary_seconds(layouts, job, groups, efficiency)
         + _stall_seconds(layouts, job, hardware, efficiency),
         data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace),
@@ -179,6 +179,17 @@ def train_flops_per_token(job: Job) -> float:
     """
     passes = 3.0 if job.method == "full" else 2.0
     return passes * job.model.forward_flops_per_token((job.sequence_length + 1) / 2)
+
+
+def _fill_seconds(layouts: Candidates, job: Job, pace: Pace) -> FloatArray:
+    """Return the filling and draining of a pipeline: that of 1F1B as of GPipe, a chunk's where they are interleaved.
+
+    PipeDream never drains (Narayanan et al. 2019, section 3.2, doi:10.1145/3341301.3359646).
+    """
+    if job.pipeline_schedule == PIPEDREAM:
+        return np.zeros(1)
+    result: FloatArray = pace.fill / layouts.virtual_pipeline
+    return result
 
 
 def _boundary_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency) -> FloatArray:

@@ -75,12 +75,23 @@ class FullLayers(Wire):
     full_layers: Annotated[int, *whole(least=0, most=MOST_LAYERS)]
 
 
+class EveryLayer(Wire):
+    """Full recompute of every so-manieth layer of each stage (torchtitan's selective_ac_option)."""
+
+    every: Annotated[int, *whole(least=1, most=MOST_LAYERS)]
+
+
 def _recompute_form(value: Any) -> str:
+    if isinstance(value, EveryLayer) or (isinstance(value, dict) and "every" in value):
+        return "(every)"
     return "(layers)" if isinstance(value, dict | FullLayers) else "(mode)"
 
 
 RecomputeRef: TypeAlias = Annotated[
-    Annotated[RecomputeMode, Tag("(mode)")] | Annotated[FullLayers, Tag("(layers)")], Discriminator(_recompute_form)
+    Annotated[RecomputeMode, Tag("(mode)")]
+    | Annotated[FullLayers, Tag("(layers)")]
+    | Annotated[EveryLayer, Tag("(every)")],
+    Discriminator(_recompute_form),
 ]
 
 
@@ -153,6 +164,10 @@ class LayoutPart(Wire):
     shard_group: Degree | None = None
     offload: Literal["none", "optimizer", "optimizer+parameters"] | None = None
     offload_target: Literal["cpu", "nvme"] | None = None
+    pipeline_schedule: Annotated[
+        Literal["1f1b", "gpipe", "pipedream"] | None,
+        Field(description="Absent: 1F1B, interleaved where there are virtual stages."),
+    ] = None
 
 
 class ComparedLayout(LayoutPart):
@@ -280,11 +295,13 @@ def _companion(place: int, asked: CompanionPart) -> Companion:
     )
 
 
-def _recompute(asked: RecomputeMode | FullLayers | None) -> Recompute | None:
+def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | None) -> Recompute | None:
     if asked is None:
         return None
     if isinstance(asked, FullLayers):
         return Recompute(mode="full", full_layers=asked.full_layers)
+    if isinstance(asked, EveryLayer):
+        return Recompute(mode="full", every=asked.every)
     return Recompute(mode=asked)
 
 

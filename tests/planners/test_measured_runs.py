@@ -22,7 +22,11 @@ def test_a_layout_goes_there_and_back(moves):
     layout = plan_training(question(framework="megatron", gpus=16)).plan.layout
     layout = replace(layout, activation_offload=moves)
     again = layout_as_candidates(layout).layout(
-        0, framework="megatron", global_batch_size=64, offload_target=layout.offload_target
+        0,
+        framework="megatron",
+        global_batch_size=64,
+        offload_target=layout.offload_target,
+        pipeline_schedule=layout.pipeline_schedule,
     )
     assert again == layout
 

@@ -122,7 +122,7 @@ def test_lora_needs_less_than_full_and_qlora_less_than_lora():
         ({"objective": "fun"}, InvalidQuestion, "/objective"),
         ({"attention": "ring"}, InvalidQuestion, "/training/attention"),
         ({"precision": "bf17"}, UnknownName, "/training/precision"),
-        ({"framework": "megatron", "precision": "fp8-mixed"}, InvalidQuestion, "/training/precision"),
+        ({"framework": "accelerate", "precision": "fp8-mixed"}, InvalidQuestion, "/training/precision"),
         ({"framework": "megatron", "kernels": "eager"}, InvalidQuestion, "/training/kernels"),
         ({"kernels": "fast"}, InvalidQuestion, "/training/kernels"),
         ({"optimizer": "adam2"}, UnknownName, "/training/optimizer"),

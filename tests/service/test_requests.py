@@ -85,6 +85,7 @@ def test_an_unknown_field_is_refused_where_it_stands(body: dict[str, Any], point
         (train(training={"companions": [{"role": "critic"}]}), "/training/companions/0/role"),
         (train(training={"evaluation": {"batch_size": 0}}), "/training/evaluation/batch_size"),
         (train(training={"recompute": {"full_layers": -1}}), "/training/recompute/full_layers"),
+        (train(training={"recompute": {"every": 0}}), "/training/recompute/every"),
         (train(layout={"zero_stage": 4}), "/layout/zero_stage"),
         (train(hardware={"gpu": "h100", "gpus": 0}), "/hardware/gpus"),
         (train(hardware={"gpu": "h100", "gpus": {"min": 8, "max": 4}}), "/hardware/gpus"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,17 +12,12 @@ from benchmarks.accuracy.step_time.cases import Case
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray, candidates_from_rows
 from planners.memory.job import Job, training_job
-from planners.memory.profile import Profile, load_profile, profile_names
-from planners.precision import Precision
+from planners.memory.profile import load_profile
 from planners.questions import Recompute, TrainingQuestion
 from planners.timing.efficiency import load_efficiency
 from planners.timing.step import step_seconds
 
-# A stack without a memory profile borrows one; its time has its own data all the same.
-STAND_INS = {"composer": "fsdp2", "nanotron": "megatron"}
 STATED_MEMORY_ABSENT = np.nan
-# Products in FP8, activations and attention in 16 bits: timed before the memory planner knows it.
-FP8 = Precision(name="fp8-mixed", compute_format="fp8", compute_bytes=2)
 
 Seconds = Callable[[Candidates, Job, Hardware, FloatArray], FloatArray]
 
@@ -73,27 +67,20 @@ def _group(cases: Sequence[Case], indices: Sequence[int]) -> Group:
     question = TrainingQuestion(
         model=first.model,
         hardware=first.hardware,
-        precision="bf16-mixed" if first.precision == FP8.name else first.precision,
+        precision=first.precision,
         sequence_length=first.sequence_length,
         global_batch_size=first.global_batch_size,
         attention=first.attention,
         recompute=Recompute(mode="none"),
     )
     peaks = [cases[index].peak_bytes for index in owner]
-    job = training_job(question, _profile(first.framework))
     return Group(
-        job=dataclasses.replace(job, precision=FP8) if first.precision == FP8.name else job,
+        job=training_job(question, load_profile(first.framework)),
         hardware=first.hardware,
         layouts=candidates_from_rows(rows),
         owner=np.array(owner),
         peaks=np.array([STATED_MEMORY_ABSENT if peak is None else peak for peak in peaks]),
     )
-
-
-def _profile(framework: str) -> Profile:
-    if framework in profile_names():
-        return load_profile(framework)
-    return dataclasses.replace(load_profile(STAND_INS[framework]), name=framework)
 
 
 def planned_seconds(layouts: Candidates, job: Job, hardware: Hardware, peaks: FloatArray) -> FloatArray:

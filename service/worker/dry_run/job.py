@@ -182,6 +182,7 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
             raise NotYetAvailable(f"A job with {name!r} is not traced yet.", pointer=f"/training/{name}")
     for name, natural in (
         ("virtual_pipeline", 1),
+        ("pipeline_schedule", "1f1b"),
         ("context_parallel", 1),
         ("expert_parallel", 1),
         ("offload", "none"),
@@ -192,6 +193,9 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
             raise NotYetAvailable(f"A layout with {name} {value!r} is not traced yet.", pointer=f"/layout/{name}")
     if training.get("expert_imbalance", 1.0) != 1.0:
         raise NotYetAvailable("expert_imbalance is not traced yet.", pointer="/training/expert_imbalance")
+    recompute = training.get("recompute")
+    if isinstance(recompute, dict) and "every" in recompute:
+        raise NotYetAvailable("recompute of every so-manieth layer is not traced yet.", pointer="/training/recompute")
     for name in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):
         if training.get(name):
             raise NotYetAvailable(f"{name} is not traced yet.", pointer=f"/training/{name}")

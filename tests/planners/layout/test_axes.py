@@ -1,6 +1,7 @@
 from dataclasses import fields
 
 import numpy as np
+import pytest
 
 from planners.layout.axes import candidate_grid, gpu_counts
 from planners.questions import Recompute
@@ -77,3 +78,12 @@ def test_shard_groups_are_parts_of_a_node_a_node_and_several():
 def test_micro_batches_divide_the_global_batch():
     assert set(layouts(global_batch_size=48).micro_batch_size.tolist()) == {1, 2, 3, 4, 6, 8, 12, 16, 24, 48}
     assert set(layouts(global_batch_size=7).micro_batch_size.tolist()) == {1}
+
+
+@pytest.mark.parametrize(("every", "recomputed"), [(1, {32, 16}), (3, {10, 5}), (20, {1, 0})])
+def test_every_so_manieth_layer_is_counted_in_each_stage(every: int, recomputed: set[int]):
+    # 32 layers in one stage or 16 in each of two.
+    changes = {"gpus": 2, "recompute": Recompute(mode="full", every=every)}
+    asked = question(framework="reference", **changes)
+    listed = candidate_grid(asked, job("reference", **changes), np.array([2])).every()
+    assert set(listed.full_layers.tolist()) == recomputed

@@ -20,7 +20,9 @@ def test_context_ranks_share_a_sequence():
 
 def test_a_layout_reads_as_clients_receive_it():
     layouts = candidates_from_rows([{"data_parallel": 8, "recompute": 2, "full_layers": 3, "offload": 1}])
-    layout = layouts.layout(0, framework="megatron", global_batch_size=64, offload_target="cpu")
+    layout = layouts.layout(
+        0, framework="megatron", global_batch_size=64, offload_target="cpu", pipeline_schedule="1f1b"
+    )
     assert (layout.recompute, layout.recompute_layers, layout.offload) == ("full", 3, "optimizer")
     assert (layout.gpus, layout.gradient_accumulation_steps, layout.shard_group) == (8, 8, 8)
 

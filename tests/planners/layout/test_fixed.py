@@ -82,6 +82,8 @@ def test_a_micro_batch_that_does_not_divide_is_its_own_field_s_fault():
         ({"layout": {"offload": "none", "offload_target": "nvme"}}, InvalidQuestion, "/layout/offload_target"),
         ({"recompute": Recompute(mode="some")}, InvalidQuestion, "/training/recompute"),
         ({"recompute": Recompute(mode="full", full_layers=0)}, InvalidQuestion, "/training/recompute/full_layers"),
+        ({"layout": {"pipeline_schedule": "zero-bubble"}}, InvalidQuestion, "/layout/pipeline_schedule"),
+        ({"recompute": Recompute(mode="full", every=0)}, InvalidQuestion, "/training/recompute/every"),
         ({"micro_batch_size": 0}, InvalidQuestion, "/training/micro_batch_size"),
     ],
 )
@@ -101,6 +103,9 @@ def test_values_out_of_range_are_refused(changes, error, pointer):
         ("megatron", {"fused_cross_entropy": True}, "/training/fused_cross_entropy"),
         ("accelerate", {"recompute": Recompute(mode="selective")}, "/training/recompute"),
         ("fsdp2", {"recompute": Recompute(mode="full", full_layers=4)}, "/training/recompute"),
+        ("megatron", {"recompute": Recompute(mode="full", every=2)}, "/training/recompute"),
+        ("megatron", {"layout": {"pipeline_schedule": "gpipe"}}, "/layout/pipeline_schedule"),
+        ("ddp", {"layout": {"pipeline_schedule": "1f1b"}}, "/layout/pipeline_schedule"),
         ("megatron", {"recompute": Recompute(mode="full", full_layers=4)}, None),
     ],
 )

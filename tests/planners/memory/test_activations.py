@@ -14,6 +14,10 @@ from tests.planners.huggingface.small_hybrids import NEMOTRON_H
 
 REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
 H, F = 4096, 14336
+MIXTRAL = {
+    "model_type": "mixtral", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
 
 
 def test_korthikanti_s_plain_layer_keeps_34_bytes_a_feature():
@@ -30,6 +34,29 @@ def test_gated_layers_keep_no_dropout():
     kept = kept_bytes(llama().layers[0], REFERENCE, attention="eager", element_bytes=2)
     assert kept.score_bytes == 2 * 32
     assert kept.sequence_bytes == 8 * H
+
+
+def test_fp8_products_keep_a_byte_of_each_input_beside_what_attention_keeps():
+    kept = kept_bytes(
+        llama().layers[0], load_profile("megatron").kernels, attention="flash", element_bytes=2, fp8_input_bytes=1
+    )
+    # Two norms: inputs 2h each, outputs in fp8 h each, and two fp32 statistics.
+    assert kept.sequence_bytes == 6 * H + 2 * 4
+    # Query 2h, key and value 2 x 2 x 1,024, context 2h and once more h in fp8, gate and up 4f, their product f in fp8.
+    assert kept.tensor_bytes == 2 * H + 4 * 1024 + 3 * H + 4 * F + F + 4 * 32
+
+
+def test_a_router_s_input_stays_in_16_bits_beside_the_experts_in_fp8():
+    kernels = load_profile("megatron").kernels
+    layer = describe_config(MIXTRAL, name="mixtral").layers[0]
+    plain = kept_bytes(layer, kernels, attention="flash", element_bytes=2)
+    in_fp8 = kept_bytes(layer, kernels, attention="flash", element_bytes=2, fp8_input_bytes=1)
+    hidden, width, chosen = 64, 128, 2
+    # The first norm's output loses a byte; the second's goes to the router alone, and keeps both.
+    assert plain.sequence_bytes - in_fp8.sequence_bytes == hidden
+    # Each token's two copies of h before the experts and of f before their last matrix lose a byte an element.
+    assert plain.dispatched_bytes - in_fp8.dispatched_bytes == chosen * hidden
+    assert plain.expert_bytes - in_fp8.expert_bytes == chosen * width
 
 
 def test_separate_kernels_keep_what_a_trace_of_transformers_shows():

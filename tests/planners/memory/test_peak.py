@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.peak import NEAR_CAPACITY_FRACTION, memory_of, peak_bytes, verdicts
-from planners.questions import Lora
-from tests.planners.factories import LLAMA_3_70B, hardware, llama, small_llama
+from planners.questions import Lora, Recompute
+from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
 from tests.planners.training_cases import job, memory
 
 GIB = 2**30
@@ -26,6 +26,49 @@ def test_sharded_peaks_agree_with_traces_to_a_thousandth(model, sequence_length,
     layout = {"data_parallel": 64, "zero_stage": 3, "recompute": recompute}
     planned = memory("accelerate", model=spec, sequence_length=sequence_length, layout=layout)
     assert planned.allocated_bytes / GIB == pytest.approx(traced_gib, rel=1e-3)
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_megatron_in_fp8_keeps_two_copies_of_the_layers_matrices(tensor_parallel: int):
+    # A layer has q and o of 64 x 64, k and v of 32 x 64, three matrices of 64 x 128: 36,864 elements; four layers.
+    # Every second rank may be a tensor-parallel one, but ZeRO divides none of the copies.
+    layout = {"data_parallel": 4, "tensor_parallel": tensor_parallel, "zero_stage": 1}
+    plain, in_fp8 = (
+        memory("megatron", model=small_llama(), precision=precision, layout=layout).items.parameters
+        for precision in ("bf16-mixed", "fp8-mixed")
+    )
+    assert in_fp8 - plain == 2 * 4 * 36_864 / tensor_parallel
+
+
+def test_every_second_layer_recomputed_keeps_the_others_while_the_top_one_is_worked_on():
+    # Four layers of 34 bytes a feature and token, 2 of them where recomputed (Korthikanti et al. 2022): at the top
+    # layer the inputs of two, the first and the third whole, and the top one's own working set.
+    model = gpt(n_layer=4, n_embd=256, n_head=4, vocab_size=8, n_positions=2048)
+    layout = {"recompute": FULL, "full_layers": 2}
+    asked = Recompute(mode="full", every=2)
+    planned = memory("reference", model=model, sequence_length=2048, layout=layout, recompute=asked)
+    assert planned.phase == "backward"
+    assert planned.items.activations == (2 * 2 + 2 * 34 + 34) * 256 * 2048
+
+
+def test_every_second_layer_recomputed_keeps_as_much_at_the_loss_as_half_of_them():
+    every, half = (
+        memory(
+            "reference", model=small_llama(vocab_size=100_000), layout={"recompute": FULL, "full_layers": 2}, **asked
+        )
+        for asked in ({"recompute": Recompute(mode="full", every=2)}, {})
+    )
+    assert every.phase == "forward and loss"
+    assert every == half
+
+
+def test_pipedream_keeps_a_version_of_the_weights_for_each_micro_batch_in_flight():
+    # The first of two stages has two micro-batches in flight, the last one; reference keeps 2 bytes of each parameter.
+    plain = job("reference", model=small_llama(), global_batch_size=4)
+    stashing = replace(plain, pipeline_schedule="pipedream")
+    layout = candidates_from_rows([{"pipeline_parallel": 2}])
+    once, often = (memory_of(layout, 0, each, hardware()).stages for each in (plain, stashing))
+    assert [stage.items.parameters for stage in often] == [2 * once[0].items.parameters, once[1].items.parameters]
 
 
 def test_selective_recompute_agrees_with_its_trace():

@@ -74,3 +74,15 @@ def test_only_first_and_head_s_stage_decide_where_blocks_are_dealt_out():
 def test_one_stage_has_everything_where_blocks_are_dealt_out():
     rows = all_stages(one_layout(), llama(**NANOTRON_MODEL), 8, rule="by_compute")
     assert (rows.layers.ravel().tolist(), rows.has_head.ravel().tolist()) == ([16], [True])
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_gpipe_keeps_every_micro_batch_on_every_stage(stage: int):
+    # All forward passes come first (Huang et al. 2019): eight micro-batches, whatever the stage.
+    rows = micro_batches_in_flight(np.array([4]), np.array([1]), np.array([stage]), np.array([8]), schedule="gpipe")
+    assert rows.tolist() == [8]
+
+
+def test_gpipe_on_one_stage_keeps_one_micro_batch():
+    rows = micro_batches_in_flight(np.array([1]), np.array([1]), np.array([0]), np.array([8]), schedule="gpipe")
+    assert rows.tolist() == [1]

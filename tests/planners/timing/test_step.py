@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -50,6 +52,16 @@ def test_the_bubble_s_share_is_the_formula_s(virtual):
     # Sends of filling and draining come on top; they are a small part here.
     share = (parts.pipeline_bubble / (parts.pipeline_bubble + busy))[0]
     assert share == pytest.approx(bubble_fraction(4, 8, virtual), rel=0.01)
+
+
+@pytest.mark.parametrize(("schedule", "share"), [("gpipe", 3 / 11), ("pipedream", 0.0)])
+def test_gpipe_idles_as_1f1b_does_and_pipedream_never(schedule: str, share: float):
+    # Huang et al. 2019: (p - 1)/(m + p - 1) = 3/11 of a step on 4 stages with 8 micro-batches.
+    asked = job("reference", model=llama(vocab_size=128), global_batch_size=8)
+    asked = replace(asked, pipeline_schedule=schedule)
+    parts = step_seconds(one_layout(pipeline_parallel=4), asked, hardware(8), load_efficiency())
+    busy = parts.forward + parts.backward + parts.recompute + parts.tensor_parallel
+    assert (parts.pipeline_bubble / (parts.pipeline_bubble + busy))[0] == pytest.approx(share, abs=0.003)
 
 
 def test_full_recompute_does_the_layers_forward_again():

@@ -38,8 +38,6 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
     [
         {"method": "prefix-tuning"},
         {"companions": [{"role": "reference"}]},
-        {"evaluation": {"micro_batch_size": 8}},
-        {"kernels": "fused"},
         {"precision": "fp8-mixed"},
         {"optimizer": "lion"},
         {"attention": "linear"},
