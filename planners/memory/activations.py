@@ -16,6 +16,8 @@ from planners.memory.profile import Kernels
 from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
 
 FP32_BYTES = 4
+# Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
+NORM_BACKWARD_TENSORS = 6
 # The router's product is never in fp8 (Megatron-LM, core/transformer/moe/router.py: torch's own matrix product).
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
@@ -236,6 +238,17 @@ def _keep_views(block: Block, kept: dict[str, float], element_bytes: int) -> Non
             kept[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
         if any(rotation.concatenates for rotation in rotations):
             kept[operation.output] = 2.0 * element_bytes
+
+
+def norm_backward_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+    """Return what each feature of a norm's input needs as the norm is differentiated, with the residual's gradient.
+
+    A norm in separate operations has its input in fp32 and five products of it and the
+    gradient at once; in one kernel its input, and the gradients before and after it.
+    """
+    if kernels.norm_keeps_fp32 and not has_layer_norms(block):
+        return NORM_BACKWARD_TENSORS * FP32_BYTES + element_bytes
+    return 4 * element_bytes
 
 
 def has_layer_norms(block: Block) -> bool:

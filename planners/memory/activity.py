@@ -15,6 +15,7 @@ from planners.memory.activations import (
     checkpoint_width,
     kept_bytes,
     meeting_gradients,
+    norm_backward_bytes,
 )
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
@@ -36,7 +37,8 @@ class Activity:
     `stage` is what all its layers keep of one micro-batch, `layer` and
     `checkpoint` what a layer keeps and what a fully recomputed one keeps,
     `recomputed_layers` how many are, `working_set` one layer with everything,
-    `transient` the gradients that meet inside a layer's backward pass, `gathered`
+    `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
+    the layer as its first norm is differentiated, `gathered`
     the buffers that tensor parallelism gathers into and scatters from.
     """
 
@@ -46,6 +48,7 @@ class Activity:
     recomputed_layers: FloatArray
     working_set: FloatArray
     transient: FloatArray
+    first_norm: FloatArray
     head: FloatArray
     logits: FloatArray
     gathered: FloatArray
@@ -81,7 +84,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     has_casts = bool(casts.any())
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
     stream_bytes = np.where(casts, FP32_BYTES, size) if has_casts else size
-    everything = kept_selectively = working_set = checkpoint = transient = np.zeros(1)
+    everything = kept_selectively = working_set = checkpoint = transient = first_norm = np.zeros(1)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         layer = _layer_bytes(part, job)
         full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
@@ -90,6 +93,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             kept_selectively = kept_selectively + count * on_rank(layer.selective)
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
+        first_norm = np.maximum(first_norm, tokens * layer.input_width * layer.first_norm_bytes / sequence_division)
         meeting = layer.meeting_gradients * busiest * layer.widest / tensor + layer.input_width / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
         if layer.scan_workspace:
@@ -105,6 +109,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         recomputed_layers=recomputed,
         working_set=working_set,
         transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
+        first_norm=first_norm,
         head=np.where(rows.has_head, head, 0.0),
         logits=np.where(rows.has_head, _logits(layouts, job, tokens, tensor), 0.0),
         gathered=np.where(
@@ -124,6 +129,7 @@ class _LayerBytes:
     cast: KeptBytes
     selective: KeptBytes
     input_width: int
+    first_norm_bytes: int
     widest: float
     meeting_gradients: int
     scan_workspace: float
@@ -153,6 +159,7 @@ def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
             element_bytes=size,
         ),
         input_width=checkpoint_width(part.block),
+        first_norm_bytes=norm_backward_bytes(part.block, kernels, size),
         widest=widest,
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(part.block, size),

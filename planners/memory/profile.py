@@ -138,6 +138,8 @@ class WeightTraffic:
     stage's weights once a step and sums whole gradients in the reduction's width
     until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
     hooks hold the recomputed input and its gradient to the end of the backward pass.
+    `gather_copies` marks weights that are gathered into one buffer and copied out of it (FSDP2; FSDP1's are views
+    of it). `whole_embedding_gradient`: the gradient of an embedding that tensor parallelism splits is made whole.
     `vocabulary_units` gives the embedding, and the last norm with an untied head, gathers
     and reductions of their own.
     """
@@ -152,6 +154,8 @@ class WeightTraffic:
     pipelines_gather_once: bool
     frozen_layers_hold_inputs: bool
     vocabulary_units: bool
+    gather_copies: bool
+    whole_embedding_gradient: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
