@@ -16,7 +16,13 @@ from planners.architecture.attention import (
     query_key_value_weights,
     separate_projections,
 )
-from planners.architecture.decoder import NormPlacement, attention_half, decoder_layer, feed_forward_half, with_norms_scaling_in_fp32
+from planners.architecture.decoder import (
+    NormPlacement,
+    attention_half,
+    decoder_layer,
+    feed_forward_half,
+    with_norms_scaling_in_fp32,
+)
 from planners.architecture.feed_forward import fused_gated_weights, gated_weights, plain_weights
 from planners.architecture.model import Block, ModelSpec
 from planners.architecture.weight import Part, Split, Weight

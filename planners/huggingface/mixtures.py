@@ -39,8 +39,8 @@ from planners.huggingface.dense import (
     Windows,
     layer_windows,
     query_key_norm_weights,
-    with_query_key_norm,
     read_attention,
+    with_query_key_norm,
 )
 from planners.huggingface.multi_token import multi_token_assumptions
 

@@ -9,7 +9,7 @@ keep it. With fused kernels and dropout this gives Korthikanti et al. 2022
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planners.architecture import Block, Operation, OperationKind, Part, Region
 from planners.memory.profile import Kernels
@@ -83,7 +83,7 @@ def kept_bytes(
             sequence += width * size
         else:
             tensor_total += width * size
-    sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels, regions)
+    sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels)
     sequence, tensor_total = sequence + sequence_statistics, tensor_total + tensor_statistics
     sequence += _dropout_bytes(block, kernels, regions)
     scan = scan_bytes(block, kernels, element_bytes)
@@ -192,7 +192,7 @@ def _kept_elements(
 
 
 def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> None:
-    """Count a norm in fp32 throughout (LayerNorm is one kernel that keeps its input alone), and a cast of its output for each matrix that it feeds.
+    """Count a norm in fp32 throughout, and a cast of its output for each matrix that it feeds.
 
     Autocast keeps the casts of weights for others and makes those of activations anew. A norm that
     follows a recurrence is a kernel of its own, which autocast leaves as it is.
@@ -256,18 +256,15 @@ def has_layer_norms(block: Block) -> bool:
     return any(weight.part is Part.NORM and weight.name.endswith(".bias") for weight in block.weights)
 
 
-def _norm_statistic_bytes(
-    block: Block, kernels: Kernels, regions: dict[str, tuple[int, Region]]
-) -> tuple[float, float]:
+def _norm_statistic_bytes(block: Block, kernels: Kernels) -> tuple[float, float]:
     """Return the statistics of norms, those that sequence parallelism divides and those that tensor parallelism does.
 
-    LayerNorm keeps mean and deviation, RMSNorm one number, each head's norm its own.
+    LayerNorm keeps mean and deviation, RMSNorm one number, the norm of each head its own.
     """
     each = kernels.norm_statistic_bytes * (2 if has_layer_norms(block) else 1)
     norms = [operation for operation in block.operations if operation.kind is OperationKind.NORM]
-    divided = [operation for operation in norms if regions[operation.inputs[0]][1] is Region.TENSOR]
-    tensor = sum(each * max(operation.heads, 1) for operation in divided)
-    return float(each * (len(norms) - len(divided))), float(tensor)
+    whole = sum(not operation.heads for operation in norms)
+    return float(each * whole), float(each * sum(operation.heads for operation in norms))
 
 
 def _kept_names(operation: Operation) -> tuple[str, ...]:

@@ -99,12 +99,7 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         copied_layers = np.where(moment.layouts.recompute == FULL, 1.0, layer + 1.0)
         copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
     recomputed, kept = _left_to_do(moment, layer)
-    alive = (
-        active.checkpoint * recomputed
-        + active.layer * kept
-        + own_activations
-        + _held_inputs(moment, layers_above)
-    )
+    alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     return items_at(
         moment,
         "backward",

@@ -83,9 +83,7 @@ class Moment:
         """Return every layer of the stage in the compute precision."""
         held = self.held
         size = self.job.precision.compute_bytes
-        result: FloatArray = (
-            size * (held.stage_elements - held.root_elements) + held.layer_frozen * self.rows.layers
-        )
+        result: FloatArray = size * (held.stage_elements - held.root_elements) + held.layer_frozen * self.rows.layers
         return result
 
 

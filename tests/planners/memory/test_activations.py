@@ -6,9 +6,9 @@ from planners.memory.activations import (
     has_dropout,
     kept_bytes,
     meeting_gradients,
-    selectively_kept_bytes,
 )
 from planners.memory.profile import load_profile
+from planners.memory.selective import selectively_kept_bytes
 from tests.planners.factories import gpt, llama
 from tests.planners.huggingface.small_hybrids import NEMOTRON_H
 
