@@ -161,9 +161,12 @@ def _kept_elements(
     for operation in block.operations:
         if operation.kind is OperationKind.MATMUL and operation.name in fused:
             continue
-        if operation.kind is OperationKind.MATMUL and learning is not None and operation.name not in learning:
+        if operation.kind is OperationKind.MATMUL and learning is not None:
             for name in operation.inputs if frozen_input_bytes else ():
                 kept[name] = max(kept.get(name, 0.0), float(frozen_input_bytes))
+            if operation.name in learning and not kernels.adapter_dropout_bytes:
+                for name in operation.inputs:
+                    kept[name] = max(kept.get(name, 0.0), float(element_bytes))
             continue
         if fp8_input_bytes and operation.kind is OperationKind.MATMUL and operation.name != ROUTER:
             in_fp8.update(operation.inputs)
@@ -188,7 +191,22 @@ def _kept_elements(
                 kept[operation.inputs[0]] = 2.0 * element_bytes
     for name in in_fp8:
         kept[name] = kept.get(name, 0.0) + fp8_input_bytes
+    for name, calls in _adapter_calls(block, learning).items() if kernels.adapter_dropout_bytes else ():
+        kept[name] = kept.get(name, 0.0) + calls * kernels.adapter_dropout_bytes
     return kept
+
+
+def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, int]:
+    """Return how many adapters read each tensor; queries, keys and values have theirs together, as one matrix."""
+    if learning is None:
+        return {}
+    readers: dict[str, set[str]] = {}
+    for operation in block.operations:
+        if operation.kind is OperationKind.MATMUL and operation.name in learning:
+            is_attention = not operation.name.startswith(("feed_forward", "shared", "expert"))
+            for name in operation.inputs:
+                readers.setdefault(name, set()).add("attention" if is_attention else operation.name)
+    return {name: len(adapters) for name, adapters in readers.items()}
 
 
 def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> None:

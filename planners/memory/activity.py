@@ -20,7 +20,7 @@ from planners.memory.activations import (
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
 from planners.memory.recurrent import scan_workspace_bytes
-from planners.memory.selective import selectively_kept_bytes
+from planners.memory.selective import scattered_bytes, selectively_kept_bytes
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
@@ -90,7 +90,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
         everything = everything + count * full
         if has_selective:
-            kept_selectively = kept_selectively + count * on_rank(layer.selective)
+            scattered = np.where(sequence_division > 1, tokens * layer.scattered_bytes / sequence_division, 0.0)
+            kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered)
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
         first_norm = np.maximum(first_norm, tokens * layer.input_width * layer.first_norm_bytes / sequence_division)
@@ -128,6 +129,7 @@ class _LayerBytes:
     whole: KeptBytes
     cast: KeptBytes
     selective: KeptBytes
+    scattered_bytes: int
     input_width: int
     first_norm_bytes: int
     widest: float
@@ -158,6 +160,7 @@ def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
             attention=job.attention,
             element_bytes=size,
         ),
+        scattered_bytes=scattered_bytes(part.block, policy=job.profile.can.selective_policy, element_bytes=size),
         input_width=checkpoint_width(part.block),
         first_norm_bytes=norm_backward_bytes(part.block, kernels, size),
         widest=widest,

@@ -64,6 +64,8 @@ class Kernels:
     undivided: the gathered input and the output before it is scattered.
     `four_bit_input_bytes` are kept of each input feature of a frozen matrix in four
     bits, for each token (0: only the matrix itself is kept).
+    `adapter_dropout_bytes` are kept of each input feature of an adapter whose input passes a dropout first: its
+    output and its mask (0: adapters share the input of their matrix).
     `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
     the last matrix, which the router's gradient needs (Megatron weights before it).
     `dummy_weight_gradients` marks kernels that add weight gradients up where they
@@ -88,6 +90,7 @@ class Kernels:
     packed_query_keeps_all: bool
     gathered_workspace_bytes: int
     four_bit_input_bytes: int
+    adapter_dropout_bytes: int
     combine_keeps_expert_outputs: bool
     dummy_weight_gradients: bool
     experts_in_turn: bool

@@ -35,7 +35,8 @@ def selectively_kept_bytes(
         return everything
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
-    sequence, tensor_total = float(checkpoint_width(block) * element_bytes), 0.0
+    row_parallel = {op.output for op in block.operations if op.is_row_parallel}
+    sequence, tensor_total, gathered = float(checkpoint_width(block) * element_bytes), 0.0, 0.0
     dispatched = in_experts = 0.0
     for output in (*_saved_outputs(block), *(operation.output for operation in attentions)):
         width, region = regions[output]
@@ -43,19 +44,33 @@ def selectively_kept_bytes(
             dispatched += width * element_bytes
         elif output in EXPERT_TENSORS:
             in_experts += width * element_bytes
+        elif output in row_parallel:
+            gathered += width * element_bytes  # every rank's part of the sum is as long as the whole
         elif region is Region.SEQUENCE:
             sequence += width * element_bytes
         else:
             tensor_total += width * element_bytes
     tensor_total += kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
     return KeptBytes(
-        gathered_bytes=0.0,
+        gathered_bytes=gathered,
         sequence_bytes=sequence,
         tensor_bytes=tensor_total,
         score_bytes=0.0,
         dispatched_bytes=dispatched,
         expert_bytes=in_experts,
     )
+
+
+def scattered_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
+    """Return what is kept of each token of a rank once sums over tensor-parallel ranks are scattered by token.
+
+    torchtitan's list names the reduce-scatters, so that their outputs are saved as well.
+    """
+    if policy != "alternate_matmuls":
+        return 0
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    dense = (op for op in block.operations if op.is_row_parallel and op.output not in DISPATCHED_TENSORS)
+    return element_bytes * sum(widths[operation.output] for operation in dense)
 
 
 def _saved_outputs(block: Block) -> Iterator[str]:

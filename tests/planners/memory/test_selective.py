@@ -1,7 +1,7 @@
 from planners.huggingface import describe_config
 from planners.memory.activations import kept_bytes
 from planners.memory.profile import load_profile
-from planners.memory.selective import selectively_kept_bytes
+from planners.memory.selective import scattered_bytes, selectively_kept_bytes
 from tests.planners.factories import gpt, llama
 
 REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
@@ -17,7 +17,7 @@ def kept(model_type, **changes):
     layer = describe_config({"model_type": model_type, **SIZES, **changes}, name="small").layers[0]
     found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
     # Less the layer's input of 64 features, the attention's output and four heads' statistics.
-    return found.sequence_bytes - 2 * 64, found.tensor_bytes - 2 * 64 - 4 * 4
+    return found.gathered_bytes + found.sequence_bytes - 2 * 64, found.tensor_bytes - 2 * 64 - 4 * 4
 
 
 def test_selective_recompute_throws_the_scores_away():
@@ -30,7 +30,8 @@ def test_selective_recompute_throws_the_scores_away():
 def test_alternate_products_keep_query_value_gate_and_down():
     # Input and down 2h each; query, context nq, value kv, gate f in 2 bytes, and the attention's statistic.
     found = selectively_kept_bytes(llama().layers[0], FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
-    assert found.sequence_bytes == 4 * H
+    # Down's product is a part of a sum, as long on every rank.
+    assert (found.sequence_bytes, found.gathered_bytes) == (2 * H, 2 * H)
     assert found.tensor_bytes == 2 * (H + H + 1024 + F) + 4 * 32
 
 
@@ -51,3 +52,9 @@ def test_no_policy_keeps_everything():
     everything = kept_bytes(layer, FSDP2, attention="flash", element_bytes=2)
     same = selectively_kept_bytes(layer, FSDP2, policy="none", attention="flash", element_bytes=2)
     assert same == everything
+
+
+def test_scattered_sums_of_both_halves_are_kept_where_torchtitan_chooses():
+    layer = llama().layers[0]
+    assert scattered_bytes(layer, policy=ALTERNATE, element_bytes=2) == 2 * 2 * H
+    assert scattered_bytes(layer, policy=SCORES, element_bytes=2) == 0
