@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from planners.huggingface import describe_config
@@ -174,3 +176,16 @@ def test_a_layer_norm_keeps_its_input_and_two_statistics():
 def test_a_value_that_is_a_view_keeps_queries_and_keys_beside_their_rotated_copies():
     # Phi 3: 2 bytes of 64 + 32 features more, and the context once more, turned for the output's matrix.
     assert transformers_layer("phi3", pad_token_id=0) == (PLAIN_SEQUENCE, PLAIN_TENSOR + 2 * (64 + 32) + 2 * 64)
+
+
+def test_litgpt_s_adapters_keep_a_dropout_s_output_and_mask_each():
+    kernels = load_profile("litgpt").kernels
+    without = dataclasses.replace(kernels, adapter_dropout_bytes=0)
+    dropped, shared = (
+        kept_bytes(llama().layers[0], each, attention="flash", element_bytes=2, learning=ADAPTED)
+        for each in (kernels, without)
+    )
+    # Queries, keys and values have one adapter: 3 bytes of its input in place of the shared 2. The output's has 3 beside
+    # the context that attention keeps.
+    assert dropped.sequence_bytes - shared.sequence_bytes == H
+    assert dropped.tensor_bytes - shared.tensor_bytes == 3 * H
