@@ -107,9 +107,9 @@ def test_older_four_bit_products_keep_their_inputs_in_fp32():
         )
         for size in (0, 4)
     )
-    # The feed-forward's input and product, 4 bytes a feature.
-    assert four_bit.sequence_bytes - plain.sequence_bytes == 4 * H
-    assert four_bit.tensor_bytes - plain.tensor_bytes == 4 * F
+    # Both halves' inputs and the product, 4 bytes a feature, beneath adapters too; the context, which attention keeps, 2.
+    assert four_bit.sequence_bytes - plain.sequence_bytes == 2 * 4 * H
+    assert four_bit.tensor_bytes - plain.tensor_bytes == 4 * F + 2 * H
 
 
 def test_nanotron_s_query_is_a_view_of_a_buffer_with_keys_and_values():
@@ -185,7 +185,7 @@ def test_litgpt_s_adapters_keep_a_dropout_s_output_and_mask_each():
         kept_bytes(llama().layers[0], each, attention="flash", element_bytes=2, learning=ADAPTED)
         for each in (kernels, without)
     )
-    # Queries, keys and values have one adapter: 3 bytes of its input in place of the shared 2. The output's has 3 beside
-    # the context that attention keeps.
+    # Queries, keys and values have one adapter: 3 bytes of its input in place of the shared 2. The output's has 3
+    # beside the context that attention keeps.
     assert dropped.sequence_bytes - shared.sequence_bytes == H
     assert dropped.tensor_bytes - shared.tensor_bytes == 3 * H
