@@ -107,7 +107,7 @@ def test_older_four_bit_products_keep_their_inputs_in_fp32():
         )
         for size in (0, 4)
     )
-    # Both halves' inputs and the product, 4 bytes a feature, beneath adapters too; the context, which attention keeps, 2.
+    # Both halves' inputs and the product, 4 bytes a feature, beneath adapters too; the context that attention keeps, 2.
     assert four_bit.sequence_bytes - plain.sequence_bytes == 2 * 4 * H
     assert four_bit.tensor_bytes - plain.tensor_bytes == 4 * F + 2 * H
 
