@@ -43,6 +43,17 @@ TENSOR_PARALLEL = {"framework": "fsdp2", "tensor_parallel": 2, "recompute": "ful
 MEGATRON = {"framework": "megatron", "zero_stage": 1, "sequence_parallel": False, "recompute": "none"}
 FEW_MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-72B", "Qwen/Qwen3-8B")
 PIPELINE_MICRO_BATCHES = 4
+# Run for `FEW_MODELS` alone: sequence parallelism without recomputation, kept products, a part of the layers,
+# accumulation, whole weights and hybrid sharding.
+LAYOUTS: tuple[dict[str, Any], ...] = (
+    TENSOR_PARALLEL | {"recompute": "none", "sequence_length": 4096},
+    TENSOR_PARALLEL | {"recompute": "selective", "sequence_length": 8192},
+    {"framework": "fsdp2", "recompute": "full", "sequence_length": 8192},
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "micro_batches": 4},
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "zero_stage": 2},
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "shard_group": 4},
+    {"framework": "ddp", "recompute": "none", "sequence_length": 4096, "zero_stage": 0},
+)
 # Run for `FEW_MODELS` alone: each of them traces two stages or three.
 PIPELINES: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "pipeline_parallel": 2},
@@ -72,7 +83,8 @@ class Case:
     def name(self) -> str:
         """Return the model and the way, in words."""
         said = {"framework": "", "method": "", "recompute": "", "sequence_length": "", "tensor_parallel": "tensor "}
-        said["pipeline_parallel"] = "pipeline "
+        said |= {"pipeline_parallel": "pipeline ", "micro_batches": "micro-batches ", "shard_group": "shards "}
+        said["zero_stage"] = "stage "
         ways = (f"{said[key]}{value}" for key, value in self.way.items() if key in said)
         return " ".join((self.model, *ways))
 
@@ -85,7 +97,7 @@ def grid() -> Iterator[Case]:
             if "tensor_parallel" not in way or model_type in LLAMA_LIKE_MODEL_TYPES:
                 yield Case(model=model, way=way)
     for model in FEW_MODELS:
-        yield from (Case(model=model, way=way) for way in PIPELINES)
+        yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS))
 
 
 def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -97,7 +109,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     mode, length = way.pop("recompute"), way.pop("sequence_length")
     training = {"method": way.pop("method", "full"), "precision": "bf16-mixed", "optimizer": "adamw"}
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
-    micro_batches = PIPELINE_MICRO_BATCHES if pipeline > 1 else 1
+    micro_batches = way.pop("micro_batches", PIPELINE_MICRO_BATCHES if pipeline > 1 else 1)
     hardware = Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
     question = TrainingQuestion(
         model=describe_config(config, name=case.model),

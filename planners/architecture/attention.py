@@ -21,6 +21,8 @@ class GroupedAttention:
     the key's (MiMo-V2). With `has_output_gate` each head's query comes with as many
     features that gate what the head gathered (Qwen3-Next; Qiu et al. 2025, arXiv:2505.06708).
     When `is_bidirectional` a token attends to the whole sequence, as in an encoder.
+    With `norms_query_key` queries and keys are normalized before they are rotated, head by head with `norms_heads`
+    and else over their whole width. `rotation_concatenates`: see `Operation.concatenates`.
     """
 
     hidden_size: int
@@ -33,6 +35,9 @@ class GroupedAttention:
     value_head_dim: int | None = None
     has_output_gate: bool = False
     is_bidirectional: bool = False
+    norms_query_key: bool = False
+    norms_heads: bool = False
+    rotation_concatenates: bool = False
 
     @property
     def query_width(self) -> int:
@@ -170,8 +175,13 @@ def attention_tensors(size: GroupedAttention) -> tuple[Tensor, ...]:
         Tensor(name="attention_gate", width=size.query_width, region=Region.TENSOR),
         Tensor(name="gated_context", width=size.context_width, region=Region.TENSOR),
     )
+    raw = (
+        Tensor(name="raw_query", width=size.query_width, region=Region.TENSOR),
+        Tensor(name="raw_key", width=size.key_value_width, region=Region.TENSOR),
+    )
     return (
         Tensor(name="attention_input", width=size.hidden_size),
+        *(raw if size.norms_query_key else ()),
         Tensor(name="query", width=size.query_width, region=Region.TENSOR),
         Tensor(name="key", width=size.key_value_width, region=Region.TENSOR),
         Tensor(name="value", width=size.value_width, region=Region.TENSOR),
@@ -188,7 +198,7 @@ def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
             name=f"{name}_projection",
             kind=OperationKind.MATMUL,
             inputs=("attention_input",),
-            output=name,
+            output=f"raw_{name}" if size.norms_query_key and name != "value" else name,
             matmul_shape=(size.hidden_size, width),
         )
         for name, width in (
@@ -197,10 +207,12 @@ def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
             ("value", size.value_width),
         )
     )
-    rotary = (
-        (Operation(name="rotary", kind=OperationKind.ROTARY, inputs=("query", "key"), output="query"),)
-        if size.has_rotary
-        else ()
+    rotary = Operation(
+        name="rotary",
+        kind=OperationKind.ROTARY,
+        inputs=("query", "key"),
+        output="query",
+        concatenates=size.rotation_concatenates,
     )
     core = Operation(
         name="attention",
@@ -228,4 +240,25 @@ def attention_operations(size: GroupedAttention) -> tuple[Operation, ...]:
         matmul_shape=(size.context_width, size.hidden_size),
         is_row_parallel=True,
     )
-    return (*projections, *rotary, core, *((gating,) if size.has_output_gate else ()), output)
+    return (
+        *projections,
+        *(_query_key_norms(size) if size.norms_query_key else ()),
+        *((rotary,) if size.has_rotary else ()),
+        core,
+        *((gating,) if size.has_output_gate else ()),
+        output,
+    )
+
+
+def _query_key_norms(size: GroupedAttention) -> tuple[Operation, ...]:
+    """Return the norms of queries and keys."""
+    return tuple(
+        Operation(
+            name=f"{name}_norm",
+            kind=OperationKind.NORM,
+            inputs=(f"raw_{name}",),
+            output=name,
+            heads=heads if size.norms_heads else 0,
+        )
+        for name, heads in (("query", size.heads), ("key", size.key_value_heads))
+    )

@@ -11,7 +11,7 @@ from planners.architecture.attention import GroupedAttention, attention_operatio
 from planners.architecture.feed_forward import feed_forward_operations, feed_forward_tensors
 from planners.architecture.latent_attention import LatentAttention, latent_operations, latent_tensors
 from planners.architecture.mixture_of_experts import MixtureOfExperts, mixture_operations, mixture_tensors
-from planners.architecture.model import Block
+from planners.architecture.model import Block, ModelSpec
 from planners.architecture.operation import Operation, OperationKind, Region, Tensor
 from planners.architecture.recurrent import RecurrentMixer, recurrent_operations, recurrent_tensors
 from planners.architecture.sequence_state import KvState
@@ -214,3 +214,16 @@ def _norm(name: str, source: str, output: str) -> Operation:
 
 def _add(name: str, left: str, right: str, output: str) -> Operation:
     return Operation(name=name, kind=OperationKind.ADD, inputs=(left, right), output=output, region=Region.SEQUENCE)
+
+
+def with_norms_scaling_in_fp32(model: ModelSpec) -> ModelSpec:
+    """Return the model with norms that multiply by their scale before they cast back."""
+
+    def scaled(block: Block) -> Block:
+        operations = (
+            dataclasses.replace(operation, scales_in_fp32=True) if operation.kind is OperationKind.NORM else operation
+            for operation in block.operations
+        )
+        return dataclasses.replace(block, operations=tuple(operations))
+
+    return dataclasses.replace(model, layers=tuple(scaled(block) for block in model.layers), head=scaled(model.head))

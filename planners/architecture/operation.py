@@ -92,6 +92,9 @@ class Operation:
     looks back over `window` positions at most, or, when `is_chunked`, to the
     beginning of its chunk of `window` positions. A position may stand for
     `tokens_per_position` tokens (DeepSeek-V4).
+    A norm with `heads` works on each head's features by itself; with `scales_in_fp32` the family's own code multiplies
+    by the scale before it casts back (Gemma, OLMo 2), and not after. A rotation with `concatenates` joins rotated and
+    passed features in a new tensor, whose order of heads and tokens the attention's output takes on.
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution. `scan` says which kernel trains a recurrence, None that no source tells
     what one keeps.
@@ -113,6 +116,8 @@ class Operation:
     is_bidirectional: bool = False
     fixed_flops_per_token: float = 0.0
     is_row_parallel: bool = False
+    scales_in_fp32: bool = False
+    concatenates: bool = False
     scan: Scan | None = None
 
     def forward_flops_per_token(self, context_tokens: float) -> float:

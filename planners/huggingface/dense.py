@@ -6,6 +6,7 @@ of `dense_families.py`.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -15,7 +16,13 @@ from planners.architecture.attention import (
     query_key_value_weights,
     separate_projections,
 )
-from planners.architecture.decoder import NormPlacement, attention_half, decoder_layer, feed_forward_half
+from planners.architecture.decoder import (
+    NormPlacement,
+    attention_half,
+    decoder_layer,
+    feed_forward_half,
+    with_norms_scaling_in_fp32,
+)
 from planners.architecture.feed_forward import fused_gated_weights, gated_weights, plain_weights
 from planners.architecture.model import Block, ModelSpec
 from planners.architecture.weight import Part, Split, Weight
@@ -82,8 +89,9 @@ class DenseFamily:
     """What differs between dense families; defaults are Llama's.
 
     `norm_names` stand in every layer; `has_norm_weight` is false where norms
-    have no parameters (OLMo). `plain_names` are the two matrices of a plain
-    feed-forward. Defaults that a config may leave out are its config class's own.
+    have no parameters (OLMo), `norms_scale_in_fp32` true where they multiply by their scale before they
+    cast back. `plain_names` are the two matrices of a plain feed-forward. `rotation_concatenates`: see
+    `Operation.concatenates`. Defaults that a config may leave out are its config class's own.
     """
 
     qkv_bias: Bias = Bias(key="attention_bias")
@@ -98,6 +106,8 @@ class DenseFamily:
     norm_names: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
     norm_bias: bool = False
     has_norm_weight: bool = True
+    norms_scale_in_fp32: bool = False
+    rotation_concatenates: bool = False
     feed_forward: FeedForward = FeedForward.GATED
     plain_names: tuple[str, str] = ("up_proj", "down_proj")
     output_name: str = "o_proj"
@@ -188,20 +198,23 @@ def dense_decoder(config: ConfigReader, name: str, model_type: str, family: Dens
     has_query_key_norm = family.query_key_norm_switch is None or config.flag(
         family.query_key_norm_switch, default=False
     )
+    query_key_norm = family.query_key_norm if has_query_key_norm else QueryKeyNorm.NONE
     layer = _Layer(
         family=family,
-        attention=attention,
+        attention=dataclasses.replace(
+            with_query_key_norm(attention, query_key_norm), rotation_concatenates=family.rotation_concatenates
+        ),
         intermediate_size=config.size("intermediate_size"),
         qkv_bias=family.qkv_bias.read(config),
         output_bias=family.output_bias.read(config),
         feed_forward_bias=family.feed_forward_bias.read(config),
-        query_key_norm=family.query_key_norm if has_query_key_norm else QueryKeyNorm.NONE,
+        query_key_norm=query_key_norm,
         is_parallel=family.norms is NormPlacement.PARALLEL
         or (family.parallel_switch is not None and config.flag(family.parallel_switch, default=False)),
     )
     config.must_be("use_bidirectional_attention", False)
     config.ignore("hidden_act", *family.ignored)
-    return decoder_model(
+    model = decoder_model(
         config,
         name=name,
         model_type=model_type,
@@ -219,6 +232,7 @@ def dense_decoder(config: ConfigReader, name: str, model_type: str, family: Dens
         head_bias=family.head_bias,
         assumptions=multi_token_assumptions(config, *family.multi_token_keys) if family.multi_token_keys else (),
     )
+    return with_norms_scaling_in_fp32(model) if family.norms_scale_in_fp32 else model
 
 
 def read_attention(
@@ -241,6 +255,13 @@ def read_attention(
         config.must_divide("num_attention_heads", heads, "hidden_size", hidden_size)
         head_dim = hidden_size // heads
     return GroupedAttention(hidden_size=hidden_size, heads=heads, key_value_heads=key_value_heads, head_dim=head_dim)
+
+
+def with_query_key_norm(size: GroupedAttention, kind: QueryKeyNorm) -> GroupedAttention:
+    """Return the attention with the norms of queries and keys among its operations."""
+    if kind is QueryKeyNorm.NONE:
+        return size
+    return dataclasses.replace(size, norms_query_key=True, norms_heads=kind is not QueryKeyNorm.WIDTH)
 
 
 def query_key_norm_weights(prefix: str, size: GroupedAttention, kind: QueryKeyNorm) -> tuple[Weight, ...]:

@@ -109,12 +109,14 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
     ),
     "olmo": DenseFamily(feed_forward_bias=NEVER, has_norm_weight=False, ignored=("clip_qkv",)),
     "olmo2": DenseFamily(
+        norms_scale_in_fp32=True,
         feed_forward_bias=NEVER,
         query_key_norm=QueryKeyNorm.WIDTH,
         norms=NormPlacement.POST,
         norm_names=("post_attention_layernorm", "post_feedforward_layernorm"),
     ),
     "olmo3": DenseFamily(
+        norms_scale_in_fp32=True,
         feed_forward_bias=NEVER,
         query_key_norm=QueryKeyNorm.WIDTH,
         norms=NormPlacement.POST,
@@ -141,6 +143,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=("dim_model_base", "scale_depth", "scale_emb", "rope_type"),
     ),
     "phi3": DenseFamily(
+        rotation_concatenates=True,
         qkv_bias=NEVER,
         output_bias=NEVER,
         feed_forward_bias=NEVER,
@@ -150,6 +153,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=PHI3_IGNORED,
     ),
     "gemma": DenseFamily(
+        norms_scale_in_fp32=True,
         feed_forward_bias=NEVER,
         tied_by_default=True,
         head_dim_default=256,
@@ -157,6 +161,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=GEMMA_IGNORED,
     ),
     "gemma2": DenseFamily(
+        norms_scale_in_fp32=True,
         feed_forward_bias=NEVER,
         norms=NormPlacement.SANDWICH,
         norm_names=GEMMA_NORMS,
@@ -168,6 +173,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=(*GEMMA_IGNORED, "sliding_window_size"),
     ),
     "gemma3_text": DenseFamily(
+        norms_scale_in_fp32=True,
         feed_forward_bias=NEVER,
         query_key_norm=QueryKeyNorm.HEAD,
         norms=NormPlacement.SANDWICH,
@@ -188,6 +194,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
     "qwen2_vl_text": QWEN2_VL_TEXT,
     "qwen2_5_vl_text": QWEN2_VL_TEXT,
     "stablelm": DenseFamily(
+        rotation_concatenates=True,
         qkv_bias=Bias(key="use_qkv_bias"),
         output_bias=NEVER,
         feed_forward_bias=NEVER,
@@ -197,9 +204,13 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=("hidden_dropout", "partial_rotary_factor"),
     ),
     "nemotron": DenseFamily(
-        feed_forward=FeedForward.PLAIN, norm_bias=True, ignored=("norm_eps", "partial_rotary_factor")
+        rotation_concatenates=True,
+        feed_forward=FeedForward.PLAIN,
+        norm_bias=True,
+        ignored=("norm_eps", "partial_rotary_factor"),
     ),
     "cohere": DenseFamily(
+        norms_scale_in_fp32=True,
         feed_forward_bias=NEVER,
         norms=NormPlacement.PARALLEL,
         norm_names=("input_layernorm",),
@@ -209,6 +220,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=("logit_scale",),
     ),
     "cohere2": DenseFamily(
+        norms_scale_in_fp32=True,
         feed_forward_bias=NEVER,
         norms=NormPlacement.PARALLEL,
         norm_names=("input_layernorm",),
@@ -218,6 +230,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=("logit_scale", "cache_implementation"),
     ),
     "glm": DenseFamily(
+        rotation_concatenates=True,
         qkv_bias=Bias(key="attention_bias", default=True),
         output_bias=NEVER,
         feed_forward=FeedForward.FUSED_GATED,
@@ -227,6 +240,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=("partial_rotary_factor",),
     ),
     "glm4": DenseFamily(
+        rotation_concatenates=True,
         qkv_bias=Bias(key="attention_bias", default=True),
         output_bias=NEVER,
         feed_forward=FeedForward.FUSED_GATED,
@@ -243,6 +257,7 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         ignored=("partial_rotary_factor",),
     ),
     "phi": DenseFamily(
+        rotation_concatenates=True,
         qkv_bias=ALWAYS,
         output_bias=ALWAYS,
         feed_forward_bias=ALWAYS,

@@ -40,6 +40,7 @@ from planners.huggingface.dense import (
     layer_windows,
     query_key_norm_weights,
     read_attention,
+    with_query_key_norm,
 )
 from planners.huggingface.multi_token import multi_token_assumptions
 
@@ -194,15 +195,16 @@ def mixture_decoder(config: ConfigReader, name: str, model_type: str, family: Mi
     )
     mixture = _mixture(config, family, attention.hidden_size)
     is_dense = dense_layers(config, family.dense_layers, first_default=family.first_dense_default)
+    query_key_norm = _query_key_norm(config, family)
     layer = _Layer(
         family=family,
-        attention=attention,
+        attention=with_query_key_norm(attention, query_key_norm),
         mixture=mixture,
         # Unread where no layer is dense: some families then put an expert's width there.
         intermediate_size=config.size("intermediate_size") if any(is_dense) else 0,
         qkv_bias=family.qkv_bias.read(config),
         output_bias=family.output_bias.read(config),
-        query_key_norm=_query_key_norm(config, family),
+        query_key_norm=query_key_norm,
     )
     windows = layer_windows(
         config,

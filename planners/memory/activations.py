@@ -9,14 +9,15 @@ keep it. With fused kernels and dropout this gives Korthikanti et al. 2022
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planners.architecture import Block, Operation, OperationKind, Part, Region
 from planners.memory.profile import Kernels
-from planners.memory.recompute_modules import CORE_ATTENTION, dropped
 from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
 
 FP32_BYTES = 4
+# Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
+NORM_BACKWARD_TENSORS = 6
 # The router's product is never in fp8 (Megatron-LM, core/transformer/moe/router.py: torch's own matrix product).
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
@@ -85,7 +86,8 @@ def kept_bytes(
             sequence += width * size
         else:
             tensor_total += width * size
-    sequence += kernels.norm_statistic_bytes * sum(op.kind is OperationKind.NORM for op in block.operations)
+    sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels)
+    sequence, tensor_total = sequence + sequence_statistics, tensor_total + tensor_statistics
     sequence += _dropout_bytes(block, kernels, regions)
     scan = scan_bytes(block, kernels, element_bytes)
     sequence, tensor_total = sequence + scan.sequence_bytes, tensor_total + scan.tensor_bytes
@@ -106,63 +108,6 @@ def kept_bytes(
         sequence_bytes=sequence,
         tensor_bytes=tensor_total,
         score_bytes=heads * score * element_bytes / 2,
-        dispatched_bytes=dispatched,
-        expert_bytes=in_experts,
-    )
-
-
-def selectively_kept_bytes(
-    block: Block,
-    kernels: Kernels,
-    *,
-    policy: str,
-    attention: str,
-    element_bytes: int,
-    fp8_input_bytes: int = 0,
-    modules: tuple[str, ...] = (),
-) -> KeptBytes:
-    """Return what one layer keeps under selective recompute: of `modules`, or where none are named by the policy.
-
-    `attention_scores` throws the score matrices away and nothing else, as
-    Korthikanti et al. do. `alternate_matmuls` keeps the layer's input, every
-    second matrix product and the attention's output, as torchtitan does; every
-    policy but these keeps all.
-    """
-    everything = kept_bytes(
-        block,
-        kernels,
-        attention=attention,
-        element_bytes=element_bytes,
-        fp8_input_bytes=fp8_input_bytes,
-        without=dropped(block, modules),
-    )
-    if modules:
-        return replace(everything, score_bytes=0.0) if CORE_ATTENTION in modules else everything
-    if policy == "attention_scores":
-        return replace(everything, score_bytes=0.0)
-    if policy != "alternate_matmuls":
-        return everything
-    regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
-    matmuls = [op for op in block.operations if op.kind is OperationKind.MATMUL]
-    attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
-    sequence, tensor_total = float(checkpoint_width(block) * element_bytes), 0.0
-    dispatched = in_experts = 0.0
-    for operation in [*matmuls[::2], *attentions]:
-        width, region = regions[operation.output]
-        if operation.output in DISPATCHED_TENSORS:
-            dispatched += width * element_bytes
-        elif operation.output in EXPERT_TENSORS:
-            in_experts += width * element_bytes
-        elif region is Region.SEQUENCE:
-            sequence += width * element_bytes
-        else:
-            tensor_total += width * element_bytes
-    tensor_total += kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
-    return KeptBytes(
-        gathered_bytes=0.0,
-        sequence_bytes=sequence,
-        tensor_bytes=tensor_total,
-        score_bytes=0.0,
         dispatched_bytes=dispatched,
         expert_bytes=in_experts,
     )
@@ -215,34 +160,56 @@ def _kept_elements(
     kept: dict[str, float] = {}
     in_fp8: set[str] = set()
     fused = fused_operations(block, kernels)
+    upcasts = kernels.norm_keeps_fp32 and not has_layer_norms(block)
     for operation in block.operations:
         if operation.kind is OperationKind.MATMUL and operation.name in fused:
             continue
-        if operation.kind is OperationKind.MATMUL and learning is not None and operation.name not in learning:
+        if operation.kind is OperationKind.MATMUL and learning is not None:
             for name in operation.inputs if frozen_input_bytes else ():
                 kept[name] = max(kept.get(name, 0.0), float(frozen_input_bytes))
+            if operation.name in learning and not kernels.adapter_dropout_bytes:
+                for name in operation.inputs:
+                    kept[name] = max(kept.get(name, 0.0), float(element_bytes))
             continue
         if fp8_input_bytes and operation.kind is OperationKind.MATMUL and operation.name != ROUTER:
             in_fp8.update(operation.inputs)
             continue
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
-        if operation.kind is OperationKind.NORM and kernels.norm_keeps_fp32 and operation.name not in fused:
+        if operation.kind is OperationKind.NORM and upcasts and operation.name not in fused:
             # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
-            kept[operation.inputs[0]] = float(FP32_BYTES + (element_bytes if learning is None else 0))
+            normalised = FP32_BYTES if operation.scales_in_fp32 else element_bytes
+            kept[operation.inputs[0]] = float(FP32_BYTES + (normalised if learning is None else 0))
     if kernels.combine_keeps_expert_outputs:
         for operation in block.operations:
             if operation.kind is OperationKind.ROUTING and operation.name == "combine":
                 kept[operation.inputs[0]] = float(element_bytes)
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
+    if kernels.transformers_attention:
+        _keep_views(block, kept, element_bytes)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
                 kept[operation.inputs[0]] = 2.0 * element_bytes
     for name in in_fp8:
         kept[name] = kept.get(name, 0.0) + fp8_input_bytes
+    for name, calls in _adapter_calls(block, learning).items() if kernels.adapter_dropout_bytes else ():
+        kept[name] = kept.get(name, 0.0) + calls * kernels.adapter_dropout_bytes
     return kept
+
+
+def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, int]:
+    """Return how many adapters read each tensor; queries, keys and values have theirs together, as one matrix."""
+    if learning is None:
+        return {}
+    readers: dict[str, set[str]] = {}
+    for operation in block.operations:
+        if operation.kind is OperationKind.MATMUL and operation.name in learning:
+            is_attention = not operation.name.startswith(("feed_forward", "shared", "expert"))
+            for name in operation.inputs:
+                readers.setdefault(name, set()).add("attention" if is_attention else operation.name)
+    return {name: len(adapters) for name, adapters in readers.items()}
 
 
 def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> None:
@@ -257,7 +224,7 @@ def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> Non
     for operation in block.operations:
         fed = sum(operation.output in matrix.inputs for matrix in matrices)
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
-            kept[operation.inputs[0]] = 2.0 * FP32_BYTES
+            kept[operation.inputs[0]] = float(FP32_BYTES if has_layer_norms(block) else 2 * FP32_BYTES)
             kept[operation.output] = float(fed * element_bytes)
 
 
@@ -272,6 +239,53 @@ def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> No
         if operation.kind is OperationKind.ATTENTION and len({widths[name] for name in operation.inputs}) == 1:
             for name in operation.inputs[1:]:
                 kept[name] = 2.0 * element_bytes
+
+
+def _keep_views(block: Block, kept: dict[str, float], element_bytes: int) -> None:
+    """Count what transformers' own attention keeps of buffers that its tensors are views of, or copies of.
+
+    Of a matrix for queries, keys and values together the value is a view, and keeps the whole
+    product beside the rotated copies of the other two. A rotation that concatenates leaves heads
+    before tokens, and so does the attention's output, which is copied for the next matrix.
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    rotations = [operation for operation in block.operations if operation.kind is OperationKind.ROTARY]
+    is_fused = any(weight.part is Part.ATTENTION and weight.sections for weight in block.weights)
+    for operation in block.operations:
+        if operation.kind is not OperationKind.ATTENTION or not rotations:
+            continue
+        if is_fused:
+            value = operation.inputs[-1]
+            kept[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
+        if any(rotation.concatenates for rotation in rotations):
+            kept[operation.output] = 2.0 * element_bytes
+
+
+def norm_backward_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+    """Return what each feature of a norm's input needs as the norm is differentiated, with the residual's gradient.
+
+    A norm in separate operations has its input in fp32 and five products of it and the
+    gradient at once; in one kernel its input, and the gradients before and after it.
+    """
+    if kernels.norm_keeps_fp32 and not has_layer_norms(block):
+        return NORM_BACKWARD_TENSORS * FP32_BYTES + element_bytes
+    return 4 * element_bytes
+
+
+def has_layer_norms(block: Block) -> bool:
+    """Return whether the norms are torch's LayerNorm, one kernel everywhere: those have a bias, RMSNorms have none."""
+    return any(weight.part is Part.NORM and weight.name.endswith(".bias") for weight in block.weights)
+
+
+def _norm_statistic_bytes(block: Block, kernels: Kernels) -> tuple[float, float]:
+    """Return the statistics of norms, those that sequence parallelism divides and those that tensor parallelism does.
+
+    LayerNorm keeps mean and deviation, RMSNorm one number, the norm of each head its own.
+    """
+    each = kernels.norm_statistic_bytes * (2 if has_layer_norms(block) else 1)
+    norms = [operation for operation in block.operations if operation.kind is OperationKind.NORM]
+    whole = sum(not operation.heads for operation in norms)
+    return float(each * whole), float(each * sum(operation.heads for operation in norms))
 
 
 def _kept_names(operation: Operation) -> tuple[str, ...]:

@@ -16,12 +16,13 @@ from planners.memory.activations import (
     checkpoint_width,
     kept_bytes,
     meeting_gradients,
-    selectively_kept_bytes,
+    norm_backward_bytes,
 )
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
 from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
+from planners.memory.selective import scattered_bytes, selectively_kept_bytes
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
@@ -38,7 +39,8 @@ class Activity:
     `stage` is what all its layers keep of one micro-batch, `layer` and
     `checkpoint` what a layer keeps and what a fully recomputed one keeps,
     `recomputed_layers` how many are, `working_set` one layer with everything,
-    `transient` the gradients that meet inside a layer's backward pass, `gathered`
+    `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
+    the layer as its first norm is differentiated, `gathered`
     the buffers that tensor parallelism gathers into and scatters from.
     """
 
@@ -48,6 +50,7 @@ class Activity:
     recomputed_layers: FloatArray
     working_set: FloatArray
     transient: FloatArray
+    first_norm: FloatArray
     head: FloatArray
     logits: FloatArray
     gathered: FloatArray
@@ -83,15 +86,17 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     has_casts = bool(casts.any())
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
     stream_bytes = np.where(casts, FP32_BYTES, size) if has_casts else size
-    everything = kept_selectively = working_set = checkpoint = transient = np.zeros(1)
+    everything = kept_selectively = working_set = checkpoint = transient = first_norm = np.zeros(1)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         layer = _layer_bytes(part, job)
         full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
         everything = everything + count * full
         if has_selective:
-            kept_selectively = kept_selectively + count * on_rank(layer.selective)
+            scattered = np.where(sequence_division > 1, tokens * layer.scattered_bytes / sequence_division, 0.0)
+            kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered)
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
+        first_norm = np.maximum(first_norm, tokens * layer.input_width * layer.first_norm_bytes / sequence_division)
         meeting = layer.meeting_gradients * busiest * layer.widest / tensor + layer.input_width / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
         if layer.scan_workspace:
@@ -107,6 +112,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         recomputed_layers=recomputed,
         working_set=working_set,
         transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
+        first_norm=first_norm,
         head=np.where(rows.has_head, head, 0.0),
         logits=np.where(rows.has_head, _logits(layouts, job, tokens, tensor), 0.0),
         gathered=np.where(
@@ -125,7 +131,9 @@ class _LayerBytes:
     whole: KeptBytes
     cast: KeptBytes
     selective: KeptBytes
+    scattered_bytes: int
     input_width: int
+    first_norm_bytes: int
     widest: float
     meeting_gradients: int
     scan_workspace: float
@@ -178,7 +186,9 @@ def _kept_of_layer(
             fp8_input_bytes=fp8_input_bytes,
             modules=modules,
         ),
+        scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         input_width=checkpoint_width(part.block),
+        first_norm_bytes=norm_backward_bytes(part.block, kernels, size),
         widest=widest,
         meeting_gradients=meeting,
         scan_workspace=scan_workspace_bytes(part.block, size),

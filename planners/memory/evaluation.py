@@ -9,58 +9,73 @@ batch, upcast to fp32 by accelerate, and keeps them on the device until
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.activity import Activity, casts_weights
-from planners.memory.holdings import Holdings, has_weight_policy
+from planners.layout.candidates import FloatArray
 from planners.memory.items import EVALUATION, NOTHING, PHASES, Items
-from planners.memory.job import Job
-from planners.memory.stages import StageRows
+from planners.memory.moment import Moment
+from planners.questions import Evaluation
 
 FP32_BYTES = 4
 
 
-def evaluation_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Items:
-    """Return what an evaluation holds.
+def evaluation_items(moment: Moment, asked: Evaluation) -> Iterator[Items]:
+    """Yield what an evaluation holds in its last layer, and at the head.
 
     Parameters, optimizer and the gathered or cast weights stand beside one layer's
-    activations, the loss of one batch and the logits kept.
+    activations, then beside the loss of a batch; the logits kept so far beside both.
     """
-    asked = job.evaluation
-    if asked is None:
-        raise ValueError("The job asks for no evaluation.")
+    layouts, job, held, active = moment.layouts, moment.job, moment.held, moment.active
     share = asked.batch_size / layouts.micro_batch_size
-    logits = share * active.logits
+    kept = NOTHING
     if asked.keeps_logits:
         batches = asked.accumulation_steps or -(-asked.samples // (asked.batch_size * layouts.data_parallel))
         gathered = asked.batch_size * layouts.data_parallel * job.sequence_length
-        kept = batches * gathered * job.model.vocabulary_size * FP32_BYTES
-        logits = logits + np.where(rows.has_head, kept, 0.0)
-    return Items(
-        phase=PHASES.index(EVALUATION),
-        parameters=np.ceil(held.parameters),
-        gradients=NOTHING,
-        optimizer=np.ceil(held.optimizer),
-        activations=np.ceil(share * (active.working_set + active.head) + held.dequantized),
-        logits=np.ceil(logits),
-        communication=np.ceil(_weights(layouts, rows, job, held)),
-    )
+        kept = np.where(moment.rows.has_head, batches * gathered * job.model.vocabulary_size * FP32_BYTES, 0.0)
+    in_layer = share * active.working_set + held.dequantized
+    for activations, logits, weights in (
+        (in_layer, kept, _gathered_in_layer(moment)),
+        (share * active.head, kept + share * active.logits, _gathered_at_head(moment)),
+    ):
+        yield Items(
+            phase=PHASES.index(EVALUATION),
+            parameters=np.ceil(held.parameters),
+            gradients=NOTHING,
+            optimizer=np.ceil(held.optimizer),
+            activations=np.ceil(activations),
+            logits=np.ceil(logits),
+            communication=np.ceil(_with_copies(moment, weights)),
+        )
 
 
-def _weights(layouts: Candidates, rows: StageRows, job: Job, held: Holdings) -> FloatArray:
-    """Return the weights in the compute precision: two layers and the root gathered, or all of them.
+def _gathered_in_layer(moment: Moment) -> FloatArray:
+    """Return two layers, and the root unless the vocabulary has units of its own, or all layers."""
+    if not moment.any_gathered:
+        return NOTHING
+    root = NOTHING if moment.own_units else moment.root
+    layers: FloatArray = np.where(moment.gathered_by_layer, np.minimum(moment.rows.layers, 2), 0)
+    by_layer = np.where(moment.gathered_by_layer, root + moment.one_layer * layers, 0.0)
+    return by_layer + np.where(moment.gathered_once, moment.open_root + moment.whole_layers, 0.0)
 
-    autocast's cache holds a copy of every fp32 weight until the forward pass is over.
-    """
-    size, stage = job.precision.compute_bytes, layouts.zero_stage
-    by_layer = has_weight_policy(stage, job, "gathered_by_layer")
-    once = has_weight_policy(stage, job, "gathered_once")
-    weights = NOTHING
-    if (by_layer | once).any():
-        root = size * held.root_elements + held.root_frozen
-        layer = size * held.layer_elements + held.layer_frozen
-        layers = np.where(by_layer, np.minimum(rows.layers, 2), rows.layers)
-        weights = np.where(by_layer | once, root + layer * layers, 0.0)
-    copied = casts_weights(layouts, job)
-    return np.where(copied, size * held.stage_elements, weights) if copied.any() else weights
+
+def _gathered_at_head(moment: Moment) -> FloatArray:
+    """Return the head's unit, or the root and the last layer's buffer, or all layers and the root."""
+    if not moment.any_gathered:
+        return NOTHING
+    if moment.own_units:
+        beside: FloatArray = moment.job.precision.compute_bytes * moment.held.head_elements
+    else:
+        beside = moment.root + moment.layer_buffer
+    by_layer = np.where(moment.gathered_by_layer, beside, 0.0)
+    return by_layer + np.where(moment.gathered_once, moment.root + moment.whole_layers, 0.0)
+
+
+def _with_copies(moment: Moment, gathered: FloatArray) -> FloatArray:
+    """Return the gathered weights, or the copies of all that autocast's cache holds until the forward pass is over."""
+    if not moment.any_copies:
+        return gathered
+    copies = moment.job.precision.compute_bytes * moment.held.stage_elements
+    result: FloatArray = np.where(moment.autocast_copies, copies, gathered)
+    return result

@@ -54,6 +54,7 @@ class Holdings:
     root_elements: FloatArray
     root_frozen: FloatArray
     root_padded: FloatArray
+    root_gradients: FloatArray
     head_elements: FloatArray
     head_padded: FloatArray
     head_gradients: FloatArray
@@ -130,6 +131,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         root_elements=split.root(),
         root_frozen=frozen.root,
         root_padded=padded.root(),
+        root_gradients=gradients.root() * states.gradient,
         head_elements=split.head_alone(),
         head_padded=padded.head_alone(),
         head_gradients=gradients.head_alone() * states.gradient,

@@ -17,7 +17,7 @@ from planners.memory.items import ALLOCATED_ITEMS, PHASES
 from planners.memory.job import Job
 from planners.memory.moments import StackedMoments, moments_of, stacked_moments
 from planners.memory.nvme import placed
-from planners.memory.phases import forward_items, phase_items
+from planners.memory.phases import forward_begins, phase_items
 from planners.memory.runtime import runtime_bytes
 from planners.memory.spikes import host_peak_bytes, spikes_of
 from planners.memory.stages import StageRows, all_stages, deciding_stages
@@ -127,7 +127,7 @@ def _account(layout: Candidates, job: Job) -> Account:
     held = with_companions(holdings(layout, rows, job), layout, job)
     active = activity(layout, rows, job)
     on_device = left_on_device(active, layout)
-    phases = [*phase_items(layout, rows, job, held, on_device), forward_items(layout, rows, job, held, on_device)]
+    phases = [*phase_items(layout, rows, job, held, on_device), forward_begins(layout, rows, job, held, on_device)]
     moments = stacked_moments(phases, shape)
     worst = moments.items.sum(axis=1).argmax(axis=0)
     items: FloatArray = np.take_along_axis(moments.items, worst[None, None, :], axis=0)[0]

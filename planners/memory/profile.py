@@ -64,12 +64,16 @@ class Kernels:
     undivided: the gathered input and the output before it is scattered.
     `four_bit_input_bytes` are kept of each input feature of a frozen matrix in four
     bits, for each token (0: only the matrix itself is kept).
+    `adapter_dropout_bytes` are kept of each input feature of an adapter whose input passes a dropout first: its
+    output and its mask (0: adapters share the input of their matrix).
     `combine_keeps_expert_outputs` marks experts whose outputs are weighted after
     the last matrix, which the router's gradient needs (Megatron weights before it).
     `dummy_weight_gradients` marks kernels that add weight gradients up where they
     accumulate and hand autograd an empty tensor instead, kept for each matrix of a layer.
     `experts_in_turn` marks stacks that run one expert after the other, so that
     only one expert's gradients meet in the backward pass.
+    `transformers_attention` marks transformers' own attention code, whose tensors are views of a
+    fused product, and copies where a rotation concatenates.
     `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
@@ -86,10 +90,12 @@ class Kernels:
     packed_query_keeps_all: bool
     gathered_workspace_bytes: int
     four_bit_input_bytes: int
+    adapter_dropout_bytes: int
     combine_keeps_expert_outputs: bool
     dummy_weight_gradients: bool
     experts_in_turn: bool
     fuses_scan_output: bool
+    transformers_attention: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +141,8 @@ class WeightTraffic:
     stage's weights once a step and sums whole gradients in the reduction's width
     until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
     hooks hold the recomputed input and its gradient to the end of the backward pass.
+    `gather_copies` marks weights that are gathered into one buffer and copied out of it (FSDP2; FSDP1's are views
+    of it). `whole_embedding_gradient`: the gradient of an embedding that tensor parallelism splits is made whole.
     `vocabulary_units` gives the embedding, and the last norm with an untied head, gathers
     and reductions of their own.
     """
@@ -149,6 +157,8 @@ class WeightTraffic:
     pipelines_gather_once: bool
     frozen_layers_hold_inputs: bool
     vocabulary_units: bool
+    gather_copies: bool
+    whole_embedding_gradient: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

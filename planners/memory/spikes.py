@@ -17,6 +17,7 @@ from planners.memory.evaluation import evaluation_items
 from planners.memory.holdings import Holdings, has_weight_policy
 from planners.memory.items import EVALUATION
 from planners.memory.job import Job
+from planners.memory.moment import moment_of
 from planners.memory.stages import StageRows
 from planners.plans import Spike
 
@@ -45,11 +46,11 @@ def spikes_of(
         _saving(parameters + optimizer, job, in_node, is_sharded=is_sharded),
     ]
     if job.evaluation is not None:
-        items = evaluation_items(layouts, rows, job, held, active)
+        moments = evaluation_items(moment_of(layouts, rows, job, held, active), job.evaluation)
         spikes.append(
             Spike(
                 name=EVALUATION,
-                device_bytes=int(items.stacked(rows.stage.shape)[0, :, row, 0].sum()),
+                device_bytes=max(int(items.stacked(rows.stage.shape)[0, :, row, 0].sum()) for items in moments),
                 host_bytes=0,
                 reason="a forward pass without gradients, with the logits that the trainer keeps",
             )

@@ -5,7 +5,8 @@ what that kernel saves.
 
 Source: Megatron-Core, `fusions/fused_bias_swiglu.py` (keeps the two inputs),
 Transformer Engine's RMSNorm (keeps input, weight and one fp32 statistic a token),
-`tensor_parallel/cross_entropy.py` (works in place of the fp32 logits).
+`tensor_parallel/cross_entropy.py` (works in place of the fp32 logits); Transformer Engine,
+`module/base.py`, `get_dummy_wgrad` (one empty gradient of each name and shape, kept).
 """
 
 from __future__ import annotations
@@ -88,3 +89,16 @@ def vocabulary_parallel_loss(logits: torch.Tensor) -> Any:
     """Return Megatron's loss of logits [batch, sequence, vocabulary], this rank's part where they are split."""
     local = logits.to_local() if isinstance(logits, DTensor) else logits
     return InPlaceCrossEntropy.apply(local.flatten(0, 1).float())  # type: ignore[no-untyped-call]
+
+
+def dummy_weight_gradients(model: Any) -> list[torch.Tensor]:
+    """Return the empty gradients that autograd is handed where kernels add weight gradients up themselves.
+
+    All layers share one for each of a layer's matrices.
+    """
+    distinct: dict[tuple[str, torch.Size], torch.Tensor] = {}
+    for name, module in model.model.layers.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            weight = module.weight.to_local() if isinstance(module.weight, DTensor) else module.weight
+            distinct[name.rpartition(".")[2], weight.shape] = weight
+    return [torch.empty_like(weight) for weight in distinct.values()]

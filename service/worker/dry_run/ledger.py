@@ -25,6 +25,7 @@ class Kind(StrEnum):
     CAST_PARAMETER = "cast_parameter"
     GRADIENT = "gradient"
     UNREDUCED_GRADIENT = "unreduced_gradient"
+    DUMMY_GRADIENT = "dummy_gradient"
     OPTIMIZER_STATE = "optimizer_state"
     OPTIMIZER_TEMPORARY = "optimizer_temporary"
     INPUT = "input"
@@ -36,7 +37,8 @@ class Kind(StrEnum):
 
 # The plan's item that each kind belongs to. Parameters in the form they are
 # computed with (gathered from the shards, or cast) come and go with the
-# collectives that make them, and are counted with those.
+# collectives that make them, and are counted with those. A dummy gradient stands
+# for work that was done elsewhere, and the plan counts it with the activations.
 ITEM_OF_KIND = {
     Kind.PARAMETER: "parameters",
     Kind.BUFFER: "parameters",
@@ -44,6 +46,7 @@ ITEM_OF_KIND = {
     Kind.GATHERED_PARAMETER: "communication",
     Kind.GRADIENT: "gradients",
     Kind.UNREDUCED_GRADIENT: "gradients",
+    Kind.DUMMY_GRADIENT: "activations",
     Kind.OPTIMIZER_STATE: "optimizer",
     Kind.OPTIMIZER_TEMPORARY: "optimizer",
     Kind.INPUT: "activations",

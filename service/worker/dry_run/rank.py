@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from service.worker.dry_run.building import traced_model
-from service.worker.dry_run.fused_kernels import fuse_layers
+from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
 from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
@@ -33,11 +33,15 @@ BUCKET_BYTES = 25 << 20
 
 @dataclass(slots=True, kw_only=True)
 class Rank:
-    """A rank's parts. `buckets` are the gradient buckets of replicated data parallelism."""
+    """A rank's parts. `buckets` are the gradient buckets of replicated data parallelism.
+
+    `dummy_gradients` stand in for those that fused kernels add up where they accumulate.
+    """
 
     model: Any
     optimizer: Optimizer
     buckets: list[torch.Tensor]
+    dummy_gradients: list[torch.Tensor]
     gathers_logits: bool
 
 
@@ -74,11 +78,14 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineSta
     recompute_activations(model, job.recompute, layers=job.recompute_layers, selective=stack.selective)
     if is_fully_sharded(job):
         own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
-        shard_fully(model, _data_mesh(mesh, job), job, wraps_vocabulary=own_units)
+        shard_fully(
+            model, _data_mesh(mesh, job), job, wraps_vocabulary=own_units, frees_root=not stack.wraps_vocabulary
+        )
     return Rank(
         model=model,
         optimizer=_optimizer(job, stack, model),
         buckets=_gradient_buckets(job, stack, model),
+        dummy_gradients=dummy_weight_gradients(model) if stack.has_fused_kernels else [],
         gathers_logits=gathers_logits,
     )
 

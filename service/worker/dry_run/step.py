@@ -86,6 +86,7 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)
+    tracker.label_all((("dummy gradient", dummy) for dummy in rank.dummy_gradients), Kind.DUMMY_GRADIENT)
     tracker.label_all(rank.optimizer.named_states(), Kind.OPTIMIZER_STATE)
     if isinstance(rank.optimizer, MasterWeightOptimizer):
         gradients = (("fp32 gradient", gradient) for gradient in rank.optimizer.main_gradients)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from planners.huggingface import describe_config
@@ -6,7 +8,6 @@ from planners.memory.activations import (
     has_dropout,
     kept_bytes,
     meeting_gradients,
-    selectively_kept_bytes,
 )
 from planners.memory.profile import load_profile
 from tests.planners.factories import gpt, llama
@@ -72,28 +73,6 @@ def test_stacks_that_keep_gathered_inputs_do_not_divide_them():
     assert kept.gathered_bytes == 2 * 2 * H
 
 
-def test_selective_recompute_throws_the_scores_away():
-    layer = gpt().layers[0]
-    kept = selectively_kept_bytes(layer, REFERENCE, policy="attention_scores", attention="eager", element_bytes=2)
-    assert kept.score_bytes == 0
-    assert kept.sequence_bytes + kept.tensor_bytes == 34 * H
-
-
-def test_alternate_products_keep_query_value_gate_and_down():
-    # Input and down 2h each; query, context nq, value kv, gate f in 2 bytes, and the attention's statistic.
-    layer = llama().layers[0]
-    kept = selectively_kept_bytes(layer, FSDP2, policy="alternate_matmuls", attention="flash", element_bytes=2)
-    assert kept.sequence_bytes == 4 * H
-    assert kept.tensor_bytes == 2 * (H + H + 1024 + F) + 4 * 32
-
-
-def test_no_policy_keeps_everything():
-    layer = llama().layers[0]
-    everything = kept_bytes(layer, FSDP2, attention="flash", element_bytes=2)
-    same = selectively_kept_bytes(layer, FSDP2, policy="none", attention="flash", element_bytes=2)
-    assert same == everything
-
-
 @pytest.mark.parametrize("model", [llama(), gpt()])
 def test_full_recompute_keeps_the_layer_s_input(model):
     assert checkpoint_width(model.layers[0]) == H
@@ -128,9 +107,9 @@ def test_older_four_bit_products_keep_their_inputs_in_fp32():
         )
         for size in (0, 4)
     )
-    # The feed-forward's input and product, 4 bytes a feature.
-    assert four_bit.sequence_bytes - plain.sequence_bytes == 4 * H
-    assert four_bit.tensor_bytes - plain.tensor_bytes == 4 * F
+    # Both halves' inputs and the product, 4 bytes a feature, beneath adapters too; the context that attention keeps, 2.
+    assert four_bit.sequence_bytes - plain.sequence_bytes == 2 * 4 * H
+    assert four_bit.tensor_bytes - plain.tensor_bytes == 4 * F + 2 * H
 
 
 def test_nanotron_s_query_is_a_view_of_a_buffer_with_keys_and_values():
@@ -157,3 +136,56 @@ def test_autocast_norms_stay_in_fp32_and_each_matrix_keeps_its_own_cast():
     kept = {name: getattr(cast, name) - getattr(plain, name) for name in ("sequence_bytes", "gathered_bytes")}
     assert sum(kept.values()) == (2 * 2 + 2 * 2 + 1 * 2) * H
     assert cast.tensor_bytes == plain.tensor_bytes
+
+
+SMALL = {
+    "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16,
+}  # fmt: skip
+
+
+def transformers_layer(model_type, **changes):
+    config = {key: value for key, value in SMALL.items() if key != "head_dim" or model_type == "qwen3"}
+    layer = describe_config({"model_type": model_type, **config, **changes}, name="small").layers[0]
+    kept = kept_bytes(layer, load_profile("accelerate").kernels, attention="flash", element_bytes=2)
+    return kept.sequence_bytes, kept.tensor_bytes
+
+
+# Llama's layer of these sizes: two norms' 16 x 64 and statistics; query and context 2 x 64 each, key and value 2 x 32
+# each, four heads' statistics, 8 x 128 of the feed-forward.
+PLAIN_SEQUENCE, PLAIN_TENSOR = 16 * 64 + 2 * 4, 4 * 64 + 4 * 32 + 4 * 4 + 8 * 128
+
+
+def test_norms_of_queries_and_keys_keep_their_inputs_in_fp32_and_normalized():
+    # 6 bytes of each feature of 4 query and 2 key heads of 16, and a statistic for each head.
+    assert transformers_layer("qwen3") == (PLAIN_SEQUENCE, PLAIN_TENSOR + 6 * (64 + 32) + 4 * 6)
+
+
+def test_norms_that_scale_in_fp32_keep_the_normalized_in_fp32():
+    # OLMo 2 norms each half's output, 8 x 64 twice and two statistics, and queries and keys, 8 bytes a feature and one
+    # statistic each; both residual streams are kept as inputs of matrices.
+    sequence = 2 * (8 * 64 + 4) + 2 * 2 * 64 + 2 * 4
+    assert transformers_layer("olmo2") == (sequence, PLAIN_TENSOR + 8 * (64 + 32))
+
+
+def test_a_layer_norm_keeps_its_input_and_two_statistics():
+    # StarCoder 2: two norms' inputs and outputs 2 x 64 each; the plain feed-forward keeps its two tensors of 128.
+    assert transformers_layer("starcoder2") == (8 * 64 + 2 * 8, 4 * 64 + 4 * 32 + 4 * 4 + 4 * 128)
+
+
+def test_a_value_that_is_a_view_keeps_queries_and_keys_beside_their_rotated_copies():
+    # Phi 3: 2 bytes of 64 + 32 features more, and the context once more, turned for the output's matrix.
+    assert transformers_layer("phi3", pad_token_id=0) == (PLAIN_SEQUENCE, PLAIN_TENSOR + 2 * (64 + 32) + 2 * 64)
+
+
+def test_litgpt_s_adapters_keep_a_dropout_s_output_and_mask_each():
+    kernels = load_profile("litgpt").kernels
+    without = dataclasses.replace(kernels, adapter_dropout_bytes=0)
+    dropped, shared = (
+        kept_bytes(llama().layers[0], each, attention="flash", element_bytes=2, learning=ADAPTED)
+        for each in (kernels, without)
+    )
+    # Queries, keys and values have one adapter: 3 bytes of its input in place of the shared 2. The output's has 3
+    # beside the context that attention keeps.
+    assert dropped.sequence_bytes - shared.sequence_bytes == H
+    assert dropped.tensor_bytes - shared.tensor_bytes == 3 * H

@@ -3,9 +3,10 @@ import pytest
 
 from planners.errors import InvalidQuestion
 from planners.huggingface import describe_config
-from planners.memory.activations import kept_bytes, selectively_kept_bytes
+from planners.memory.activations import kept_bytes
 from planners.memory.profile import load_profile
 from planners.memory.recompute_modules import again, check_modules, dropped
+from planners.memory.selective import selectively_kept_bytes
 from planners.questions import Recompute
 from planners.timing.compute import layer_seconds
 from planners.timing.efficiency import load_efficiency

@@ -32,7 +32,7 @@ def main():
     wanted = job(**json.loads(sys.argv[1]))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = traced_model(wanted, find_stack(wanted.framework))
-    shard_fully(model, mesh, wanted, wraps_vocabulary=False)
+    shard_fully(model, mesh, wanted, wraps_vocabulary=False, frees_root=True)
     optimizer = TorchOptimizer(wanted.optimizer, model.parameters())
     ids = torch.randint(0, wanted.vocabulary_size, (wanted.micro_batch_size, wanted.sequence_length))
     model(input_ids=ids, labels=ids).loss.backward()

@@ -99,6 +99,20 @@ def test_megatron_holds_18_bytes_a_parameter_or_6_and_a_share_of_12(zero_stage, 
     assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == 12 * ALL_ELEMENTS // shards + 4 * TENSORS
 
 
+def test_transformer_engine_hands_autograd_one_empty_gradient_for_each_matrix_of_a_layer():
+    # q and o 64 x 64, k and v 32 x 64, gate, up and down 176 x 64, in 2 bytes, for both layers once.
+    ledger = traced(framework="megatron", zero_stage=1)
+    assert requested_bytes(ledger, Kind.DUMMY_GRADIENT) == 2 * (2 * 4_096 + 2 * 2_048 + 3 * 11_264)
+
+
+def test_a_stack_with_units_for_the_vocabulary_keeps_a_tied_root_gathered_at_the_loss():
+    # Embedding, which is the head too: 26 rows on each of 4 ranks, 64 features, 2 bytes; the last norm 64.
+    ledger = traced(framework="fsdp2", config=config(tie_word_embeddings=True))
+    ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == "forward"]
+    gathered = [piece for piece in ledger._live_after(ranges[-1][1] - 1) if piece.kind == Kind.GATHERED_PARAMETER]
+    assert sum(piece.requested_bytes for piece in gathered) == 2 * (104 * 64 + 64)
+
+
 def test_autocast_keeps_a_16_bit_copy_of_every_matrix_for_the_backward_pass():
     # Two layers' matrices, 46,080 elements each, and the head's 101 x 64; embedding and norms are not cast.
     ledger = traced(framework="ddp", zero_stage=0, config=config())

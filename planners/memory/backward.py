@@ -1,0 +1,234 @@
+"""The moments of the backward pass, from the head down to the embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
+from planners.memory.items import NOTHING, Items
+from planners.memory.moment import Moment, items_at
+
+
+def backward_items(moment: Moment) -> Iterator[Items]:
+    """Yield the layers that can be the worst of the backward pass, along an axis before the stages.
+
+    Downwards the gradients grow and the kept activations shrink, both linearly,
+    so the worst is at an end: the top two layers, the edge of the recomputed
+    ones, or the bottom; where units are gathered alone also the lowest layer but one,
+    the last that a layer is gathered ahead of. Where none or all are recomputed the
+    edge is an end.
+    """
+    top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
+    ends = [top, np.clip(top - 1.0, 0.0, top), np.minimum(top, 0.0)]
+    if moment.own_units:
+        ends.append(np.minimum(top, 1.0))
+    own = _own_of_layer(moment)
+    yield _layer_items(moment, np.stack(ends), *own)
+    if (moment.layouts.full_layers != ALL_LAYERS).any():
+        edge = moment.active.recomputed_layers
+        yield _layer_items(moment, np.clip(np.stack([edge, edge - 1.0]), 0.0, top), *own)
+    if moment.own_units:
+        yield _head_reduction(moment)
+    splits_vocabulary = moment.layouts.tensor_parallel > 1
+    if moment.job.profile.weights.whole_embedding_gradient and moment.any_gathered and splits_vocabulary.any():
+        yield _embedding_gradient(moment)
+    yield _root_reduction(moment)
+
+
+def _head_reduction(moment: Moment) -> Items:
+    """Return the moment at which head and last norm are reduced by themselves, the top layer gathered ahead.
+
+    Only their gradients in both widths are left of them: the weights have been let go of.
+    """
+    held, active, traffic = moment.held, moment.active, moment.job.profile.weights
+    gathered = NOTHING
+    if moment.any_gathered:
+        gathered = (
+            np.where(moment.gathered_by_layer, moment.layer_buffer, 0.0)
+            + np.where(moment.gathered_once, moment.open_root + moment.whole_layers, 0.0)
+            + np.where(moment.is_reduced, traffic.reduce_bytes * held.head_padded, 0.0)
+        )
+    sharded = np.where(moment.keeps_gradients, held.gradients, np.where(moment.is_reduced, held.head_gradients, 0.0))
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=np.ceil(sharded + moment.job.precision.compute_bytes * held.head_elements),
+        activations=active.stage + moment.others_activations + moment.constant_activations + active.checkpoint,
+        logits=NOTHING,
+        communication=gathered + moment.buckets + moment.accumulated,
+    )
+
+
+def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
+    """Return the activations and the fresh gradients of the layer that is differentiated, at its worst moment.
+
+    At its last matrix all its tensors are there, gradients that meet and one matrix's
+    gradient; at its first norm little but that norm's tensors and, where a unit's gradients are reduced together,
+    those of all its matrices: the worse of the two for wide layers and few tokens.
+    """
+    held, active, size = moment.held, moment.active, moment.job.precision.compute_bytes
+    activations = active.working_set + active.transient + held.dequantized
+    if not moment.job.profile.kernels.backward_transients:
+        return activations, NOTHING
+    fresh = size * held.largest_matrix_elements
+    if not moment.any_gathered:
+        return activations, fresh
+    all_fresh = size * held.layer_elements
+    ends_worse = moment.is_gathered & (all_fresh + active.first_norm > fresh + activations)
+    return np.where(ends_worse, active.first_norm, activations), np.where(ends_worse, all_fresh, fresh)
+
+
+def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray, fresh: FloatArray) -> Items:
+    """Return the moments at which layers (0 the lowest of the stage) are differentiated."""
+    held, active, job = moment.held, moment.active, moment.job
+    size, traffic = job.precision.compute_bytes, job.profile.weights
+    layers_above = moment.rows.layers - 1.0 - layer
+    gathered = reduced = copies = NOTHING
+    if moment.any_gathered:
+        lasting = np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0)
+        ahead = np.where(layer > 0, moment.layer_buffer, moment.last_unit)
+        gathered = np.where(moment.gathered_by_layer, moment.open_root + moment.one_layer + ahead, 0.0) + np.where(
+            moment.gathered_once, moment.open_root + moment.one_layer * lasting, 0.0
+        )
+        before = np.where(layers_above > 0, held.layer_padded, held.head_padded if moment.own_units else 0.0)
+        reduced = np.where(moment.is_reduced, traffic.reduce_bytes * before, 0.0)
+    if moment.any_copies:
+        copied_layers = np.where(moment.layouts.recompute == FULL, 1.0, layer + 1.0)
+        copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
+    recomputed, kept = _left_to_do(moment, layer)
+    alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters + copies,
+        gradients=_layer_gradients(moment, layers_above, fresh),
+        activations=alive + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=gathered + reduced + moment.buckets + moment.accumulated,
+        layer=layer,
+    )
+
+
+def _left_to_do(moment: Moment, layer: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return how many recomputed layers are left, this one included, and how many kept ones below it.
+
+    The lowest layers are the recomputed ones (Megatron-LM, --recompute-method block), or every so-manieth is.
+    """
+    every = moment.job.recompute_every
+    if every is not None and (moment.layouts.recompute == FULL).all():
+        return np.floor((layer + 1.0) / every), layer - np.floor(layer / every)
+    recomputed = moment.active.recomputed_layers
+    return np.minimum(layer + 1.0, recomputed), np.maximum(layer - recomputed, 0.0)
+
+
+def _layer_gradients(moment: Moment, layers_above: FloatArray, fresh: FloatArray) -> FloatArray:
+    """Return whole bytes of gradients once so many layers are done: those of the layers, the head's and fresh ones.
+
+    Gradients of a gathered root wait unsharded for the end of the backward pass, those of a head of its own do not.
+    """
+    held, job = moment.held, moment.job
+    size, is_gathered = job.precision.compute_bytes, moment.is_gathered
+    unsharded = 0.0 if moment.own_units else np.where(is_gathered, size * held.head_matrix_elements, 0.0)
+    whole = held.gradients + unsharded
+    if moment.always_keeps_gradients:
+        return np.ceil(whole + fresh)
+    done = np.where(is_gathered, layers_above, layers_above + 1.0) if moment.any_gathered else layers_above + 1.0
+    gathered_head = held.head_gradients if moment.own_units else size * held.head_matrix_elements
+    head_gradient = np.where(is_gathered, gathered_head, job.states.gradient * held.head_matrix_elements)
+    finished = held.layer_gradients * done
+    if moment.stays_gathered.any():
+        finished = np.where(moment.stays_gathered, 0.0, finished)
+        head_gradient = np.where(moment.stays_gathered, unsharded, head_gradient)
+    let_go = np.minimum(finished + head_gradient, whole) + fresh
+    # All of them are never less than what has not been let go: a maximum is worked out far faster than a choice.
+    kept = np.where(moment.keeps_gradients, np.ceil(whole + fresh), 0.0)
+    return np.maximum(np.ceil(let_go), kept)
+
+
+def _held_inputs(moment: Moment, finished: FloatArray) -> FloatArray:
+    """Return what hooks of finished layers still hold: each one's recomputed input and that input's gradient."""
+    job, active = moment.job, moment.active
+    if job.method == "full" or not job.profile.weights.frozen_layers_hold_inputs:
+        return NOTHING
+    recomputed = np.minimum(finished, active.recomputed_layers)
+    result: FloatArray = np.where(moment.gathered_by_layer, 2.0 * active.checkpoint * recomputed, 0.0)
+    return result
+
+
+def _embedding_gradient(moment: Moment) -> Items:
+    """Return the moment at which DTensor cuts the embedding's gradient over the tensor-parallel ranks.
+
+    Looking tokens up in a vocabulary split by rows has no backward rule that keeps it
+    split: each rank makes a gradient as large as the whole matrix, and a
+    reduce-scatter makes its part of it (torch, distributed/tensor/_ops/_embedding_ops.py,
+    `embedding_dense_backward_strategy`).
+    """
+    held, size, traffic = moment.held, moment.job.precision.compute_bytes, moment.job.profile.weights
+    embedding = size * (held.root_elements - held.head_elements) * moment.rows.has_embedding
+    whole = embedding * moment.layouts.tensor_parallel
+    head = 0.0 if moment.own_units else size * held.head_matrix_elements
+    others = held.gradients - (held.root_gradients - held.head_gradients if moment.own_units else held.root_gradients)
+    sharded = np.where(moment.keeps_gradients, held.gradients, np.where(moment.stays_gathered, 0.0, others))
+    gathered = np.where(moment.gathered_by_layer, moment.open_root + moment.last_unit, 0.0) + np.where(
+        moment.gathered_once, moment.open_root + np.where(moment.stays_gathered, moment.whole_layers, 0.0), 0.0
+    )
+    is_whole = moment.is_gathered & (moment.layouts.tensor_parallel > 1) & moment.rows.has_embedding
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=np.ceil(sharded + np.where(is_whole, head + whole, 0.0)),
+        activations=moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=gathered
+        + np.where(is_whole, embedding, 0.0)
+        + np.where(moment.is_reduced, traffic.reduce_bytes * held.layer_padded, 0.0)
+        + moment.buckets
+        + moment.accumulated,
+    )
+
+
+def _root_reduction(moment: Moment) -> Items:
+    """Return the end of the backward pass, when FSDP reduces the last unit: embedding, norm and head, or the first."""
+    held, job = moment.held, moment.job
+    reduced = NOTHING
+    gradients = held.gradients
+    if moment.any_gathered:
+        whole, padded = moment.root, held.root_padded
+        if moment.own_units:
+            whole, padded = moment.last_unit, held.root_padded - held.head_padded
+        reduced = np.where(moment.is_reduced, whole + job.profile.weights.reduce_bytes * padded, 0.0)
+        if moment.stays_gathered.any():
+            first, first_gradients = _first_reduced(moment)
+            reduced = reduced + np.where(moment.stays_gathered, first, 0.0)
+            gradients = np.where(moment.stays_gathered, first_gradients, gradients)
+    return items_at(
+        moment,
+        "root gradient reduction",
+        parameters=held.parameters,
+        gradients=np.ceil(gradients),
+        activations=moment.others_activations,
+        logits=NOTHING,
+        communication=reduced + moment.buckets + moment.accumulated,
+    )
+
+
+def _first_reduced(moment: Moment) -> tuple[FloatArray, FloatArray]:
+    """Return gathered weights, buffer and shard as a pipeline's stage reduces its first unit after the last pass.
+
+    All others are gathered still, and none of the summed gradients has been let go of.
+    """
+    held, traffic, rows = moment.held, moment.job.profile.weights, moment.rows
+    size = moment.job.precision.compute_bytes
+    embedding = held.root_elements - held.head_elements
+    if not moment.own_units:
+        embedding = held.root_elements
+    padded = held.root_padded - held.head_padded if moment.own_units else held.root_padded
+    shard = held.root_gradients - held.head_gradients if moment.own_units else held.root_gradients
+    first = np.where(rows.has_embedding, embedding, held.layer_elements)
+    buffer = traffic.reduce_bytes * np.where(rows.has_embedding, padded, held.layer_padded)
+    gathered = moment.root + moment.whole_layers - size * first
+    return gathered + buffer, np.where(rows.has_embedding, shard, held.layer_gradients)

@@ -1,0 +1,123 @@
+"""The moments of the forward pass and of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planners.layout.candidates import FloatArray
+from planners.memory.items import NOTHING, Items
+from planners.memory.moment import Moment, items_at
+
+FP32_BYTES = 4
+
+
+def forward_items(moment: Moment) -> Iterator[Items]:
+    """Yield what is held as the last layer is gathered, at the loss, and as the backward pass begins."""
+    traffic = moment.job.profile.weights
+    if moment.any_gathered and traffic.gather_copies:
+        yield _last_layer_gathered(moment)
+        if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
+            yield _root_gathered_again(moment)
+    yield from _loss(moment)
+
+
+def _last_layer_gathered(moment: Moment) -> Items:
+    """Return the last layer's gather: its buffer, its weights and the buffer of the layer before.
+
+    FSDP2 holds on to the layer before's buffer so that its copying overlaps with the next
+    gather, and lets go of it as the function returns that copies the next one out (torch,
+    distributed/fsdp/_fully_shard/_fsdp_param_group.py, `wait_for_unshard`).
+    """
+    held, active = moment.held, moment.active
+    has_several = np.minimum(moment.rows.layers, 2)
+    root = NOTHING if moment.own_units else moment.root
+    gathered = np.where(
+        moment.gathered_by_layer, root + moment.one_layer + moment.layer_buffer * has_several, 0.0
+    ) + np.where(moment.gathered_once, moment.open_root + moment.whole_layers + moment.layer_buffer * has_several, 0.0)
+    last = np.where(active.recomputed_layers >= moment.rows.layers, active.checkpoint, active.layer)
+    before = np.maximum(active.stage - last, 0.0) + active.checkpoint
+    return items_at(
+        moment,
+        "forward and loss",
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=before + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=gathered + moment.buckets + moment.accumulated,
+    )
+
+
+def _root_gathered_again(moment: Moment) -> Items:
+    """Return the beginning of the backward pass, which gathers the root that the end of the forward pass let go of.
+
+    Its buffer and its weights stand beside what the loss keeps: the log-softmax in
+    fp32, or the gradients that a fused loss has worked out already.
+    """
+    held, active, loss = moment.held, moment.active, moment.job.profile.loss
+    kept = np.where(moment.layouts.fused_cross_entropy, 1.0, min(FP32_BYTES / loss.logits_bytes, 1.0))
+    gathered = np.where(moment.gathered_by_layer, 2.0 * moment.root, 0.0) + np.where(
+        moment.gathered_once, moment.root + moment.whole_layers, 0.0
+    )
+    return items_at(
+        moment,
+        "forward and loss",
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
+        logits=active.logits * kept,
+        communication=gathered + moment.buckets + moment.accumulated,
+    )
+
+
+def _loss(moment: Moment) -> Iterator[Items]:
+    """Yield the computing of the loss where the head is; where autocast copies weights, the forward pass's end too.
+
+    The copies of recomputed layers are let go of with the forward pass, when the loss
+    has yet to be differentiated.
+    """
+    held, active, job = moment.held, moment.active, moment.job
+    size = job.precision.compute_bytes
+    gathered = _gathered_at_loss(moment) if moment.any_gathered else NOTHING
+    if not moment.any_copies:
+        yield _loss_items(moment, NOTHING, active.logits, gathered)
+        return
+    # Only what learns is kept in fp32 and so copied; a frozen base already lies in the compute precision.
+    layers = held.stage_elements - held.root_elements
+    copies = size * (layers + held.head_matrix_elements)
+    let_go = size * layers * active.recomputed_layers / np.maximum(moment.rows.layers, 1)
+    yield _loss_items(moment, np.where(moment.autocast_copies, copies - let_go, 0.0), active.logits, gathered)
+    less = active.logits * (1.0 - job.profile.loss.forward_logits_bytes / job.profile.loss.logits_bytes)
+    yield _loss_items(moment, np.where(moment.autocast_copies, copies, 0.0), active.logits - less, gathered)
+
+
+def _gathered_at_loss(moment: Moment) -> FloatArray:
+    """Return the gathered weights at the loss: the head, or the root with the last layer's buffer, or all.
+
+    Stacks with units for the vocabulary compute the loss outside the model, when the last buffer has been let go of.
+    """
+    if moment.own_units:
+        beside: FloatArray = moment.job.precision.compute_bytes * moment.held.head_elements
+    elif moment.job.profile.weights.vocabulary_units:
+        beside = moment.root
+    else:
+        beside = moment.root + moment.layer_buffer
+    inside = moment.job.profile.loss.inside_model
+    gathered: FloatArray = np.where(moment.gathered_by_layer & inside, beside, 0.0) + np.where(
+        moment.gathered_once, moment.root + moment.whole_layers, 0.0
+    )
+    return gathered
+
+
+def _loss_items(moment: Moment, copies: FloatArray, logits: FloatArray, gathered: FloatArray) -> Items:
+    held, active = moment.held, moment.active
+    return items_at(
+        moment,
+        "forward and loss",
+        parameters=held.parameters + copies,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
+        logits=logits,
+        communication=gathered + moment.buckets + moment.accumulated,
+    )

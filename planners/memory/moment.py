@@ -1,0 +1,165 @@
+"""What the moments of a step share, worked out once for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planners.layout.candidates import BoolArray, Candidates, FloatArray
+from planners.memory.activity import Activity, casts_weights
+from planners.memory.compression import remembered_bytes
+from planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
+from planners.memory.items import NOTHING, PHASES, Items
+from planners.memory.job import Job
+from planners.memory.stages import StageRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What the phases share, for all stages.
+
+    `own_units` says that the embedding, and the last norm with the head, are gathered
+    and reduced by themselves; else they are one with the root. `open_root` is what of
+    them stays gathered while layers are differentiated, `last_unit` what is gathered
+    ahead while the lowest layer is. `accumulated` are the whole gradients in the reduction's width that a
+    pipeline sums until its last micro-batch; until then it has no shards of them.
+    """
+
+    layouts: Candidates
+    rows: StageRows
+    job: Job
+    held: Holdings
+    active: Activity
+    gathered_by_layer: BoolArray
+    gathered_once: BoolArray
+    stays_gathered: BoolArray
+    own_units: bool
+    open_root: FloatArray
+    last_unit: FloatArray
+    autocast_copies: BoolArray
+    keeps_gradients: BoolArray
+    always_keeps_gradients: bool
+    any_gathered: bool
+    any_copies: bool
+    others_activations: FloatArray
+    constant_activations: FloatArray
+    buckets: FloatArray
+    accumulated: FloatArray
+
+    @property
+    def is_gathered(self) -> BoolArray:
+        """Return where weights are sharded and gathered, in whatever way."""
+        return self.gathered_by_layer | self.gathered_once
+
+    @property
+    def is_reduced(self) -> BoolArray:
+        """Return where a unit's gradients are reduced as soon as they are whole."""
+        return self.is_gathered & ~self.stays_gathered
+
+    @property
+    def root(self) -> FloatArray:
+        """Return embedding, last norm and head in the compute precision, with what is frozen of them."""
+        result: FloatArray = self.job.precision.compute_bytes * self.held.root_elements + self.held.root_frozen
+        return result
+
+    @property
+    def one_layer(self) -> FloatArray:
+        """Return the largest layer's weights in the compute precision, with what is frozen of them."""
+        result: FloatArray = self.job.precision.compute_bytes * self.held.layer_elements + self.held.layer_frozen
+        return result
+
+    @property
+    def layer_buffer(self) -> FloatArray:
+        """Return the buffer that a layer is gathered into, or the stack's fixed budget for it."""
+        held, size = self.held, self.job.precision.compute_bytes
+        budget = self.job.profile.weights.gather_budget_elements
+        if budget:
+            return size * np.minimum(budget, held.stage_elements)
+        result: FloatArray = size * held.layer_padded + held.layer_frozen
+        return result
+
+    @property
+    def whole_layers(self) -> FloatArray:
+        """Return every layer of the stage in the compute precision."""
+        held = self.held
+        size = self.job.precision.compute_bytes
+        result: FloatArray = size * (held.stage_elements - held.root_elements) + held.layer_frozen * self.rows.layers
+        return result
+
+
+def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Moment:
+    """Return what the phases of a step share."""
+    traffic, states = job.profile.weights, job.states
+    stage = layouts.zero_stage
+    has_buckets = in_zero_stages(stage, traffic.bucket_zero_stages)
+    buckets = np.where(
+        has_buckets,
+        job.precision.compute_bytes * np.minimum(traffic.bucket_elements, held.stage_elements),
+        0.0,
+    )
+    if traffic.bucket_copy_of_gradients:
+        has_reducer = has_buckets & (layouts.data_parallel > 1)
+        buckets = buckets + np.where(has_reducer, states.gradient * held.stage_elements, 0.0)
+    buckets = buckets + remembered_bytes(layouts, job, held.stage_elements)
+    has_transients = job.profile.kernels.backward_transients
+    is_gathered = has_weight_policy(stage, job, "gathered_by_layer")
+    stays = is_gathered & (layouts.pipeline_parallel > 1) & np.bool_(traffic.pipelines_gather_once)
+    # A value model that learns has had its gradients before the policy has its own.
+    resident = traffic.gradients_always_resident or any(companion.trainable for companion in job.companions)
+    keeps = resident | ((layouts.micro_batches(job.global_batch_size) > 1) & ~stays)
+    gathered_once = has_weight_policy(stage, job, "gathered_once") | stays
+    copies = casts_weights(layouts, job)
+    by_layer = is_gathered & ~stays
+    own_units = traffic.vocabulary_units and not job.model.tied_head
+    root = job.precision.compute_bytes * held.root_elements + held.root_frozen
+    embedding = job.precision.compute_bytes * (held.root_elements - held.head_elements)
+    return Moment(
+        layouts=layouts,
+        rows=rows,
+        job=job,
+        held=held,
+        active=active,
+        gathered_by_layer=by_layer,
+        gathered_once=gathered_once,
+        stays_gathered=stays,
+        own_units=own_units,
+        open_root=np.where(by_layer, 0.0, embedding) if own_units else root,
+        last_unit=embedding if own_units else NOTHING,
+        autocast_copies=copies,
+        any_gathered=bool((is_gathered | gathered_once).any()),
+        any_copies=bool(copies.any()),
+        keeps_gradients=np.asarray(keeps),
+        always_keeps_gradients=bool(np.all(keeps)),
+        others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
+        constant_activations=held.dummy_gradients
+        + active.gathered
+        + (rotary_table_bytes(job) if has_transients else 0),
+        buckets=buckets,
+        accumulated=np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0) if stays.any() else NOTHING,
+    )
+
+
+def items_at(
+    moment: Moment,
+    phase: str,
+    *,
+    parameters: FloatArray,
+    gradients: FloatArray,
+    activations: FloatArray,
+    logits: FloatArray,
+    communication: FloatArray,
+    more_optimizer: FloatArray | float = 0.0,
+    layer: FloatArray | None = None,
+) -> Items:
+    """Return whole bytes; gradients are whole already."""
+    return Items(
+        phase=PHASES.index(phase),
+        parameters=np.ceil(parameters),
+        gradients=gradients,
+        optimizer=np.ceil(moment.held.optimizer + more_optimizer),
+        activations=np.ceil(activations),
+        logits=logits if logits is NOTHING else np.ceil(logits),
+        communication=np.ceil(communication),
+        layer=layer,
+    )

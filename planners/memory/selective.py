@@ -1,0 +1,136 @@
+"""What a layer keeps under selective recomputation, which each stack understands in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from planners.architecture import Block, Operation, OperationKind, Part, Region, Split, Weight
+from planners.memory.activations import DISPATCHED_TENSORS, EXPERT_TENSORS, KeptBytes, checkpoint_width, kept_bytes
+from planners.memory.profile import Kernels
+from planners.memory.recompute_modules import CORE_ATTENTION, dropped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Product:
+    """One call of a matrix multiplication: the tensors it writes, and whether a bias is added within it."""
+
+    outputs: tuple[str, ...]
+    has_bias: bool
+
+
+def selectively_kept_bytes(
+    block: Block,
+    kernels: Kernels,
+    *,
+    policy: str,
+    attention: str,
+    element_bytes: int,
+    fp8_input_bytes: int = 0,
+    modules: tuple[str, ...] = (),
+) -> KeptBytes:
+    """Return what one layer keeps under selective recompute: of `modules`, or where none are named by the policy.
+
+    `attention_scores` throws the score matrices away and nothing else, as
+    Korthikanti et al. 2022 do (arXiv:2205.05198). `alternate_matmuls` keeps the layer's
+    input, every second matrix product and the attention's output, as torchtitan does;
+    every policy but these keeps all.
+    """
+    everything = kept_bytes(
+        block,
+        kernels,
+        attention=attention,
+        element_bytes=element_bytes,
+        fp8_input_bytes=fp8_input_bytes,
+        without=dropped(block, modules),
+    )
+    if modules:
+        return replace(everything, score_bytes=0.0) if CORE_ATTENTION in modules else everything
+    if policy == "attention_scores":
+        return replace(everything, score_bytes=0.0)
+    if policy != "alternate_matmuls":
+        return everything
+    regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
+    attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
+    row_parallel = {op.output for op in block.operations if op.is_row_parallel}
+    sequence, tensor_total, gathered = float(checkpoint_width(block) * element_bytes), 0.0, 0.0
+    dispatched = in_experts = 0.0
+    for output in (*_saved_outputs(block), *(operation.output for operation in attentions)):
+        width, region = regions[output]
+        if output in DISPATCHED_TENSORS:
+            dispatched += width * element_bytes
+        elif output in EXPERT_TENSORS:
+            in_experts += width * element_bytes
+        elif output in row_parallel:
+            gathered += width * element_bytes  # every rank's part of the sum is as long as the whole
+        elif region is Region.SEQUENCE:
+            sequence += width * element_bytes
+        else:
+            tensor_total += width * element_bytes
+    tensor_total += kernels.flash_statistic_bytes * sum(op.heads for op in attentions)
+    return KeptBytes(
+        gathered_bytes=gathered,
+        sequence_bytes=sequence,
+        tensor_bytes=tensor_total,
+        score_bytes=0.0,
+        dispatched_bytes=dispatched,
+        expert_bytes=in_experts,
+    )
+
+
+def scattered_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
+    """Return what is kept of each token of a rank once sums over tensor-parallel ranks are scattered by token.
+
+    torchtitan's list names the reduce-scatters, so that their outputs are saved as well.
+    """
+    if policy != "alternate_matmuls":
+        return 0
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    dense = (op for op in block.operations if op.is_row_parallel and op.output not in DISPATCHED_TENSORS)
+    return element_bytes * sum(widths[operation.output] for operation in dense)
+
+
+def _saved_outputs(block: Block) -> Iterator[str]:
+    """Yield what the first, third, fifth … product writes.
+
+    torchtitan's list names aten.mm and counts its calls; a product with a bias is
+    aten.addmm, is not counted and never saved (distributed/activation_checkpoint.py).
+    """
+    plain = [product for product in _products(block) if not product.has_bias]
+    for product in plain[::2]:
+        yield from product.outputs
+
+
+def _products(block: Block) -> Iterator[_Product]:
+    """Yield the multiplications in their order; matrices that the checkpoint holds as one are multiplied by at once."""
+    operations = [operation for operation in block.operations if operation.kind is OperationKind.MATMUL]
+    biases = {weight.name for weight in block.weights if weight.name.endswith(".bias")}
+    index = 0
+    while index < len(operations):
+        weights = _weights_like(block, operations[index])
+        alike = _run_of_kind(operations, index)
+        is_fused = len(weights) == 1 and len(alike) > 1
+        done = alike if is_fused else alike[:1]
+        has_bias = any(weight.name.removesuffix(".weight") + ".bias" in biases for weight in weights)
+        yield _Product(outputs=tuple(operation.output for operation in done), has_bias=has_bias)
+        index += len(done)
+
+
+def _run_of_kind(operations: list[Operation], start: int) -> list[Operation]:
+    """Return the operations from `start` on that read the same tensor: queries, keys and values, or gate and up."""
+    run = []
+    for operation in operations[start:]:
+        if operation.inputs != operations[start].inputs:
+            break
+        run.append(operation)
+    return run
+
+
+def _weights_like(block: Block, operation: Operation) -> list[Weight]:
+    """Return the matrices of the operation's half that lie the same way: first ones, or the last."""
+    part = Part.FEED_FORWARD if operation.name.startswith("feed_forward") else Part.ATTENTION
+    return [
+        weight
+        for weight in block.weights
+        if weight.is_linear and weight.part is part and (weight.split is Split.ROW) is operation.is_row_parallel
+    ]

@@ -1,0 +1,66 @@
+"""Moments of the backward pass, worked out for Llamas whose lengths divide by all degrees."""
+
+from planners.layout.candidates import candidates_from_rows
+from planners.memory.activity import activity
+from planners.memory.backward import backward_items
+from planners.memory.holdings import holdings
+from planners.memory.job import training_job
+from planners.memory.moment import moment_of
+from planners.memory.profile import load_profile
+from planners.memory.stages import all_stages
+from tests.planners.factories import question, small_llama
+
+# A layer's matrices and norms; embedding; head and last norm (`test_forward.py`).
+LAYER, EMBEDDING, HEAD = 36_992, 64_000, 64_064
+
+
+def moments(framework, *, tokens=32, batch=2, gpus=2, layout=None, **changes):
+    asked = question(model=small_llama(**changes), sequence_length=tokens, global_batch_size=batch, gpus=gpus)
+    job = training_job(asked, load_profile(framework))
+    layouts = candidates_from_rows([{"data_parallel": 2, "zero_stage": 3, **(layout or {})}])
+    rows = all_stages(layouts, job.model, batch)
+    held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
+    return list(backward_items(moment_of(layouts, rows, job, held, active)))
+
+
+def test_of_few_tokens_a_layer_ends_with_all_its_gradients_and_its_first_norm():
+    # Top layer, nothing above it: the head's gradient 2 x 64,000 and the layer's 2 x 36,992 are not reduced yet.
+    layers = moments("accelerate")[0]
+    assert layers.gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * LAYER
+    # Three layers below keep 16 x 64 + 4 x 64 + 4 x 32 + 8 x 128 bytes a token, 2 fp32 statistics and 4 heads'; the
+    # norm has its input, five products of 4 bytes and the residual's gradient of 2; cosines and sines 2 x 2 x 16.
+    kept = 16 * 64 + 4 * 64 + 4 * 32 + 8 * 128 + 2 * 4 + 4 * 4
+    assert layers.activations.reshape(-1)[0] == 32 * (3 * kept + 26 * 64 + 64)
+
+
+def test_of_many_tokens_its_last_matrix_is_worse():
+    # One matrix's gradient, 2 x 64 x 128, in place of the whole layer's.
+    assert moments("accelerate", tokens=1024)[0].gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * 64 * 128
+
+
+def test_dtensor_makes_the_gradient_of_a_split_embedding_whole():
+    split = moments("fsdp2", gpus=4, layout={"tensor_parallel": 2, "sequence_parallel": True})[-2]
+    # A rank's matrices halve, the norms of 128 (and the last one's 64) do not: layers (36,864 / 2 + 128) and head
+    # 32,000 + 64, in shards of 4 bytes over 2 ranks; the whole embedding 2 x 64,000.
+    assert split.gradients.item() == 4 * (4 * (18_432 + 128) + 32_064) / 2 + 2 * EMBEDDING
+    # The gathered half of it, the half that is made of its gradient, and the lowest layer's gradient in fp32.
+    assert split.communication.item() == 2 * 32_000 + 2 * 32_000 + 4 * (18_432 + 128)
+
+
+def test_without_tensor_parallelism_there_is_no_such_moment():
+    assert len(moments("fsdp2")) == len(moments("accelerate")) + 1  # the head's own reduction
+
+
+def test_a_pipeline_has_no_shards_of_gradients_before_its_last_pass():
+    pipeline = {"pipeline_parallel": 2}
+    layers = moments("fsdp2", batch=8, gpus=4, layout=pipeline)[0]
+    # First of two stages, its second layer: one layer's gradient in 16 bits, and 4 bytes of all that it sums.
+    assert layers.gradients[0, 0].item() == 2 * LAYER
+    assert layers.communication[0, 0].item() == 2 * (2 * LAYER + EMBEDDING) + 4 * (2 * LAYER + EMBEDDING)
+
+
+def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
+    reduction = moments("fsdp2", batch=8, gpus=4, layout={"pipeline_parallel": 2})[-1]
+    # The embedding: its weights are gone, its gradient is summed, copied for the reduction, and then half of it stays.
+    assert reduction.communication[0].item() == 2 * 2 * LAYER + 4 * (2 * LAYER + EMBEDDING) + 4 * EMBEDDING
+    assert reduction.gradients[0].item() == 4 * EMBEDDING / 2

@@ -1,0 +1,60 @@
+from planners.huggingface import describe_config
+from planners.memory.activations import kept_bytes
+from planners.memory.profile import load_profile
+from planners.memory.selective import scattered_bytes, selectively_kept_bytes
+from tests.planners.factories import gpt, llama
+
+REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
+H, F = 4096, 14336
+SIZES = {
+    "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+SCORES, ALTERNATE = "attention_scores", "alternate_matmuls"
+
+
+def kept(model_type, **changes):
+    layer = describe_config({"model_type": model_type, **SIZES, **changes}, name="small").layers[0]
+    found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    # Less the layer's input of 64 features, the attention's output and four heads' statistics.
+    return found.gathered_bytes + found.sequence_bytes - 2 * 64, found.tensor_bytes - 2 * 64 - 4 * 4
+
+
+def test_selective_recompute_throws_the_scores_away():
+    layer = gpt().layers[0]
+    found = selectively_kept_bytes(layer, REFERENCE, policy=SCORES, attention="eager", element_bytes=2)
+    assert found.score_bytes == 0
+    assert found.sequence_bytes + found.tensor_bytes == 34 * H
+
+
+def test_alternate_products_keep_query_value_gate_and_down():
+    # Input and down 2h each; query, context nq, value kv, gate f in 2 bytes, and the attention's statistic.
+    found = selectively_kept_bytes(llama().layers[0], FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    # Down's product is a part of a sum, as long on every rank.
+    assert (found.sequence_bytes, found.gathered_bytes) == (2 * H, 2 * H)
+    assert found.tensor_bytes == 2 * (H + H + 1024 + F) + 4 * 32
+
+
+def test_products_with_a_bias_are_neither_counted_nor_kept():
+    # Qwen 2's query, key and value have one: the first plain product is the output's, the third up's.
+    assert kept("qwen2") == (2 * 64, 2 * 128)
+    # StarCoder 2's all have one.
+    assert kept("starcoder2") == (0, 0)
+
+
+def test_matrices_that_are_one_are_multiplied_by_at_once():
+    # Phi 3's first product makes query, key and value, 64 + 32 + 32; its third gate and up, 128 each.
+    assert kept("phi3") == (0, 2 * (128 + 256))
+
+
+def test_no_policy_keeps_everything():
+    layer = llama().layers[0]
+    everything = kept_bytes(layer, FSDP2, attention="flash", element_bytes=2)
+    same = selectively_kept_bytes(layer, FSDP2, policy="none", attention="flash", element_bytes=2)
+    assert same == everything
+
+
+def test_scattered_sums_of_both_halves_are_kept_where_torchtitan_chooses():
+    layer = llama().layers[0]
+    assert scattered_bytes(layer, policy=ALTERNATE, element_bytes=2) == 2 * 2 * H
+    assert scattered_bytes(layer, policy=SCORES, element_bytes=2) == 0
