@@ -20,10 +20,16 @@ from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, NotYetAvailable, PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware, SiteEfficiency
+from planners.huggingface.stored_formats import stored_formats
 from planners.inference import plan_serving
+from planners.plans import Layout
 from planners.training import plan_training
 from planners.version import planner_version
+from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.kubernetes import Placement
+from service.artifacts.kubernetes_training import training_manifests
 from service.artifacts.serving import serving_artifacts
+from service.artifacts.slurm import slurm_script
 from service.artifacts.training import training_artifacts
 from service.calibrating import UNCALIBRATED
 from service.canonical import canonical_json, digest
@@ -134,7 +140,10 @@ class PlanningService:
             else:
                 found, hardware = plan_training(questions[0], should_stop), resolved.fleet[0]
             seconds = time.perf_counter() - started
-            artifacts = training_artifacts(found.plan.layout, hardware)
+            artifacts = {
+                **training_artifacts(found.plan.layout, hardware),
+                **_cluster_files(resolved, found.plan.layout, hardware),
+            }
             assumptions = (*resolved.model.assumptions, *hardware.gpu.assumptions)
             body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
             return body, hardware
@@ -150,7 +159,9 @@ class PlanningService:
             started = time.perf_counter()
             found = plan_serving(question)
             seconds = time.perf_counter() - started
-            artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
+            checkpoint = _checkpoint(request, resolved.model)
+            placement = Placement(plan_id=resolved.identity.plan_id, gpu=hardware.gpu)
+            artifacts = {} if checkpoint is None else serving_artifacts(checkpoint, found.plan, hardware, placement)
             stored = _stored_format_notes(request, resolved.model)
             assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
             body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
@@ -378,6 +389,28 @@ def _stored_format_notes(request: InferRequest, model: ResolvedModel) -> tuple[s
     if serving.weights is None:
         note += " Every matrix that this format takes is counted in it; such checkpoints may leave some in a wider one."
     return (note,)
+
+
+def _checkpoint(request: InferRequest, model: ResolvedModel) -> Checkpoint | None:
+    """Return what is served of a model of the catalogue; None where no repository's name is known."""
+    if not model.is_listed:
+        return None
+    if model.stored is None:
+        return Checkpoint(name=model.name)
+    by_config = stored_formats(model.config)
+    if by_config is not None and by_config.weights == model.stored.weights:
+        return Checkpoint(name=model.name, stored_weights=model.stored.weights)
+    # A quantized repository of a listed model: its own name is what was asked for, with its owner's.
+    asked = str(request.model)
+    return Checkpoint(name=asked, stored_weights=model.stored.weights) if "/" in asked else None
+
+
+def _cluster_files(resolved: _Resolved, layout: Layout, hardware: Hardware) -> dict[str, str]:
+    """Return the launch files of cluster schedulers for a training plan."""
+    name, plan_id = resolved.model.name, resolved.identity.plan_id
+    manifests = training_manifests(name, layout, hardware, Placement(plan_id=plan_id, gpu=hardware.gpu))
+    script = slurm_script(name, layout, hardware, plan_id)
+    return manifests if script is None else {"slurm": script, **manifests}
 
 
 def _asked(request: TrainRequest | InferRequest) -> dict[str, Any]:

@@ -9,14 +9,17 @@ from typing import Any
 
 from planners.catalogue import Catalogue
 from planners.errors import UnknownCluster, UnknownGpu
+from planners.hardware import Gpu
 from service.admission.workloads import Container, PodGroup
 
-GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+NVIDIA_RESOURCE, AMD_RESOURCE = "nvidia.com/gpu", "amd.com/gpu"
+GPU_RESOURCES = (NVIDIA_RESOURCE, AMD_RESOURCE)
 MIG_RESOURCE = re.compile(r"^nvidia\.com/mig-(?P<profile>[0-9a-z.+-]+)$")
 # Labels whose value is a GPU's name: NVIDIA's feature discovery, AMD's labeller, GKE, EKS, Karpenter.
+NVIDIA_PRODUCT_LABEL, AMD_PRODUCT_LABEL = "nvidia.com/gpu.product", "amd.com/gpu.product-name"
 PRODUCT_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
+    NVIDIA_PRODUCT_LABEL,
+    AMD_PRODUCT_LABEL,
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
     "karpenter.k8s.aws/instance-gpu-name",
@@ -25,6 +28,8 @@ PRODUCT_LABELS = (
 MACHINE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 # What feature discovery adds to a shared card's name.
 SHARED_SUFFIX = re.compile(r"-(SHARED|MIG-.*)$", re.IGNORECASE)
+# How a driver's own name for a card begins; a catalogue entry has it among its aliases.
+DRIVER_NAME = re.compile(r"^(?P<vendor>NVIDIA|Tesla|AMD) ")
 WHOLE_NUMBER = re.compile(r"^[0-9]{1,6}$")
 
 
@@ -56,6 +61,30 @@ def container_gpus(container: Container) -> int | None:
         if total:
             return total
     return total
+
+
+def is_amd(gpu: Gpu) -> bool:
+    """Return whether AMD made the GPU; all others of the catalogue are NVIDIA's."""
+    return gpu.name.startswith("AMD ")
+
+
+def gpu_resource(gpu: Gpu) -> str:
+    """Return the extended resource by which a pod asks for that GPU."""
+    return AMD_RESOURCE if is_amd(gpu) else NVIDIA_RESOURCE
+
+
+def product_selector(gpu: Gpu) -> dict[str, str]:
+    """Return the node label that names the GPU, empty where the catalogue lacks its driver's name.
+
+    NVIDIA's feature discovery writes the driver's name with hyphens, AMD's labeller
+    with underscores: a label's value has no spaces.
+    """
+    names = [alias for alias in gpu.aliases if DRIVER_NAME.match(alias)]
+    if not names:
+        return {}
+    if is_amd(gpu):
+        return {AMD_PRODUCT_LABEL: names[-1].replace(" ", "_")}
+    return {NVIDIA_PRODUCT_LABEL: names[-1].replace(" ", "-")}
 
 
 def gpu_demand(group: PodGroup, container: Container, catalogue: Catalogue) -> GpuDemand:

@@ -14,6 +14,7 @@ from planners.catalogue import Catalogue
 from planners.errors import PlimsollError
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
+from service.admission.annotations import PLAN, PLAN_ID
 from service.admission.gpus import GpuDemand, container_gpus, gpu_demand
 from service.admission.judgement import Finding, serving_finding, training_finding
 from service.admission.launches import Launch, NotRead
@@ -26,8 +27,6 @@ from service.admission.workloads import Container, PodGroup, annotations_of, pod
 from service.errors import DatabaseUnavailable, PlanNotFound
 from service.persistence.records import StoredPlan
 
-PLAN_ID = "plimsoll.dev/plan-id"
-PLAN = "plimsoll.dev/plan"
 # What creates pods of its own, and was judged itself.
 JUDGED_OWNERS = frozenset({
     "ReplicaSet", "StatefulSet", "Job", "PyTorchJob", "TrainJob", "JobSet", "LeaderWorkerSet", "InferenceService",
