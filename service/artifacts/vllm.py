@@ -2,6 +2,7 @@
 
 Sources: vllm/engine/arg_utils.py, vllm/config and vllm/entrypoints/cli/serve.py at 0.33.0, where every option
 stands; `--decode-context-parallel-size` came with 0.11, `--nnodes`, `--node-rank` and `--master-addr` with 0.12.
+With 0.28 bitsandbytes left for a plugin (vllm-project/vllm#43529), which the images do not carry.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand
 from service.artifacts.words import above_one, pairs
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-# What it quantizes a checkpoint of 16 bits to while it loads.
-ON_LOADING = {"fp8": "fp8", "nf4": "bitsandbytes"}
+BITSANDBYTES_UNTIL = (0, 28)
 DECODE_CONTEXT_PARALLEL_SINCE = (0, 11)
 NODES_SINCE = (0, 12)
+
+
+def on_loading(version: str) -> dict[str, str]:
+    """Return what that version quantizes a checkpoint of 16 bits to while it loads, by its own names."""
+    has_bitsandbytes = version_numbers(version) < BITSANDBYTES_UNTIL
+    return {"fp8": "fp8", **({"nf4": "bitsandbytes"} if has_bitsandbytes else {})}
 
 
 def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
@@ -52,12 +58,12 @@ def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Ser
 def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[str] | None:
     weights, cache = settings.weights, settings.kv_cache
     dtype = _activations(weights, cache)
-    is_stored = checkpoint.is_stored_as(weights)
-    if dtype is None or not checkpoint.can_become(weights) or not (is_stored or weights in (*DTYPES, *ON_LOADING)):
+    is_stored, quantized = checkpoint.is_stored_as(weights), on_loading(settings.engine_version)
+    if dtype is None or not checkpoint.can_become(weights) or not (is_stored or weights in (*DTYPES, *quantized)):
         return None
     options = ["--dtype", DTYPES[dtype]]
-    if weights in ON_LOADING and not is_stored:
-        options += ["--quantization", ON_LOADING[weights]]
+    if weights in quantized and not is_stored:
+        options += ["--quantization", quantized[weights]]
     if cache == "fp8":
         options += ["--kv-cache-dtype", "fp8"]
     return options

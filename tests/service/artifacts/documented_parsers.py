@@ -23,6 +23,13 @@ class _Parser(argparse.ArgumentParser):
         raise Refused(message)
 
 
+def _choices(option: dict[str, Any], version: str) -> list[str] | None:
+    until = {choice: version_numbers(first) for choice, first in option.get("until", {}).items()}
+    if "choices" not in option:
+        return None
+    return [choice for choice in option["choices"] if choice not in until or version_numbers(version) < until[choice]]
+
+
 def parsed(program: str, words: Sequence[str], version: str = "99") -> dict[str, Any]:
     """Return what a program of that version reads, by option; raise Refused where it would not start."""
     table = OPTIONS[program]
@@ -38,5 +45,5 @@ def parsed(program: str, words: Sequence[str], version: str = "99") -> dict[str,
         if option["type"] == "switch":
             parser.add_argument(f"--{name}", action="store_true", default=None)
         else:
-            parser.add_argument(f"--{name}", type=TYPES[option["type"]], choices=option.get("choices"))
+            parser.add_argument(f"--{name}", type=TYPES[option["type"]], choices=_choices(option, version))
     return {name: value for name, value in vars(parser.parse_args(words[length:])).items() if value is not None}

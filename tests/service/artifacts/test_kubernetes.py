@@ -1,0 +1,191 @@
+"""Manifests: of their kinds, with the plan's GPUs, and known to the admission webhook as what was planned."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from planners.catalogue import catalogue
+from planners.plans import Layout
+from service.admission.annotations import PLAN_ID
+from service.admission.gpus import GPU_RESOURCES, gpu_demand, product_selector
+from service.admission.judge import AdmissionService
+from service.admission.policy import Policies
+from service.admission.review import Answer, read_review
+from service.admission.sizing import Sizer
+from service.admission.workloads import pod_groups
+from service.artifacts.kubernetes import Placement, workload_name
+from service.artifacts.kubernetes_training import training_manifests
+from service.artifacts.serving import serving_artifacts
+from service.models import ModelResolver
+from service.settings import Settings
+from tests.service.admission.reviews import a_review
+from tests.service.artifacts.published_schemas import NotOfItsKind, check
+from tests.service.artifacts.serving_plans import CHECKPOINT, PLAN_ID as PLAN, hardware, placement, serving_plan
+from tests.service.artifacts.training_layouts import layout
+
+SERVING = {
+    "vllm": {"data_parallel": 2, "tensor_parallel": 2},
+    "sglang": {"tensor_parallel": 4},
+    "tensorrt-llm": {"attention_data_parallel": 2},
+    "transformers": {"tensor_parallel": 2},
+}
+WIDE = {"tensor_parallel": 8, "pipeline_parallel": 2, "data_parallel": 2}
+
+
+def serving_manifests() -> Iterator[tuple[str, str, int]]:
+    """Yield each engine's manifests with the GPUs that were planned."""
+    for engine, degrees in SERVING.items():
+        yield from _made_of(engine, degrees)
+    yield from _made_of("vllm", WIDE)
+    yield from _made_of("sglang", WIDE)
+
+
+def _made_of(engine: str, degrees: dict[str, int]) -> Iterator[tuple[str, str, int]]:
+    plan = serving_plan(engine=engine, layout=degrees)
+    made = serving_artifacts(CHECKPOINT, plan, hardware(), placement())
+    for name in ("deployment", "inferenceservice", "leaderworkerset"):
+        if name in made:
+            yield f"{engine}-{name}", made[name], plan.layout.gpus
+
+
+def training_manifests_of(gpus: int, planned: Layout | None = None, **parts: Any) -> dict[str, str]:
+    return training_manifests("org/tiny", planned or layout(gpus), hardware(), placement(**parts))
+
+
+def every_manifest() -> list[Any]:
+    cases = list(serving_manifests())
+    for gpus in (1, 8, 16):
+        cases += [(f"{name}-{gpus}", text, gpus) for name, text in training_manifests_of(gpus).items()]
+    return [pytest.param(text, gpus, id=name) for name, text, gpus in cases]
+
+
+MANIFESTS = every_manifest()
+
+
+@pytest.mark.parametrize(("text", "gpus"), MANIFESTS)
+def test_a_manifest_is_of_its_kind(text: str, gpus: int):
+    for document in yaml.safe_load_all(text):
+        check(document)
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "PyTorchJob", "TrainJob", "JobSet", "LeaderWorkerSet"])
+def test_a_field_that_a_kind_lacks_would_be_found(kind: str):
+    made = [document for case in MANIFESTS for document in yaml.safe_load_all(case.values[0])]
+    document = copy.deepcopy(next(document for document in made if document["kind"] == kind))
+    document["spec"]["replicaz"] = 1
+    with pytest.raises(NotOfItsKind):
+        check(document)
+
+
+def judge(gpus: int, replicas: int, model: str = "org/tiny") -> AdmissionService:
+    """Return the webhook's judge with one plan on record."""
+    known = catalogue()
+    body = f'{{"plan": {{"layout": {{"data_parallel": {replicas}}}}}}}'
+    stored = SimpleNamespace(
+        plan_id=PLAN, gpus=gpus, gpu="h100-sxm-80gb", fits=True, summary="Fits.", kind="infer", answer=body, model=model
+    )
+
+    class Plans:
+        async def get(self, plan_id: str) -> Any:
+            assert plan_id == PLAN
+            return stored
+
+    return AdmissionService(
+        answers=Sizer(ModelResolver(known, Settings()), known), plans=Plans(), catalogue=known, policies=Policies(None)
+    )
+
+
+async def reviewed(text: str, gpus: int, *, fewer: int = 0) -> Answer:
+    document = list(yaml.safe_load_all(text))[-1]
+    spec = document["spec"]
+    _take_away(document, fewer)
+    kind = document["kind"]
+    template = spec.get("leaderWorkerTemplate")
+    replicas = spec.get("replicas", spec.get("predictor", {}).get("minReplicas", 1)) if kind in SERVING_KINDS else 1
+    assert template is None or template["size"] > 1
+    return await judge(gpus, replicas).review(read_review(a_review(kind, document)))
+
+
+SERVING_KINDS = ("Deployment", "InferenceService", "LeaderWorkerSet")
+
+
+def _take_away(value: Any, fewer: int) -> None:
+    """Take that many GPUs from every container."""
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _take_away(part, fewer)
+    for name in GPU_RESOURCES if isinstance(value, dict) else ():
+        if name in value:
+            value[name] -= fewer
+
+
+@pytest.mark.parametrize(("text", "gpus"), MANIFESTS)
+async def test_a_manifest_is_admitted_as_its_plan(text: str, gpus: int):
+    answer = await reviewed(text, gpus)
+    assert (answer.is_allowed, answer.is_judged, answer.warnings) == (True, True, ())
+    assert f"Plan {PLAN}" in answer.audit_annotations["plimsoll"]
+
+
+@pytest.mark.parametrize(("text", "gpus"), [case for case in MANIFESTS if case.values[1] > 1])
+async def test_a_manifest_with_one_gpu_fewer_a_pod_is_refused(text: str, gpus: int):
+    answer = await reviewed(text, gpus, fewer=1)
+    assert not answer.is_allowed
+    assert "GPUs" in answer.message
+
+
+@pytest.mark.parametrize("gpu", [gpu.id for gpu in catalogue().gpus])
+def test_the_selector_of_a_gpu_names_it_again(gpu: str):
+    known = catalogue()
+    selector = product_selector(known.gpu(gpu))
+    (group,) = pod_groups("", "Pod", {"spec": {"nodeSelector": selector, "containers": [{"resources": {}}]}})
+    assert gpu_demand(group, group.containers[0], known).gpu == (gpu if selector else None)
+
+
+def test_amds_gpus_are_asked_for_by_their_own_resource_and_label():
+    known = catalogue().gpu("mi300x-192gb")
+    made = training_manifests("org/tiny", layout(8), hardware("mi300x-192gb"), Placement(plan_id=PLAN, gpu=known))
+    pod = yaml.safe_load(made["jobset"])["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"] == {"amd.com/gpu": 8}
+    assert pod["nodeSelector"] == {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
+
+
+def test_an_engine_without_an_image_for_the_gpu_has_no_manifest():
+    made = serving_artifacts(CHECKPOINT, serving_plan(engine="sglang"), hardware("mi300x"), placement("mi300x"))
+    assert list(made) == ["sglang"]
+
+
+@pytest.mark.parametrize(("queue", "labels"), [(None, set()), ("team", {"kueue.x-k8s.io/queue-name"})])
+def test_a_queue_of_kueues_is_named_where_it_is_asked_for(queue: str | None, labels: set[str]):
+    for text in training_manifests_of(8, kueue_queue=queue).values():
+        metadata = yaml.safe_load(text)["metadata"]
+        assert metadata["labels"].keys() - {"app.kubernetes.io/name"} == labels
+        assert metadata["annotations"] == {PLAN_ID: PLAN}
+
+
+def test_processes_of_several_gpus_share_memory():
+    one, several = (yaml.safe_load(training_manifests_of(gpus)["pytorchjob"])["spec"] for gpus in (1, 8))
+    assert "volumes" not in one["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    assert several["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["volumes"][0]["emptyDir"] == {
+        "medium": "Memory"
+    }
+
+
+def test_gpus_that_do_not_fill_their_nodes_have_no_manifest():
+    assert training_manifests_of(12) == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama-3-1-8b-01234567"),
+        ("org/" + "x" * 60, "x" * 30 + "-01234567"),
+        ("org/_._", "model-01234567"),
+    ],
+)
+def test_a_workloads_name_is_a_dns_label(model: str, name: str):
+    assert workload_name(model, PLAN) == name
