@@ -34,6 +34,18 @@ class Finding:
     text: str
 
 
+def is_certain_for_serving(max_concurrency: float, available_bytes: int, available_high_bytes: int) -> bool:
+    """Return whether not even one request fits into the most that may be left for the cache."""
+    if max_concurrency > 0 and available_bytes > 0:
+        return max_concurrency * available_high_bytes / available_bytes < 1
+    return available_high_bytes <= 0
+
+
+def is_certain_for_training(peak_low_bytes: int, limit_bytes: int) -> bool:
+    """Return whether even the low end of the error bar lies above what the GPU offers."""
+    return peak_low_bytes > limit_bytes
+
+
 def serving_finding(program: str, answer: ServingAnswer) -> Finding:
     """Return what to say of a serving deployment."""
     plan = answer.plan
@@ -47,14 +59,13 @@ def serving_finding(program: str, answer: ServingAnswer) -> Finding:
             f"one request of {length:,} tokens needs {needed / GIB:.1f} GiB of KV cache a GPU, "
             f"{kv.available_bytes / GIB:.1f} GiB are left after {weights}"
         )
-        is_certain = kv.max_concurrency * kv.available_high_bytes / kv.available_bytes < 1
     else:
         held = plan.memory.peak_bytes / GIB
         numbers = (
             f"{weights} and the engine's own memory leave nothing of {plan.memory.limit_bytes / GIB:.1f} GiB a GPU"
         )
         numbers += f" for the KV cache ({held:.1f} GiB are held without it)" if held else ""
-        is_certain = kv.available_high_bytes <= 0
+    is_certain = is_certain_for_serving(kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
     refused = not answer.fits and is_certain
     return Finding(
         weight="refuse" if refused else "warn",
@@ -71,7 +82,7 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
             weight="fits",
             text=f"{program} fits: {memory.peak_bytes / GIB:.1f} of {memory.limit_bytes / GIB:.1f} GiB a GPU.",
         )
-    refused = memory.peak_low_bytes > memory.limit_bytes
+    refused = is_certain_for_training(memory.peak_low_bytes, memory.limit_bytes)
     numbers = (
         f"needs {memory.peak_bytes / GIB:.1f} GiB a GPU in {memory.phase} "
         f"({memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f}), "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,7 @@ from service.admission.judge import AdmissionService
 from service.admission.policy import Policies
 from service.admission.review import Answer, read_review
 from service.admission.sizing import Sizer
-from service.admission.workloads import pod_groups
+from service.admission.workloads import pod_group
 from service.artifacts.kubernetes import Placement, workload_name
 from service.artifacts.kubernetes_training import training_manifests
 from service.artifacts.serving import serving_artifacts
@@ -31,27 +33,27 @@ from tests.service.artifacts.training_layouts import layout
 
 SERVING = {
     "vllm": {"data_parallel": 2, "tensor_parallel": 2},
-    "sglang": {"tensor_parallel": 4},
+    "sglang": {"tensor_parallel": 2, "attention_data_parallel": 2, "expert_parallel": 4},
     "tensorrt-llm": {"attention_data_parallel": 2},
     "transformers": {"tensor_parallel": 2},
 }
 WIDE = {"tensor_parallel": 8, "pipeline_parallel": 2, "data_parallel": 2}
 
 
-def serving_manifests() -> Iterator[tuple[str, str, int]]:
-    """Yield each engine's manifests with the GPUs that were planned."""
+def serving_manifests() -> Iterator[tuple[str, str, Any]]:
+    """Yield each engine's manifests with the layout that was planned."""
     for engine, degrees in SERVING.items():
         yield from _made_of(engine, degrees)
     yield from _made_of("vllm", WIDE)
     yield from _made_of("sglang", WIDE)
 
 
-def _made_of(engine: str, degrees: dict[str, int]) -> Iterator[tuple[str, str, int]]:
+def _made_of(engine: str, degrees: dict[str, int]) -> Iterator[tuple[str, str, Any]]:
     plan = serving_plan(engine=engine, layout=degrees)
     made = serving_artifacts(CHECKPOINT, plan, hardware(), placement())
     for name in ("deployment", "inferenceservice", "leaderworkerset"):
         if name in made:
-            yield f"{engine}-{name}", made[name], plan.layout.gpus
+            yield f"{engine}-{name}", made[name], plan.layout
 
 
 def training_manifests_of(gpus: int, planned: Layout | None = None, **parts: Any) -> dict[str, str]:
@@ -61,15 +63,15 @@ def training_manifests_of(gpus: int, planned: Layout | None = None, **parts: Any
 def every_manifest() -> list[Any]:
     cases = list(serving_manifests())
     for gpus in (1, 8, 16):
-        cases += [(f"{name}-{gpus}", text, gpus) for name, text in training_manifests_of(gpus).items()]
-    return [pytest.param(text, gpus, id=name) for name, text, gpus in cases]
+        cases += [(f"{name}-{gpus}", text, layout(gpus)) for name, text in training_manifests_of(gpus).items()]
+    return [pytest.param(text, planned, id=name) for name, text, planned in cases]
 
 
 MANIFESTS = every_manifest()
 
 
-@pytest.mark.parametrize(("text", "gpus"), MANIFESTS)
-def test_a_manifest_is_of_its_kind(text: str, gpus: int):
+@pytest.mark.parametrize(("text", "planned"), MANIFESTS)
+def test_a_manifest_is_of_its_kind(text: str, planned: Any):
     for document in yaml.safe_load_all(text):
         check(document)
 
@@ -83,13 +85,13 @@ def test_a_field_that_a_kind_lacks_would_be_found(kind: str):
         check(document)
 
 
-def judge(gpus: int, replicas: int, model: str = "org/tiny") -> AdmissionService:
+def judge(gpus: int, kind: str, layout: dict[str, Any], model: str = "org/tiny") -> AdmissionService:
     """Return the webhook's judge with one plan on record."""
     known = catalogue()
-    body = f'{{"plan": {{"layout": {{"data_parallel": {replicas}}}}}}}'
     stored = SimpleNamespace(
-        plan_id=PLAN, gpus=gpus, gpu="h100-sxm-80gb", fits=True, summary="Fits.", kind="infer", answer=body, model=model
-    )
+        plan_id=PLAN, gpus=gpus, gpu="h100-sxm-80gb", fits=True, verdict="fits", summary="Fits.", kind=kind,
+        answer=json.dumps({"plan": {"layout": layout}}), model=model,
+    )  # fmt: skip
 
     class Plans:
         async def get(self, plan_id: str) -> Any:
@@ -101,15 +103,12 @@ def judge(gpus: int, replicas: int, model: str = "org/tiny") -> AdmissionService
     )
 
 
-async def reviewed(text: str, gpus: int, *, fewer: int = 0) -> Answer:
+async def reviewed(text: str, planned: Any, *, fewer: int = 0) -> Answer:
     document = list(yaml.safe_load_all(text))[-1]
-    spec = document["spec"]
     _take_away(document, fewer)
-    kind = document["kind"]
-    template = spec.get("leaderWorkerTemplate")
-    replicas = spec.get("replicas", spec.get("predictor", {}).get("minReplicas", 1)) if kind in SERVING_KINDS else 1
-    assert template is None or template["size"] > 1
-    return await judge(gpus, replicas).review(read_review(a_review(kind, document)))
+    kind = "infer" if document["kind"] in SERVING_KINDS else "train"
+    review = read_review(a_review(document["kind"], document))
+    return await judge(planned.gpus, kind, dataclasses.asdict(planned)).review(review)
 
 
 SERVING_KINDS = ("Deployment", "InferenceService", "LeaderWorkerSet")
@@ -124,16 +123,16 @@ def _take_away(value: Any, fewer: int) -> None:
             value[name] -= fewer
 
 
-@pytest.mark.parametrize(("text", "gpus"), MANIFESTS)
-async def test_a_manifest_is_admitted_as_its_plan(text: str, gpus: int):
-    answer = await reviewed(text, gpus)
+@pytest.mark.parametrize(("text", "planned"), MANIFESTS)
+async def test_a_manifest_is_admitted_as_its_plan(text: str, planned: Any):
+    answer = await reviewed(text, planned)
     assert (answer.is_allowed, answer.is_judged, answer.warnings) == (True, True, ())
     assert f"Plan {PLAN}" in answer.audit_annotations["plimsoll"]
 
 
-@pytest.mark.parametrize(("text", "gpus"), [case for case in MANIFESTS if case.values[1] > 1])
-async def test_a_manifest_with_one_gpu_fewer_a_pod_is_refused(text: str, gpus: int):
-    answer = await reviewed(text, gpus, fewer=1)
+@pytest.mark.parametrize(("text", "planned"), [case for case in MANIFESTS if case.values[1].gpus > 1])
+async def test_a_manifest_with_one_gpu_fewer_a_pod_is_refused(text: str, planned: Any):
+    answer = await reviewed(text, planned, fewer=1)
     assert not answer.is_allowed
     assert "GPUs" in answer.message
 
@@ -142,8 +141,8 @@ async def test_a_manifest_with_one_gpu_fewer_a_pod_is_refused(text: str, gpus: i
 def test_the_selector_of_a_gpu_names_it_again(gpu: str):
     known = catalogue()
     selector = product_selector(known.gpu(gpu))
-    (group,) = pod_groups("", "Pod", {"spec": {"nodeSelector": selector, "containers": [{"resources": {}}]}})
-    assert gpu_demand(group, group.containers[0], known).gpu == (gpu if selector else None)
+    group = pod_group("", "Pod", {"spec": {"nodeSelector": selector, "containers": [{"resources": {}}]}})
+    assert gpu_demand(group.members[0], group.containers[0], known).gpu == (gpu if selector else None)
 
 
 def test_amds_gpus_are_asked_for_by_their_own_resource_and_label():
