@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import structlog
 
@@ -111,7 +111,7 @@ class AdmissionService:
 
     async def _inline(self, text: str, lane: Lane) -> Finding:
         try:
-            request = json.loads(text)
+            request = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise _NotJudged(f"annotation {PLAN} is not JSON ({error})") from error
         if not isinstance(request, dict):
@@ -150,6 +150,10 @@ class AdmissionService:
         if isinstance(answer, TrainingAnswer):
             return training_finding(program, answer)
         return serving_finding(program, answer)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
 
 
 def _is_launched_by(review: Review) -> bool:
