@@ -97,7 +97,10 @@ def test_other_commands_serve_nothing(command: str):
     ("command", "layout"),
     [
         # SGLang's tensor ranks hold attention's: eight GPUs, not thirty-two.
-        ("--tp 8 --dp 4 --enable-dp-attention --ep 8", {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8}),
+        (
+            "--tp 8 --dp 4 --enable-dp-attention --ep 8",
+            {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8},
+        ),
         ("--tp 8 --attn-dp-size 8", {"tensor_parallel": 1, "attention_data_parallel": 8}),
         ("--tp 2 --dp 4", {"tensor_parallel": 2, "data_parallel": 4}),
     ],

@@ -28,7 +28,8 @@ from service.models import ModelResolver
 from service.settings import Settings
 from tests.service.admission.reviews import a_review
 from tests.service.artifacts.published_schemas import NotOfItsKind, check
-from tests.service.artifacts.serving_plans import CHECKPOINT, PLAN_ID as PLAN, hardware, placement, serving_plan
+from tests.service.artifacts.serving_plans import CHECKPOINT, hardware, placement, serving_plan
+from tests.service.artifacts.serving_plans import PLAN_ID as PLAN
 from tests.service.artifacts.training_layouts import layout
 
 SERVING = {
