@@ -45,6 +45,9 @@ class Plans:
 class Broken:
     """A planner that fails."""
 
+    def remembered(self, request: Any) -> None:
+        return None
+
     def answer(self, request: Any) -> Any:
         raise RuntimeError("bug")
 
@@ -362,3 +365,35 @@ async def test_the_policys_gpu_stands_in_where_nothing_names_one(tmp_path):
     manifest = an_object("Deployment", a_container(*LARGE, gpus=2), selector={"a": "b"})
     answer = await judge.review(read_review(a_review("Deployment", manifest)))
     assert "GiB a GPU" in answer.message
+
+
+class Counted:
+    """A planner that counts what it is asked to compute."""
+
+    def __init__(self) -> None:
+        known = catalogue()
+        self._sizer = Sizer(ModelResolver(known, Settings()), known)
+        self.computed = 0
+
+    def remembered(self, request: Any) -> Any:
+        return self._sizer.remembered(request)
+
+    def answer(self, request: Any) -> Any:
+        self.computed += 1
+        return self._sizer.answer(request)
+
+
+async def test_the_same_workload_is_planned_once():
+    answers = Counted()
+    judge = service(answers=answers)
+    for name in ("a", "b"):
+        manifest = {**an_object("Deployment", a_container(*SMALL)), "metadata": {"name": name}}
+        assert (await judge.review(read_review(a_review("Deployment", manifest)))).is_allowed
+    assert answers.computed == 1
+
+
+async def test_bitsandbytes_is_offered_only_where_vllm_still_has_it(judge):
+    for tag, is_offered in (("v0.19.0", True), ("v0.28.0", False)):
+        container = a_container(*LARGE, gpus=2, image=f"vllm/vllm-openai:{tag}")
+        answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+        assert ("--quantization bitsandbytes" in answer.message) is is_offered
