@@ -265,13 +265,9 @@ def _advice(advice: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _launch(artifacts: Mapping[str, Any]) -> str:
-    if not artifacts:
-        return ""
-    commands = {name: value for name, value in artifacts.items() if isinstance(value, str) and "\n" not in value}
+    commands = [value for value in artifacts.values() if isinstance(value, str)]
     # Commands are never wrapped: they are there to be copied.
-    lines = [f"  {printable(command)}" for command in commands.values()]
-    files = ", ".join(name for name in artifacts if name not in commands)
-    return titled("Launch", "\n".join([*lines, *([wrapped(f"  Files: {files}", indent="    ")] if files else [])]))
+    return titled("Launch", "\n".join(f"  {printable(command)}" for command in commands)) if commands else ""
 
 
 def _result(result: Mapping[str, Any]) -> list[str]:

@@ -32,11 +32,10 @@ HUB_TOKEN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a plan's workloads go: its id, its GPUs, and the Kueue queue that admits them where one is asked for."""
+    """Whose plan a workload is, and the GPUs it runs on."""
 
     plan_id: str
     gpu: Gpu
-    kueue_queue: str | None = None
 
 
 def workload_name(model_name: str, plan_id: str) -> str:
@@ -47,11 +46,10 @@ def workload_name(model_name: str, plan_id: str) -> str:
 
 def manifest(api_version: str, kind: str, name: str, placement: Placement, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object that names its plan, so that the admission webhook knows it."""
-    queue = {} if placement.kueue_queue is None else {KUEUE_QUEUE_LABEL: placement.kueue_queue}
     return {
         "apiVersion": api_version,
         "kind": kind,
-        "metadata": {"name": name, "labels": {NAME_LABEL: name, **queue}, "annotations": {PLAN_ID: placement.plan_id}},
+        "metadata": {"name": name, "labels": {NAME_LABEL: name}, "annotations": {PLAN_ID: placement.plan_id}},
         "spec": dict(spec),
     }
 
@@ -89,6 +87,23 @@ def pod_spec(container: Mapping[str, Any], gpu: Gpu, **parts: Any) -> dict[str, 
 def yaml_text(*documents: Mapping[str, Any]) -> str:
     """Return objects as YAML, one document each, without a line break at the end."""
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120).rstrip("\n")
+
+
+def in_queue(text: str, queue: str) -> str | None:
+    """Return a manifest whose workload waits in a queue of Kueue's, None where the text is no manifest."""
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError:
+        return None
+    planned = [document for document in documents if isinstance(document, dict) and PLAN_ID in _annotations(document)]
+    for document in planned:
+        document["metadata"]["labels"][KUEUE_QUEUE_LABEL] = queue
+    comments = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
+    return comments + yaml_text(*documents) if planned else None
+
+
+def _annotations(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    return dict(document.get("metadata", {}).get("annotations", {}))
 
 
 class _Dumper(yaml.SafeDumper):

@@ -16,12 +16,13 @@ from planners.hardware import Hardware
 from planners.plans import Layout
 from service.admission.gpus import gpu_resource, product_selector
 from service.artifacts.kubernetes import Placement, gpu_container, manifest, pod_spec, workload_name, yaml_text
-from service.artifacts.training import RENDEZVOUS_PORT
 
 # The script and the image it runs in are the reader's own.
 SCRIPT = ("train.py",)
-IMAGE = "registry.example/train:latest"
-YOURS = "# The image and the script are yours to name.\n"
+IMAGE = "$IMAGE"
+YOURS = "# The script is yours, and so is $IMAGE, the image that has it.\n"
+# torch.distributed.run's own default.
+MEETING_PORT = 29_500
 # Kubeflow's operator looks for the container by this name.
 PYTORCH_CONTAINER = "pytorch"
 TORCH_RUNTIME = {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
@@ -101,7 +102,7 @@ def _train_job(job: _Job) -> dict[str, Any]:
 
 def _job_set(job: _Job) -> dict[str, Any]:
     first = f"{job.name}-{WORKERS}-0-0.{job.name}"
-    meeting = ("--node-rank=$(JOB_COMPLETION_INDEX)", f"--master-addr={first}", f"--master-port={RENDEZVOUS_PORT}")
+    meeting = ("--node-rank=$(JOB_COMPLETION_INDEX)", f"--master-addr={first}", f"--master-port={MEETING_PORT}")
     pods = {
         "parallelism": job.nodes,
         "completions": job.nodes,

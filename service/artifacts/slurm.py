@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from planners.hardware import Hardware
 from planners.plans import Layout
 from service.artifacts.kubernetes import workload_name
-from service.artifacts.kubernetes_training import SCRIPT
-from service.artifacts.training import RENDEZVOUS_PORT
+from service.artifacts.kubernetes_training import MEETING_PORT, SCRIPT
 from service.artifacts.words import shell_text
 
 
@@ -27,7 +26,7 @@ def slurm_script(
     meeting = (
         ["--standalone"]
         if nodes == 1
-        else ["--rdzv-id=$SLURM_JOB_ID", "--rdzv-backend=c10d", f"--rdzv-endpoint=$HEAD_NODE:{RENDEZVOUS_PORT}"]
+        else ["--rdzv-id=$SLURM_JOB_ID", "--rdzv-backend=c10d", f"--rdzv-endpoint=$HEAD_NODE:{MEETING_PORT}"]
     )
     lines = [
         "#!/bin/bash",

@@ -23,8 +23,8 @@ def hardware(gpu: str = "h100-sxm-80gb", gpus: int = 1, *, gpus_per_node: int = 
     return Hardware(gpu=found, gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=gpus_per_node)
 
 
-def placement(gpu: str = "h100-sxm-80gb", **parts: Any) -> Placement:
-    return Placement(plan_id=PLAN_ID, gpu=catalogue().gpu(gpu), **parts)
+def placement(gpu: str = "h100-sxm-80gb") -> Placement:
+    return Placement(plan_id=PLAN_ID, gpu=catalogue().gpu(gpu))
 
 
 def serving_plan(*, layout: dict[str, int] | None = None, **settings: Any) -> ServingPlan:

@@ -13,15 +13,13 @@ import pytest
 import yaml
 
 from planners.catalogue import catalogue
-from planners.plans import Layout
-from service.admission.annotations import PLAN_ID
 from service.admission.gpus import GPU_RESOURCES, gpu_demand, product_selector
 from service.admission.judge import AdmissionService
 from service.admission.policy import Policies
 from service.admission.review import Answer, read_review
 from service.admission.sizing import Sizer
 from service.admission.workloads import pod_group
-from service.artifacts.kubernetes import Placement, workload_name
+from service.artifacts.kubernetes import Placement, in_queue, workload_name
 from service.artifacts.kubernetes_training import training_manifests
 from service.artifacts.serving import serving_artifacts
 from service.models import ModelResolver
@@ -57,8 +55,8 @@ def _made_of(engine: str, degrees: dict[str, int]) -> Iterator[tuple[str, str, A
             yield f"{engine}-{name}", made[name], plan.layout
 
 
-def training_manifests_of(gpus: int, planned: Layout | None = None, **parts: Any) -> dict[str, str]:
-    return training_manifests("org/tiny", planned or layout(gpus), hardware(), placement(**parts))
+def training_manifests_of(gpus: int) -> dict[str, str]:
+    return training_manifests("org/tiny", layout(gpus), hardware(), placement())
 
 
 def every_manifest() -> list[Any]:
@@ -159,12 +157,19 @@ def test_an_engine_without_an_image_for_the_gpu_has_no_manifest():
     assert list(made) == ["sglang"]
 
 
-@pytest.mark.parametrize(("queue", "labels"), [(None, set()), ("team", {"kueue.x-k8s.io/queue-name"})])
-def test_a_queue_of_kueues_is_named_where_it_is_asked_for(queue: str | None, labels: set[str]):
-    for text in training_manifests_of(8, kueue_queue=queue).values():
-        metadata = yaml.safe_load(text)["metadata"]
-        assert metadata["labels"].keys() - {"app.kubernetes.io/name"} == labels
-        assert metadata["annotations"] == {PLAN_ID: PLAN}
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob", "jobset"])
+def test_a_queue_of_kueues_is_named_where_it_is_asked_for(name: str):
+    text = training_manifests_of(8)[name]
+    queued = in_queue(text, "team")
+    assert queued.startswith(text.splitlines()[0])
+    before, after = yaml.safe_load(text), yaml.safe_load(queued)
+    assert after["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name") == "team"
+    assert after == before
+
+
+@pytest.mark.parametrize("text", ["torchrun train.py", "a: [", "kind: ConfigMap", "#!/bin/bash\nsrun x"])
+def test_what_is_no_manifest_waits_in_no_queue(text: str):
+    assert in_queue(text, "team") is None
 
 
 def test_processes_of_several_gpus_share_memory():
