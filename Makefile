@@ -8,10 +8,10 @@ WORKERS ?= 1
 TEST_PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy bench help serve demo test lint format openapi counts clean
+.PHONY: accuracy bench e2e-kubernetes help serve demo test lint format openapi counts clean
 
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve ## Set up, then run database, API and worker until Ctrl-C
 	@exec $(BIN)/plimsoll serve --workers $(WORKERS)
@@ -45,6 +45,9 @@ bench: $(VENV)/.test ## Time the search, the planning request and the quantizers
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
+
+e2e-kubernetes: $(VENV)/.test ## Run the admission webhook behind a real kube-apiserver (builds it once)
+	$(BIN)/python -m benchmarks.e2e_kubernetes
 
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
