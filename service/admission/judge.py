@@ -150,7 +150,9 @@ class AdmissionService:
                 yield Finding(weight="warn", text=f"{launch.program}: {note}.")
 
     async def _judged(self, program: str, request: Mapping[str, Any]) -> Finding:
-        answer = self._answers.remembered(request) or await asyncio.to_thread(self._answers.answer, request)
+        answer = self._answers.remembered(request)
+        if answer is None:
+            answer = await asyncio.to_thread(self._answers.answer, request)
         if isinstance(answer, TrainingAnswer):
             return training_finding(program, answer)
         return serving_finding(program, answer)
