@@ -41,10 +41,11 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy
 
-bench: $(VENV)/.test ## Time the search, the planning request and the quantizers
+bench: $(VENV)/.test ## Time the search, the planning request, the quantizers and admission
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
+	$(BIN)/python -m benchmarks.admission
 
 e2e-kubernetes: $(VENV)/.test ## Run the admission webhook behind a real kube-apiserver (builds it once)
 	$(BIN)/python -m benchmarks.e2e_kubernetes
