@@ -16,10 +16,10 @@ E2E_PICTURES ?= .screenshots
 TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean counts demo docs e2e-web faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
+.PHONY: accuracy audit bench clean counts demo docs e2e-kubernetes e2e-web faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
 
 help: ## Show what can be made
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: $(VENV)/.serve ## Set up, then run database, API and worker until Ctrl-C
 	@exec $(BIN)/plimsoll serve --workers $(WORKERS)
@@ -70,12 +70,16 @@ fuzz: $(VENV)/.test ## Fuzz each reader of foreign input for FUZZ_MINUTES minute
 fuzz-api: $(VENV)/.test ## Send API_CASES requests made up from the contract
 	$(BIN)/python -m tests.fuzz.api_cases --cases $(API_CASES)
 
-bench: $(VENV)/.test ## Time the search, the planning request, the service under load and the quantizers
+bench: $(VENV)/.test ## Time the search, the planning request, the service under load, the quantizers and admission
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python benchmarks/serving_speed.py
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
+	$(BIN)/python -m benchmarks.admission
+
+e2e-kubernetes: $(VENV)/.test ## Run the admission webhook behind a real kube-apiserver (builds it once)
+	$(BIN)/python -m benchmarks.e2e_kubernetes
 
 lock: $(AUDIT_VENV)/.tools ## Write the locks with hashes that the images are installed from
 	$(AUDIT_VENV)/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock

@@ -12,10 +12,16 @@ import numpy as np
 from planners.errors import InvalidQuestion
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware
+from planners.huggingface.stored_formats import stored_formats
 from planners.inference import plan_serving_fleet
+from planners.plans import Layout
 from planners.training import plan_training
+from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.kubernetes import Placement
+from service.artifacts.kubernetes_training import training_manifests
 from service.artifacts.serving import serving_artifacts
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from service.artifacts.slurm import slurm_script
+from service.artifacts.training import LaunchFiles, TrainingLaunch, training_artifacts
 from service.canonical import digest
 from service.models import ResolvedModel
 from service.persistence.records import SeenModel, StoredPlan
@@ -47,7 +53,7 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
         model_config=resolved.model.config,
         model_name=resolved.model.name if resolved.model.is_listed else None,
     )
-    artifacts = training_artifacts(launch)
+    artifacts = _with_cluster_files(training_artifacts(launch), resolved, found.plan.layout, question.hardware)
     assumptions = (*resolved.model.assumptions, *question.hardware.gpu.assumptions)
     body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
     return body, question.hardware
@@ -64,11 +70,38 @@ def infer_answer(request: InferRequest, resolved: ResolvedQuestion, _should_stop
     ranked = plan_serving_fleet(questions)
     seconds = time.perf_counter() - started
     found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
-    artifacts = serving_artifacts(resolved.model.name, found.plan) if resolved.model.is_listed else {}
+    checkpoint = _checkpoint(request, resolved.model)
+    placement = Placement(plan_id=resolved.identity.plan_id, gpu=hardware.gpu)
+    artifacts = {} if checkpoint is None else serving_artifacts(checkpoint, found.plan, hardware, placement)
     stored = stored_format_notes(request, resolved.model)
     assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
     body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
     return body, hardware
+
+
+def _checkpoint(request: InferRequest, model: ResolvedModel) -> Checkpoint | None:
+    """Return what is served of a model of the catalogue; None where no repository's name is known."""
+    if not model.is_listed:
+        return None
+    if model.stored is None:
+        return Checkpoint(name=model.name)
+    by_config = stored_formats(model.config)
+    if by_config is not None and by_config.weights == model.stored.weights:
+        return Checkpoint(name=model.name, stored_weights=model.stored.weights)
+    # A quantized repository of a listed model: its own name is what was asked for, with its owner's.
+    asked = str(request.model)
+    return Checkpoint(name=asked, stored_weights=model.stored.weights) if "/" in asked else None
+
+
+def _with_cluster_files(
+    files: LaunchFiles, resolved: ResolvedQuestion, layout: Layout, hardware: Hardware
+) -> LaunchFiles:
+    """Return a training plan's launch files with those of cluster schedulers."""
+    name, plan_id = resolved.model.name, resolved.identity.plan_id
+    manifests = training_manifests(name, layout, hardware, Placement(plan_id=plan_id, gpu=hardware.gpu))
+    script = slurm_script(name, layout, hardware, plan_id)
+    made = manifests if script is None else {"slurm": script, **manifests}
+    return dataclasses.replace(files, files={**files.files, **made})
 
 
 def made_plan(resolved: ResolvedQuestion, answer: Answerer, should_stop: ShouldStop) -> tuple[StoredPlan, TimedSearch]:

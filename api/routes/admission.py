@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 
 from api.problems import problem_responses
 from api.services import Running
@@ -49,6 +49,12 @@ EXAMPLE = {
         "dryRun": False,
     },
 }
+REVIEW_SCHEMA = {
+    "type": "object",
+    "additionalProperties": True,
+    "description": "An `admission.k8s.io/v1` AdmissionReview.",
+    "examples": [EXAMPLE],
+}
 
 
 class AdmissionStatus(BaseModel):
@@ -84,12 +90,16 @@ class AdmissionReviewAnswer(BaseModel):
     response_model=AdmissionReviewAnswer,
     response_model_exclude_none=True,
     responses=problem_responses(400, 413, 415, 422, 500),
+    openapi_extra={"requestBody": {"required": True}},
 )
 async def validate_admission(
     services: Running,
     review: Annotated[
-        dict[str, Any], Body(description="An `admission.k8s.io/v1` AdmissionReview.", examples=[EXAMPLE])
-    ],
+        Any,
+        # Whatever it is, it is read below: what is no review at all is a 400 like the others.
+        WithJsonSchema(REVIEW_SCHEMA),
+        Body(),
+    ] = None,
     timeout: Annotated[str | None, Query(description="As the API server sends it, `10s`.")] = None,  # noqa: ASYNC109
 ) -> dict[str, Any]:
     """Says whether what the workload starts fits its GPUs, from its launch command or an annotation.

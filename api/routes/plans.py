@@ -21,6 +21,7 @@ from api.routes.planning import TEXT, planned_response
 from api.services import Running
 from api.strict_json import StrictRoute
 from service.answers import JobBody, PlanPage
+from service.artifacts.kubernetes import in_queue
 from service.persistence.records import PlanKind
 from service.plan_answers import InferPlanBody, TrainPlanBody
 from service.requests.jobs import ValidateRequest
@@ -91,7 +92,18 @@ async def get_plan(services: Running, caller: Asking, text: WantsText, plan_id: 
     },
 )
 async def get_artifact(
-    services: Running, caller: Asking, plan_id: PlanId, name: Annotated[str, Path(max_length=100)]
+    services: Running,
+    caller: Asking,
+    plan_id: PlanId,
+    name: Annotated[str, Path(max_length=100)],
+    queue: Annotated[
+        str | None,
+        Query(
+            max_length=63,
+            pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            description="The Kueue queue a workload waits in.",
+        ),
+    ] = None,
 ) -> Response:
     """The names are those under the plan's `artifacts`."""
     await services.plan_readers.check(caller, plan_id)
@@ -101,6 +113,10 @@ async def get_artifact(
         listed = ", ".join(artifacts) or "none"
         raise HTTPException(HTTPStatus.NOT_FOUND, f"The plan has no artifact {name!r}; it has {listed}.")
     content = artifacts[name]
+    if queue is not None:
+        content = in_queue(content, queue) if isinstance(content, str) else None
+        if content is None:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, f"{name!r} is no manifest, and waits in no queue.")
     return PlainTextResponse(content + "\n") if isinstance(content, str) else JSONResponse(content)
 
 

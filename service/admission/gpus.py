@@ -9,37 +9,50 @@ from typing import Any
 
 from planners.catalogue import Catalogue
 from planners.errors import UnknownCluster, UnknownGpu
-from service.admission.workloads import Container, PodGroup
+from planners.hardware import Gpu
+from service.admission.workloads import Container, Pods
 
-GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+NVIDIA_RESOURCE, AMD_RESOURCE = "nvidia.com/gpu", "amd.com/gpu"
+GPU_RESOURCES = (NVIDIA_RESOURCE, AMD_RESOURCE)
 MIG_RESOURCE = re.compile(r"^nvidia\.com/mig-(?P<profile>[0-9a-z.+-]+)$")
+# AMD's device plugin names a GPU's partitions where it is told to (resource_naming_strategy mixed); spx is the whole.
+AMD_PARTITION_RESOURCE = re.compile(r"^amd\.com/(?P<profile>(?:spx|dpx|qpx|cpx)_nps[0-9])$")
+WHOLE_PARTITION = "spx_nps1"
 # Labels whose value is a GPU's name: NVIDIA's feature discovery, AMD's labeller, GKE, EKS, Karpenter.
+NVIDIA_PRODUCT_LABEL, AMD_PRODUCT_LABEL = "nvidia.com/gpu.product", "amd.com/gpu.product-name"
 PRODUCT_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
+    NVIDIA_PRODUCT_LABEL,
+    AMD_PRODUCT_LABEL,
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
     "karpenter.k8s.aws/instance-gpu-name",
 )
 # Labels whose value is a machine's type, which is a cluster of the catalogue.
 MACHINE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-# What feature discovery adds to a shared card's name.
-SHARED_SUFFIX = re.compile(r"-(SHARED|MIG-.*)$", re.IGNORECASE)
+# What feature discovery adds to the name of a card shared in time, or cut into equal slices (strategy "single").
+SHARED_SUFFIX = re.compile(r"-(?:SHARED|MIG-(?P<profile>[0-9a-z.+-]+?)(?:-SHARED)?)$", re.IGNORECASE)
+# How a driver's own name for a card begins; a catalogue entry has it among its aliases.
+DRIVER_NAME = re.compile(r"^(?P<vendor>NVIDIA|Tesla|AMD) ")
 WHOLE_NUMBER = re.compile(r"^[0-9]{1,6}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDemand:
-    """GPUs of one pod; `gpu` is a catalogue id, None where nothing says, and `unknown` what was said then."""
+    """GPUs of one pod; `gpu` is a catalogue id, None where nothing says, and `unknown` what was said then.
+
+    `mig_profile` is set where the pod asks for slices of that profile, and `partition`
+    where it asks for an AMD GPU's.
+    """
 
     gpus_per_pod: int
     gpu: str | None
     unknown: str | None
     mig_profile: str | None
+    partition: str | None = None
 
 
 def container_gpus(container: Container) -> int | None:
-    """Return the GPUs of one container, None where the number cannot be read.
+    """Return the GPUs of one container, slices counted as such; None where the number cannot be read.
 
     Extended resources are never overcommitted: the limit is the request.
     """
@@ -48,7 +61,7 @@ def container_gpus(container: Container) -> int | None:
         if not isinstance(amounts, dict):
             continue
         for resource, amount in amounts.items():
-            if resource in GPU_RESOURCES or MIG_RESOURCE.match(str(resource)):
+            if _is_gpu(str(resource)):
                 text = str(amount)
                 if not WHOLE_NUMBER.match(text):
                     return None
@@ -58,32 +71,78 @@ def container_gpus(container: Container) -> int | None:
     return total
 
 
-def gpu_demand(group: PodGroup, container: Container, catalogue: Catalogue) -> GpuDemand:
-    """Return what the pod asks for."""
-    gpu, unknown = _kind(group.spec, catalogue)
-    limits = container.resources.get("limits")
-    profiles = (MIG_RESOURCE.match(str(name)) for name in (limits if isinstance(limits, dict) else {}))
+def claims_devices(container: Container) -> bool:
+    """Return whether a container takes devices by a resource claim, which is an object of its own."""
+    return bool(container.resources.get("claims"))
+
+
+def _is_gpu(resource: str) -> bool:
+    return resource in GPU_RESOURCES or bool(MIG_RESOURCE.match(resource) or AMD_PARTITION_RESOURCE.match(resource))
+
+
+def is_amd(gpu: Gpu) -> bool:
+    """Return whether AMD made the GPU; all others of the catalogue are NVIDIA's."""
+    return gpu.name.startswith("AMD ")
+
+
+def gpu_resource(gpu: Gpu) -> str:
+    """Return the extended resource by which a pod asks for that GPU."""
+    return AMD_RESOURCE if is_amd(gpu) else NVIDIA_RESOURCE
+
+
+def product_selector(gpu: Gpu) -> dict[str, str]:
+    """Return the node label that names the GPU, empty where the catalogue lacks its driver's name.
+
+    NVIDIA's feature discovery writes the driver's name with hyphens, AMD's labeller
+    with underscores: a label's value has no spaces.
+    """
+    names = [alias for alias in gpu.aliases if DRIVER_NAME.match(alias)]
+    if not names:
+        return {}
+    if is_amd(gpu):
+        return {AMD_PRODUCT_LABEL: names[-1].replace(" ", "_")}
+    return {NVIDIA_PRODUCT_LABEL: names[-1].replace(" ", "-")}
+
+
+def gpu_demand(pods: Pods, container: Container, catalogue: Catalogue) -> GpuDemand:
+    """Return what a container asks for, and which GPU its pod's nodes must have."""
+    gpu, unknown, sliced = _kind(pods.spec, catalogue)
+    partition = _profile(container, AMD_PARTITION_RESOURCE)
     return GpuDemand(
         gpus_per_pod=container_gpus(container) or 0,
         gpu=gpu,
         unknown=unknown,
-        mig_profile=next((match["profile"] for match in profiles if match), None),
+        mig_profile=_profile(container, MIG_RESOURCE) or sliced,
+        partition=None if partition == WHOLE_PARTITION else partition,
     )
 
 
-def _kind(spec: Mapping[str, Any], catalogue: Catalogue) -> tuple[str | None, str | None]:
-    """Return the first GPU that a selector or a required affinity names, or a name that the catalogue lacks."""
+def _profile(container: Container, resource: re.Pattern[str]) -> str | None:
+    for amounts in (container.resources.get("limits"), container.resources.get("requests")):
+        matches = (resource.match(str(name)) for name in (amounts if isinstance(amounts, dict) else {}))
+        found = next((match["profile"] for match in matches if match), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _kind(spec: Mapping[str, Any], catalogue: Catalogue) -> tuple[str | None, str | None, str | None]:
+    """Return the first GPU that a selector or a required affinity names, or a name that the catalogue lacks.
+
+    Third comes the profile of slices that the name tells of.
+    """
     unknown = None
     for label, value in _required_labels(spec):
-        name = SHARED_SUFFIX.sub("", value)
+        suffix = SHARED_SUFFIX.search(value)
+        name = value if suffix is None else value[: suffix.start()]
         try:
             if label in PRODUCT_LABELS:
-                return catalogue.gpu(name).id, None
+                return catalogue.gpu(name).id, None, None if suffix is None else suffix["profile"]
             if label in MACHINE_LABELS:
-                return catalogue.cluster(name).gpu, None
+                return catalogue.cluster(name).gpu, None, None
         except (UnknownGpu, UnknownCluster):
             unknown = unknown or f"{label}={value}"
-    return None, unknown
+    return None, unknown, None
 
 
 def _required_labels(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NoReturn, Protocol
 
 import structlog
 
@@ -14,32 +13,33 @@ from planners.catalogue import Catalogue
 from planners.errors import PlimsollError
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
-from service.admission.gpus import GpuDemand, container_gpus, gpu_demand
+from service.admission.annotations import PLAN, PLAN_ID
 from service.admission.judgement import Finding, serving_finding, training_finding
+from service.admission.lanes import Lane, lanes
 from service.admission.launches import Launch, NotRead
+from service.admission.mig import slice_bytes
+from service.admission.planned import Planned, planned_finding, read_planned
 from service.admission.policy import Policies, Policy
 from service.admission.review import Answer, Review
-from service.admission.serving_commands import serving_launch
-from service.admission.shell import programs
-from service.admission.training_commands import training_launch
-from service.admission.workloads import Container, PodGroup, annotations_of, pod_groups
+from service.admission.workloads import JUDGED_OWNERS, PodGroup, annotations_of, pod_group
 from service.errors import DatabaseUnavailable, PlanNotFound
 from service.persistence.records import StoredPlan
+from service.recently_used import RecentlyUsed
 
-PLAN_ID = "plimsoll.dev/plan-id"
-PLAN = "plimsoll.dev/plan"
-# What creates pods of its own, and was judged itself.
-JUDGED_OWNERS = frozenset({
-    "ReplicaSet", "StatefulSet", "Job", "PyTorchJob", "TrainJob", "JobSet", "LeaderWorkerSet", "InferenceService",
-})  # fmt: skip
 # Nothing here takes long but a plan nobody asked before; the API server waits 10 s by default, 30 at the most.
 LONGEST_SECONDS = 8.0
+# A stored plan never changes under its id, so what was read of it once needs no database again.
+MOST_REMEMBERED_PLANS = 1_024
 
 log = structlog.get_logger(__name__)
 
 
 class Answers(Protocol):
     """Answers planning requests without storing them."""
+
+    def remembered(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer | None:
+        """Return the answer where it is at hand already; takes no time."""
+        ...
 
     def answer(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer:
         """Return the planner's answer to a request's body."""
@@ -54,19 +54,6 @@ class StoredPlans(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Workload:
-    """A group of pods, its container with the GPUs, and how many GPUs that makes."""
-
-    group: PodGroup
-    container: Container
-    demand: GpuDemand
-
-    @property
-    def gpus(self) -> int:
-        return self.group.pods * self.demand.gpus_per_pod
-
-
 class _NotJudged(Exception):
     """Something is missing; the text says what."""
 
@@ -79,6 +66,7 @@ class AdmissionService:
         self._plans = plans
         self._catalogue = catalogue
         self._policies = policies
+        self._planned: RecentlyUsed[str, Planned] = RecentlyUsed(MOST_REMEMBERED_PLANS)
 
     async def review(self, review: Review, *, seconds: float = LONGEST_SECONDS) -> Answer:
         """Return the answer to a review; whatever goes wrong inside is answered as the policy says."""
@@ -100,85 +88,78 @@ class AdmissionService:
 
     async def _findings(self, review: Review, policy: Policy) -> AsyncIterator[Finding]:
         manifest = review.object or {}
-        for group in pod_groups(review.group, review.kind, manifest):
-            workload = self._workload(group)
-            if workload is None:
-                continue
-            annotations = {**annotations_of(manifest), **group.annotations}
+        group = pod_group(review.group, review.kind, manifest)
+        if group is None:
+            return
+        annotations = {**annotations_of(manifest), **group.annotations}
+        for lane in lanes(group, self._catalogue):
             if PLAN_ID in annotations:
-                yield await self._against_stored(annotations[PLAN_ID], workload)
+                yield await self._against_stored(annotations[PLAN_ID], lane, group)
             elif PLAN in annotations:
-                yield await self._inline(annotations[PLAN], workload)
+                yield await self._inline(annotations[PLAN], lane)
             else:
-                async for finding in self._commands(workload, policy):
+                async for finding in self._commands(lane, policy):
                     yield finding
 
-    def _workload(self, group: PodGroup) -> _Workload | None:
-        """Return the group's container with GPUs, None where it asks for none."""
-        for container in group.containers:
-            count = container_gpus(container)
-            if count is None:
-                raise _NotJudged(f"the GPUs of container {container.name} are no whole number")
-            if count:
-                return _Workload(group=group, container=container, demand=gpu_demand(group, container, self._catalogue))
-        return None
+    async def _against_stored(self, plan_id: str, lane: Lane, group: PodGroup) -> Finding:
+        planned = self._planned.get(plan_id)
+        if planned is None:
+            try:
+                planned = read_planned(await self._plans.get(plan_id))
+            except PlanNotFound:
+                return Finding(weight="refuse", text=f"Plan {plan_id[:80]} of annotation {PLAN_ID} is not known here.")
+            except DatabaseUnavailable as error:
+                raise _NotJudged(f"plan {plan_id[:80]} cannot be looked up ({error.detail})") from error
+            self._planned.put(plan_id, planned)
+        return planned_finding(planned, lane, group.replicas, self._catalogue)
 
-    async def _against_stored(self, plan_id: str, workload: _Workload) -> Finding:
+    async def _inline(self, text: str, lane: Lane) -> Finding:
         try:
-            plan = await self._plans.get(plan_id)
-        except PlanNotFound:
-            return Finding(weight="refuse", text=f"Plan {plan_id[:80]} of annotation {PLAN_ID} is not known here.")
-        except DatabaseUnavailable as error:
-            raise _NotJudged(f"plan {plan_id[:80]} cannot be looked up ({error.detail})") from error
-        asked, gpu = workload.gpus, workload.demand.gpu
-        if asked != plan.gpus:
-            text = f"Plan {plan_id} is for {plan.gpus} GPUs, the workload asks for {asked}."
-            return Finding(weight="refuse", text=text)
-        if gpu is not None and gpu != plan.gpu:
-            return Finding(weight="refuse", text=f"Plan {plan_id} is for {plan.gpu}, the workload selects {gpu}.")
-        return Finding(weight="fits" if plan.fits else "refuse", text=f"Plan {plan_id}: {plan.summary}")
-
-    async def _inline(self, text: str, workload: _Workload) -> Finding:
-        try:
-            request = json.loads(text)
-        except ValueError as error:
+            request = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
             raise _NotJudged(f"annotation {PLAN} is not JSON ({error})") from error
         if not isinstance(request, dict):
             raise _NotJudged(f"annotation {PLAN} is no planning request")
         hardware = request.get("hardware")
         planned = hardware.get("gpus") if isinstance(hardware, dict) else None
-        if isinstance(planned, int) and planned != workload.gpus:
+        if isinstance(planned, int) and planned != lane.gpus:
             return Finding(
                 weight="refuse",
-                text=f"Annotation {PLAN} plans {planned} GPUs, the workload asks for {workload.gpus}.",
+                text=f"Annotation {PLAN} plans {planned} GPUs, the workload asks for {lane.gpus}.",
             )
         return await self._judged(f"The plan of annotation {PLAN}", request)
 
-    async def _commands(self, workload: _Workload, policy: Policy) -> AsyncIterator[Finding]:
-        launches = list(_launches(workload))
+    async def _commands(self, lane: Lane, policy: Policy) -> AsyncIterator[Finding]:
+        launches = lane.launches()
         if not launches:
+            names = ", ".join(container.name[:60] for container in lane.containers)
             raise _NotJudged(
-                f"container {workload.container.name} starts nothing this service can read. Say the job in an "
-                f"annotation {PLAN}"
+                f"container {names} starts nothing this service can read. Say the job in an annotation {PLAN}"
             )
         for launch in launches:
             if isinstance(launch, NotRead):
                 raise _NotJudged(launch.reason)
-            shortage = _shortage(launch, workload)
+            shortage = _shortage(launch, lane)
             if shortage is not None:
                 yield shortage
                 continue
-            hardware = _hardware(launch, workload, policy)
+            hardware = _hardware(launch, lane, policy)
             finding = await self._judged(launch.program, {**launch.request, "hardware": hardware})
             yield finding
             for note in launch.notes:
                 yield Finding(weight="warn", text=f"{launch.program}: {note}.")
 
     async def _judged(self, program: str, request: Mapping[str, Any]) -> Finding:
-        answer = await asyncio.to_thread(self._answers.answer, request)
+        answer = self._answers.remembered(request)
+        if answer is None:
+            answer = await asyncio.to_thread(self._answers.answer, request)
         if isinstance(answer, TrainingAnswer):
             return training_finding(program, answer)
         return serving_finding(program, answer)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
 
 
 def _is_launched_by(review: Review) -> bool:
@@ -192,19 +173,12 @@ def _is_launched_by(review: Review) -> bool:
             return False
     metadata = manifest.get("metadata")
     owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
-    owned_by = (owner.get("kind") for owner in owners or [] if isinstance(owner, dict))
-    return not any(kind in JUDGED_OWNERS for kind in owned_by)
+    kinds = [owner.get("kind") for owner in owners if isinstance(owner, dict)] if isinstance(owners, list) else []
+    return not any(isinstance(kind, str) and kind in JUDGED_OWNERS for kind in kinds)
 
 
 def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
     return {name: text for name, text in annotations.items() if name in (PLAN, PLAN_ID)}
-
-
-def _launches(workload: _Workload) -> Iterator[Launch | NotRead]:
-    for words in programs(workload.container):
-        launch = serving_launch(words, workload.container.image) or training_launch(words, workload.gpus)
-        if launch is not None:
-            yield launch
 
 
 def _needed_gpus(launch: Launch) -> int | None:
@@ -212,29 +186,36 @@ def _needed_gpus(launch: Launch) -> int | None:
     if launch.kind != "infer":
         return None
     layout = launch.request["layout"]
-    return int(layout["tensor_parallel"] * layout["pipeline_parallel"] * layout.get("data_parallel", 1))
+    replicas = layout.get("data_parallel", 1) * layout.get("attention_data_parallel", 1)
+    return int(layout["tensor_parallel"] * layout["pipeline_parallel"] * replicas)
 
 
-def _shortage(launch: Launch, workload: _Workload) -> Finding | None:
+def _shortage(launch: Launch, lane: Lane) -> Finding | None:
     needed = _needed_gpus(launch)
-    if needed is None or needed <= workload.gpus:
+    if needed is None or needed <= lane.gpus:
         return None
     return Finding(
         weight="refuse",
-        text=f"{launch.program} needs {needed} GPUs by its own degrees, the pods ask for {workload.gpus}.",
+        text=f"{launch.program} needs {needed} GPUs by its own degrees, the pods ask for {lane.gpus}.",
     )
 
 
-def _hardware(launch: Launch, workload: _Workload, policy: Policy) -> Mapping[str, Any]:
-    demand = workload.demand
-    if demand.mig_profile is not None:
-        raise _NotJudged(f"a MIG slice ({demand.mig_profile}) has no entry in the catalogue")
+def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
+    demand = lane.demand
+    if demand.partition is not None:
+        raise _NotJudged(f"a partition of a GPU ({demand.partition}) has no entry in the catalogue")
     gpu = demand.gpu or policy.gpu
     if gpu is None:
         said = f" ({demand.unknown} is in no catalogue)" if demand.unknown else ""
         raise _NotJudged(f"no node selector or affinity names the GPU{said}, and the policy has no default for it")
-    gpus = _needed_gpus(launch) or workload.gpus
-    return {"gpu": gpu, "gpus": gpus, "gpus_per_node": min(demand.gpus_per_pod, gpus)}
+    gpus = _needed_gpus(launch) or lane.gpus
+    hardware = {"gpu": gpu, "gpus": gpus, "gpus_per_node": min(demand.gpus_per_pod, gpus)}
+    if demand.mig_profile is None:
+        return hardware
+    memory_bytes = slice_bytes(gpu, demand.mig_profile)
+    if memory_bytes is None:
+        raise _NotJudged(f"no listing tells the memory of a MIG slice {demand.mig_profile[:40]} of {gpu}")
+    return {**hardware, "override": {"memory_bytes": memory_bytes}}
 
 
 def _decided(policy: Policy, findings: list[Finding]) -> Answer:

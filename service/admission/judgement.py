@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from planners.plans import Advice, TrainingAnswer
 from planners.serving.answer import ServingAdvice, ServingAnswer
+from service.artifacts.vllm import on_loading
 
 GIB = 2**30
 # What a person types to make the change that an advice names.
@@ -21,8 +22,6 @@ SERVING_FLAGS = {
     "serving.max_num_seqs": "--max-num-seqs",
     "serving.max_num_batched_tokens": "--max-num-batched-tokens",
 }
-# vLLM's own words for formats that it quantizes to while loading.
-FLAG_VALUES = {"serving.weights": {"nf4": "bitsandbytes"}}
 MOST_WAYS_OUT = 3
 
 
@@ -32,6 +31,18 @@ class Finding:
 
     weight: Literal["refuse", "warn", "fits"]
     text: str
+
+
+def is_certain_for_serving(max_concurrency: float, available_bytes: int, available_high_bytes: int) -> bool:
+    """Return whether not even one request fits into the most that may be left for the cache."""
+    if max_concurrency > 0 and available_bytes > 0:
+        return max_concurrency * available_high_bytes / available_bytes < 1
+    return available_high_bytes <= 0
+
+
+def is_certain_for_training(peak_low_bytes: int, limit_bytes: int) -> bool:
+    """Return whether even the low end of the error bar lies above what the GPU offers."""
+    return peak_low_bytes > limit_bytes
 
 
 def serving_finding(program: str, answer: ServingAnswer) -> Finding:
@@ -47,18 +58,17 @@ def serving_finding(program: str, answer: ServingAnswer) -> Finding:
             f"one request of {length:,} tokens needs {needed / GIB:.1f} GiB of KV cache a GPU, "
             f"{kv.available_bytes / GIB:.1f} GiB are left after {weights}"
         )
-        is_certain = kv.max_concurrency * kv.available_high_bytes / kv.available_bytes < 1
     else:
         held = plan.memory.peak_bytes / GIB
         numbers = (
             f"{weights} and the engine's own memory leave nothing of {plan.memory.limit_bytes / GIB:.1f} GiB a GPU"
         )
         numbers += f" for the KV cache ({held:.1f} GiB are held without it)" if held else ""
-        is_certain = kv.available_high_bytes <= 0
+    is_certain = is_certain_for_serving(kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
     refused = not answer.fits and is_certain
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program}: {numbers}{_ways_out(answer.advice, SERVING_FLAGS)}."
+        text=f"{program}: {numbers}{_ways_out(_possible(answer), SERVING_FLAGS, _format_names(answer))}."
         + ("" if refused else " It may just fit."),
     )
 
@@ -71,7 +81,7 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
             weight="fits",
             text=f"{program} fits: {memory.peak_bytes / GIB:.1f} of {memory.limit_bytes / GIB:.1f} GiB a GPU.",
         )
-    refused = memory.peak_low_bytes > memory.limit_bytes
+    refused = is_certain_for_training(memory.peak_low_bytes, memory.limit_bytes)
     numbers = (
         f"needs {memory.peak_bytes / GIB:.1f} GiB a GPU in {memory.phase} "
         f"({memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f}), "
@@ -79,21 +89,40 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
     )
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program} {numbers}{_ways_out(answer.advice, {})}." + ("" if refused else " It may just fit."),
+        text=f"{program} {numbers}{_ways_out(answer.advice, {}, {})}." + ("" if refused else " It may just fit."),
     )
 
 
-def _ways_out(advice: Sequence[Advice | ServingAdvice], flags: Mapping[str, str]) -> str:
+def _format_names(answer: ServingAnswer) -> Mapping[str, str]:
+    """Return what the engine calls the formats that it quantizes to while loading; of others it takes ours."""
+    settings = answer.plan.settings
+    return on_loading(settings.engine_version) if settings.engine == "vllm" else {}
+
+
+def _possible(answer: ServingAnswer) -> Sequence[ServingAdvice]:
+    """Return the advice that a person can follow on the command line: vLLM quantizes to some formats only."""
+    if answer.plan.settings.engine != "vllm":
+        return answer.advice
+    names = _format_names(answer)
+    return [entry for entry in answer.advice if entry.change.get("serving.weights", "fp8") in names]
+
+
+def _ways_out(
+    advice: Sequence[Advice | ServingAdvice], flags: Mapping[str, str], format_names: Mapping[str, str]
+) -> str:
     """Return the first changes that fit, as a person would type them; what changes the answers' quality comes last."""
     fitting = sorted((entry.change for entry in advice if entry.fits), key=lambda change: "serving.weights" in change)
-    ways = [_change_text(change, flags) for change in fitting]
+    ways = [_change_text(change, flags, format_names) for change in fitting]
     return f"; fits with {' or '.join(ways[:MOST_WAYS_OUT])}" if ways else ""
 
 
-def _change_text(change: Mapping[str, Any], flags: Mapping[str, str]) -> str:
+def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_names: Mapping[str, str]) -> str:
     # A degree of one is what a command that does not name it has anyway.
     told = {name: value for name, value in change.items() if not (name.startswith("layout.") and value == 1)}
     if told == {"layout": {}}:
         return "the layout left free"
-    values = {name: FLAG_VALUES.get(name, {}).get(value, value) for name, value in (told or change).items()}
+    values = {
+        name: format_names.get(value, value) if name == "serving.weights" else value
+        for name, value in (told or change).items()
+    }
     return " and ".join(f"{flags.get(name, name.rpartition('.')[2])} {value}" for name, value in values.items())

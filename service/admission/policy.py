@@ -87,5 +87,5 @@ class Policies:
             self._changed_at_ns = changed_at_ns
             self._policies = read_policies(self._file.read_text())
             log.info("admission policy read", file=str(self._file))
-        except (OSError, InvalidPolicy) as error:
+        except (OSError, UnicodeDecodeError, InvalidPolicy) as error:
             log.error("admission policy not read", file=str(self._file), error=str(error))

@@ -20,11 +20,16 @@ ENGINE_IMAGES = {"vllm/vllm-openai": "vllm", "lmsysorg/sglang": "sglang"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCommand:
-    """How one engine is told what `/plan/infer` asks; flags in `unread` change memory and no planner reads them."""
+    """How one engine is told what `/plan/infer` asks.
+
+    Flags in `unread` take memory that no planner counts; with one of `decisive` the
+    command's other flags no longer say what is loaded where.
+    """
 
     engine: str
     flags: tuple[Flag, ...]
     unread: frozenset[str]
+    decisive: frozenset[str]
     cache_dtypes: Mapping[str, str | None]
 
 
@@ -47,9 +52,10 @@ VLLM = EngineCommand(
         Flag(names=("dtype",), field="dtype", form="text"),
     ),
     unread=frozenset({
-        "--config", "--cpu-offload-gb", "--speculative-config", "--hf-overrides", "--enable-lora", "--enforce-eager",
-        "--kv-transfer-config", "--num-gpu-blocks-override", "--compilation-config",
+        "--speculative-config", "--enable-lora", "--enforce-eager", "--kv-transfer-config",
+        "--num-gpu-blocks-override", "--compilation-config",
     }),
+    decisive=frozenset({"--config", "--cpu-offload-gb", "--hf-overrides"}),
     cache_dtypes={
         "auto": None, "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
     },
@@ -61,6 +67,9 @@ SGLANG = EngineCommand(
         Flag(names=("tensor-parallel-size", "tp-size", "tp"), field="tensor_parallel", form="whole"),
         Flag(names=("pipeline-parallel-size", "pp-size", "pp"), field="pipeline_parallel", form="whole"),
         Flag(names=("data-parallel-size", "dp-size", "dp"), field="data_parallel", form="whole"),
+        Flag(names=("attention-data-parallel-size", "attn-dp-size"), field="attention_data_parallel", form="whole"),
+        Flag(names=("enable-dp-attention",), field="is_attention_data_parallel", form="switch"),
+        Flag(names=("expert-parallel-size", "ep-size", "ep"), field="expert_ranks", form="whole"),
         Flag(names=("context-length",), field="max_model_len", form="whole"),
         Flag(names=("mem-fraction-static",), field="gpu_memory_utilization", form="number"),
         Flag(names=("max-running-requests",), field="max_num_seqs", form="whole"),
@@ -71,9 +80,10 @@ SGLANG = EngineCommand(
         Flag(names=("dtype",), field="dtype", form="text"),
     ),
     unread=frozenset({
-        "--cpu-offload-gb", "--speculative-algorithm", "--speculative-draft-model-path", "--enable-dp-attention",
-        "--ep", "--ep-size", "--expert-parallel-size", "--disaggregation-mode", "--max-total-tokens", "--lora-paths",
+        "--speculative-algorithm", "--speculative-draft-model-path", "--disaggregation-mode", "--max-total-tokens",
+        "--lora-paths",
     }),
+    decisive=frozenset({"--config", "--cpu-offload-gb", "--json-model-override-args"}),
     cache_dtypes={"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"},
 )  # fmt: skip
 DTYPES = {
@@ -104,11 +114,14 @@ def serving_launch(words: tuple[str, ...], image: str) -> Launch | NotRead | Non
     formats = _formats(command, read)
     if isinstance(formats, NotRead):
         return formats
+    others = {name.replace("_", "-") for name in read.others}
+    for name in sorted(command.decisive & others):
+        return NotRead(reason=f"{name} decides what the {command.engine} command loads, and is not read")
     serving = {name: read.values[name] for name in SERVING_FIELDS if name in read.values}
-    layout = {name: read.values[name] for name in LAYOUT_FIELDS if name in read.values}
-    layout.setdefault("tensor_parallel", 1)
-    layout.setdefault("pipeline_parallel", 1)
-    unread = sorted(command.unread & {name.replace("_", "-") for name in read.others})
+    layout = _layout(read)
+    if isinstance(layout, NotRead):
+        return layout
+    unread = sorted(command.unread & others)
     version = _engine_version(command.engine, image)
     return Launch(
         program=f"{command.engine} serving {model}",
@@ -116,7 +129,7 @@ def serving_launch(words: tuple[str, ...], image: str) -> Launch | NotRead | Non
         request={
             "model": model,
             "serving": {**serving, **formats, "engine": command.engine, **version},
-            "layout": {**layout, **_experts(read, layout)},
+            "layout": layout,
         },
         notes=tuple(f"{name} changes memory and is not taken into account" for name in unread),
     )  # fmt: skip
@@ -158,11 +171,31 @@ def _formats(command: EngineCommand, read: Arguments) -> dict[str, Any] | NotRea
     return formats
 
 
-def _experts(read: Arguments, layout: Mapping[str, Any]) -> dict[str, int]:
-    """Return the expert-parallel degree: vLLM spreads experts over all tensor- and data-parallel ranks."""
-    if not read.values.get("expert_parallel"):
-        return {}
-    return {"expert_parallel": int(layout["tensor_parallel"]) * int(layout.get("data_parallel", 1))}
+def _layout(read: Arguments) -> dict[str, int] | NotRead:
+    """Return the degrees of the command: 1 where it names none.
+
+    SGLang counts the ranks of attention's data parallelism among its tensor ranks.
+    vLLM's data parallelism divides attention alone where experts are parallel, over
+    all tensor- and data-parallel ranks; else its ranks are replicas.
+    """
+    named = {name: int(read.values[name]) for name in LAYOUT_FIELDS if name in read.values}
+    layout = {"tensor_parallel": 1, "pipeline_parallel": 1, **named}
+    attention = int(read.values.get("attention_data_parallel", 1))
+    if read.values.get("is_attention_data_parallel"):
+        attention = layout.pop("data_parallel", 1)
+    if attention > 1:
+        if layout["tensor_parallel"] % attention:
+            return NotRead(
+                reason=f"{attention} data-parallel ranks do not divide {layout['tensor_parallel']} tensor ranks"
+            )
+        layout |= {"attention_data_parallel": attention, "tensor_parallel": layout["tensor_parallel"] // attention}
+    if "expert_ranks" in read.values:
+        layout["expert_parallel"] = int(read.values["expert_ranks"])
+    if read.values.get("expert_parallel"):
+        ranks = layout.pop("data_parallel", 1)
+        layout |= {"attention_data_parallel": ranks} if ranks > 1 else {}
+        layout["expert_parallel"] = layout["tensor_parallel"] * ranks
+    return layout
 
 
 def _engine_version(engine: str, image: str) -> dict[str, str]:

@@ -12,6 +12,12 @@ from service.admission.workloads import Container
 SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 # Words that stand before a program and start it unchanged; those with options of their own name how many words to skip.
 PREFIXES = ("exec", "nohup", "time", "sudo", "env", "command", "setsid", "stdbuf", "numactl", "tini", "dumb-init", "--")
+# An MPI launcher starts the program after its options; by how many words an option takes with it.
+MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpirun.mpich", "mpiexec.hydra", "horovodrun")
+MPI_OPTION_WORDS: Mapping[str, int] = {
+    "n": 1, "np": 1, "N": 1, "npernode": 1, "ppn": 1, "x": 1, "H": 1, "host": 1, "hosts": 1, "hostfile": 1, "f": 1,
+    "machinefile": 1, "bind-to": 1, "map-by": 1, "rank-by": 1, "wdir": 1, "genv": 2, "mca": 2,
+}  # fmt: skip
 ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
 SEPARATORS = frozenset({";", "&&", "||", "|", "&", "\n", "(", ")", "{", "}", "then", "do", "else"})
 # Kubernetes expands $(NAME) in command and args; a shell expands $NAME and ${NAME}, with ${NAME:-default}.
@@ -104,9 +110,19 @@ def _without_prefixes(words: list[str], env: dict[str, str]) -> list[str]:
             return []
         elif PurePosixPath(words[0]).name in PREFIXES:
             is_prefixed = True
+        elif PurePosixPath(words[0]).name in MPI_LAUNCHERS:
+            words = words[:1] + _after_options(words[1:])
         elif not (is_prefixed and words[0].startswith("-")):
             return words
         words = words[1:]
+    return words
+
+
+def _after_options(words: list[str]) -> list[str]:
+    """Return an MPI launcher's words from the program on."""
+    while words and words[0].startswith("-"):
+        taken = 0 if "=" in words[0] else MPI_OPTION_WORDS.get(words[0].lstrip("-"), 0)
+        words = words[1 + taken :]
     return words
 
 

@@ -34,6 +34,10 @@ class Sizer:
         self._catalogue = catalogue
         self._answers: RecentlyUsed[str, TrainingAnswer | ServingAnswer] = RecentlyUsed(MOST_REMEMBERED)
 
+    def remembered(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer | None:
+        """Return the answer where it was given lately; quick enough for an event loop."""
+        return self._answers.get(canonical_json(request))
+
     def answer(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer:
         """Return the answer to the body of a planning request: a training job where it has a part `training`.
 

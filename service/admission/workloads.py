@@ -1,13 +1,14 @@
 """The pods that an object will start, whatever kind of object it is.
 
-Sources: the published types of Kubernetes (core/v1, apps/v1, batch/v1), JobSet v1alpha2, Kubeflow's PyTorchJob v1 and
-TrainJob v1alpha1, LeaderWorkerSet v1 and KServe's InferenceService v1beta1.
+Sources: the published types of Kubernetes (core/v1, apps/v1, batch/v1), JobSet v1alpha2, Kubeflow's PyTorchJob v1,
+MPIJob v1 and v2beta1 and TrainJob v1alpha1, LeaderWorkerSet v1, KServe's InferenceService v1beta1, Ray's RayJob and
+RayCluster v1, and Volcano's Job v1alpha1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planners.errors import PlimsollError
@@ -33,110 +34,215 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodGroup:
-    """Equal pods that work together: `pods` of them are one job or one replica."""
+class Pods:
+    """`count` equal pods."""
 
-    name: str
-    pods: int
+    count: int
     containers: tuple[Container, ...]
     spec: Mapping[str, Any]
     annotations: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGroup:
+    """Pods that work together as one job, or as one replica of `replicas`; None where something else scales them."""
+
+    members: tuple[Pods, ...]
+    replicas: int | None = 1
+
+    @property
+    def pods(self) -> int:
+        """Return how many pods one job or replica has."""
+        return sum(member.count for member in self.members)
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """Return the containers of one pod of each kind."""
+        return tuple(container for member in self.members for container in member.containers)
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """Return the pods' own annotations, the first member's before the others'."""
+        return {name: text for member in reversed(self.members) for name, text in member.annotations.items()}
+
+
 Path = tuple[str, ...]
 
 
-def pod_groups(group: str, kind: str, manifest: Mapping[str, Any]) -> tuple[PodGroup, ...]:
-    """Return the groups of pods of an object, none for kinds that are not read.
+def pod_group(group: str, kind: str, manifest: Mapping[str, Any]) -> PodGroup | None:
+    """Return the pods of an object that work together, None for kinds that are not read.
 
     Raises UnreadableObject, with a pointer into the object, where a part is of the wrong form.
     """
     reader = READERS.get((group, kind))
-    return () if reader is None else tuple(reader(manifest))
+    return None if reader is None else reader(manifest)
 
 
-def _pod(manifest: Mapping[str, Any]) -> Iterator[PodGroup]:
-    yield _group(manifest, (), name="pod", pods=1)
+def _pod(manifest: Mapping[str, Any]) -> PodGroup:
+    return PodGroup(members=(_pods(manifest, ()),))
 
 
-def _replicated(manifest: Mapping[str, Any]) -> Iterator[PodGroup]:
+def _replicated(manifest: Mapping[str, Any]) -> PodGroup:
     # Each replica of a deployment is a service of its own.
-    yield _group(_at(manifest, ("spec", "template")), ("spec", "template"), name="replica", pods=1)
+    spec = _at(manifest, ("spec",))
+    template = _at(spec, ("template",), ("spec",))
+    return PodGroup(members=(_pods(template, ("spec", "template")),), replicas=_count(spec, "replicas", ("spec",)))
 
 
-def _job(manifest: Mapping[str, Any]) -> Iterator[PodGroup]:
-    pods = _count(_at(manifest, ("spec",)), "parallelism", ("spec",))
-    yield _group(_at(manifest, ("spec", "template")), ("spec", "template"), name="job", pods=pods)
+def _job(manifest: Mapping[str, Any]) -> PodGroup:
+    count = _count(_at(manifest, ("spec",)), "parallelism", ("spec",))
+    return PodGroup(members=(_pods(_at(manifest, ("spec", "template")), ("spec", "template"), count),))
 
 
-def _job_set(manifest: Mapping[str, Any]) -> Iterator[PodGroup]:
+def _job_set(manifest: Mapping[str, Any]) -> PodGroup:
+    members = []
     for number, job in enumerate(_list(_at(manifest, ("spec",)).get("replicatedJobs"), ("spec", "replicatedJobs"))):
         path = ("spec", "replicatedJobs", str(number))
         job = _mapping(job, path)
         spec_path = (*path, "template", "spec")
         spec = _at(job, ("template", "spec"), path)
-        pods = _count(job, "replicas", path) * _count(spec, "parallelism", spec_path)
-        name = str(job.get("name", number))
-        yield _group(_at(spec, ("template",), spec_path), (*spec_path, "template"), name=name, pods=pods)
+        count = _count(job, "replicas", path) * _count(spec, "parallelism", spec_path)
+        members.append(_pods(_at(spec, ("template",), spec_path), (*spec_path, "template"), count))
+    return PodGroup(members=tuple(members))
 
 
-def _pytorch_job(manifest: Mapping[str, Any]) -> Iterator[PodGroup]:
-    path = ("spec", "pytorchReplicaSpecs")
-    replicas = {name: _mapping(part, (*path, name)) for name, part in _at(manifest, path).items()}
-    # Master and workers run the same command; together they are one job.
-    pods = sum(_count(part, "replicas", (*path, name)) for name, part in replicas.items())
-    name = "Worker" if "Worker" in replicas else next(iter(replicas), "")
-    if name:
-        template = (*path, name, "template")
-        yield _group(_at(replicas[name], ("template",), (*path, name)), template, name=name, pods=pods)
+def _replica_specs(field: str) -> Callable[[Mapping[str, Any]], PodGroup]:
+    """Return the reader of a Kubeflow job whose kinds of pods stand under that field of its spec, by name."""
+
+    def read(manifest: Mapping[str, Any]) -> PodGroup:
+        path = ("spec", field)
+        members = []
+        for name, part in _at(manifest, path).items():
+            replicas = _mapping(part, (*path, name))
+            template = _at(replicas, ("template",), (*path, name))
+            members.append(_pods(template, (*path, name, "template"), _count(replicas, "replicas", (*path, name))))
+        return PodGroup(members=tuple(members))
+
+    return read
 
 
-def _train_job(manifest: Mapping[str, Any]) -> Iterator[PodGroup]:
+def _train_job(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "trainer")
     trainer = _at(manifest, path)
     container = {**trainer, "name": "trainer", "resources": trainer.get("resourcesPerNode") or {}}
-    template = {"metadata": manifest.get("metadata") or {}, "spec": {"containers": [container]}}
-    yield _group(template, path, name="trainer", pods=_count(trainer, "numNodes", path))
+    spec = {"containers": [container], "nodeSelector": _patched_selector(_at(manifest, ("spec",)))}
+    template = {"metadata": manifest.get("metadata") or {}, "spec": spec}
+    return PodGroup(members=(_pods(template, path, _count(trainer, "numNodes", path)),))
 
 
-def _leader_worker_set(manifest: Mapping[str, Any]) -> Iterator[PodGroup]:
+def _patched_selector(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the node selectors that a TrainJob adds to its runtime.
+
+    They stand in `runtimePatches`, before Trainer 2.2 in `podTemplateOverrides`.
+    """
+    pods = [_below(override, ("spec",)) for override in _each(spec.get("podTemplateOverrides"))]
+    for patch in _each(spec.get("runtimePatches")):
+        jobs = _below(patch, ("trainingRuntimeSpec", "template", "spec", "replicatedJobs"))
+        pods += [_below(job, ("template", "spec", "template", "spec")) for job in _each(jobs)]
+    selectors = (_below(pod, ("nodeSelector",)) for pod in pods)
+    return {name: text for selector in selectors if isinstance(selector, dict) for name, text in selector.items()}
+
+
+def _below(value: Any, steps: Path) -> Any:
+    """Return what lies there, None where nothing does: a patch says only what it changes."""
+    for step in steps:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _each(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _leader_worker_set(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "leaderWorkerTemplate")
-    both = _at(manifest, path)
-    # The leader carries the launch command; without one of its own it is a worker like the others.
-    name = "leaderTemplate" if both.get("leaderTemplate") else "workerTemplate"
-    yield _group(_at(both, (name,), path), (*path, name), name="group", pods=_count(both, "size", path))
+    spec, both = _at(manifest, ("spec",)), _at(manifest, path)
+    workers = _pods(_at(both, ("workerTemplate",), path), (*path, "workerTemplate"), _count(both, "size", path))
+    members: tuple[Pods, ...] = (workers,)
+    if both.get("leaderTemplate"):
+        leader = _pods(_at(both, ("leaderTemplate",), path), (*path, "leaderTemplate"))
+        members = (leader, replace(workers, count=max(workers.count - 1, 0)))
+    return PodGroup(members=members, replicas=_count(spec, "replicas", ("spec",)))
 
 
-def _inference_service(manifest: Mapping[str, Any]) -> Iterator[PodGroup]:
+def _inference_service(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "predictor")
     predictor = _at(manifest, path)
     model = predictor.get("model")
     containers = predictor.get("containers") or ([_mapping(model, (*path, "model"))] if model else [])
     template = {"metadata": manifest.get("metadata") or {}, "spec": {**predictor, "containers": containers}}
     pods = _count(_mapping(predictor.get("workerSpec") or {}, (*path, "workerSpec")), "pipelineParallelSize", path)
-    yield _group(template, path, name="predictor", pods=pods)
+    least, most = (_count(predictor, name, path) for name in ("minReplicas", "maxReplicas"))
+    return PodGroup(members=(_pods(template, path, pods),), replicas=least if least == most else None)
 
 
-READERS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], Iterator[PodGroup]]] = {
+def _ray_cluster(manifest: Mapping[str, Any]) -> PodGroup:
+    return PodGroup(members=_ray_pods(_at(manifest, ("spec",)), ("spec",)))
+
+
+def _ray_job(manifest: Mapping[str, Any]) -> PodGroup:
+    spec = _at(manifest, ("spec",))
+    path = ("spec", "rayClusterSpec")
+    head, *workers = _ray_pods(_at(manifest, path), path)
+    entrypoint = spec.get("entrypoint")
+    if isinstance(entrypoint, str):
+        # It runs beside Ray in the head's pod, in whose image and environment it is.
+        submitted = replace(head.containers[0], command=("sh", "-c", entrypoint), args=(), resources={})
+        head = replace(head, containers=(*head.containers, submitted))
+    return PodGroup(members=(head, *workers))
+
+
+def _ray_pods(cluster: Mapping[str, Any], path: Path) -> tuple[Pods, ...]:
+    head_path = (*path, "headGroupSpec", "template")
+    head = _pods(_at(cluster, ("headGroupSpec", "template"), path), head_path)
+    if not head.containers:
+        raise UnreadableObject(
+            f"{pointer(head_path)} has no container.", pointer=pointer((*head_path, "spec", "containers"))
+        )
+    members = [head]
+    for number, group in enumerate(_list(cluster.get("workerGroupSpecs"), (*path, "workerGroupSpecs"))):
+        place = (*path, "workerGroupSpecs", str(number))
+        workers = _mapping(group, place)
+        count = _count(workers, "replicas", place) * _count(workers, "numOfHosts", place)
+        members.append(_pods(_at(workers, ("template",), place), (*place, "template"), count))
+    return tuple(members)
+
+
+def _volcano_job(manifest: Mapping[str, Any]) -> PodGroup:
+    members = []
+    for number, task in enumerate(_list(_at(manifest, ("spec",)).get("tasks"), ("spec", "tasks"))):
+        path = ("spec", "tasks", str(number))
+        pods = _mapping(task, path)
+        members.append(_pods(_at(pods, ("template",), path), (*path, "template"), _count(pods, "replicas", path)))
+    return PodGroup(members=tuple(members))
+
+
+READERS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], PodGroup]] = {
     ("", "Pod"): _pod,
     ("apps", "Deployment"): _replicated,
     ("apps", "StatefulSet"): _replicated,
     ("batch", "Job"): _job,
     ("jobset.x-k8s.io", "JobSet"): _job_set,
-    ("kubeflow.org", "PyTorchJob"): _pytorch_job,
+    ("kubeflow.org", "PyTorchJob"): _replica_specs("pytorchReplicaSpecs"),
+    ("kubeflow.org", "MPIJob"): _replica_specs("mpiReplicaSpecs"),
     ("trainer.kubeflow.org", "TrainJob"): _train_job,
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
     ("serving.kserve.io", "InferenceService"): _inference_service,
+    ("ray.io", "RayCluster"): _ray_cluster,
+    ("ray.io", "RayJob"): _ray_job,
+    ("batch.volcano.sh", "Job"): _volcano_job,
 }
+# What creates pods and pod-making objects of its own, and is judged itself. LeaderWorkerSet's worker sets belong to
+# their leader's pod.
+JUDGED_OWNERS = frozenset({"ReplicaSet", *(kind for _group, kind in READERS)})
 
 
-def _group(template: Mapping[str, Any], path: Path, *, name: str, pods: int) -> PodGroup:
+def _pods(template: Mapping[str, Any], path: Path, count: int = 1) -> Pods:
     spec = _at(template, ("spec",), path)
     metadata = _mapping(template.get("metadata") or {}, (*path, "metadata"))
     containers = _list(spec.get("containers"), (*path, "spec", "containers"))
-    return PodGroup(
-        name=name,
-        pods=pods,
+    return Pods(
+        count=count,
         containers=tuple(
             _container(container, (*path, "spec", "containers", str(number)))
             for number, container in enumerate(containers)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.api.admission_cases import body_of, cases
 from tests.service.admission.reviews import a_container, a_review, an_object
 
 FOLDER = Path(__file__).parents[1] / "service" / "admission" / "recorded"
@@ -37,19 +39,28 @@ async def test_nothing_is_stored_by_a_review(client: httpx.AsyncClient):
     assert (await client.get("/plans")).json() == before
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"{}", 400),
-        (b"[]", 422),
-        (b"{", 400),
-        (b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": NaN}}', 400),
-        (json.dumps(a_review("Pod", {}, uid="")).encode(), 400),
-    ],
-)
-async def test_a_malformed_review_is_a_problem_and_no_silent_consent(client: httpx.AsyncClient, body, status):
-    response = await client.post("/admission/validate", content=body, headers={"content-type": "application/json"})
-    assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+VALID, HOSTILE, MALFORMED = cases("valid"), cases("hostile"), cases("malformed")
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("case", [*VALID.values(), *HOSTILE.values()], ids=[*VALID, *HOSTILE])
+async def test_a_review_is_answered(client: httpx.AsyncClient, case: dict[str, Any]):
+    body = body_of(case)
+    response = await client.post("/admission/validate", content=body, headers=JSON)
+    answer = response.json()["response"]
+    warnings = answer.get("warnings", [])
+    assert (response.status_code, answer["uid"]) == (200, json.loads(body)["request"]["uid"])
+    assert answer["allowed"] is case["allowed"]
+    assert case.get("told", "") in " ".join((answer.get("status", {}).get("message", ""), *warnings))
+    assert all(len(warning) < 256 and warning.isascii() and warning.isprintable() for warning in warnings)
+    assert bool(warnings) == (case["allowed"] and "told" in case)
+
+
+@pytest.mark.parametrize("case", MALFORMED.values(), ids=MALFORMED)
+async def test_a_malformed_review_is_a_problem_and_no_silent_consent(client: httpx.AsyncClient, case: dict[str, Any]):
+    response = await client.post("/admission/validate", content=body_of(case), headers=JSON)
+    expected = (case["status"], "application/problem+json")
+    assert (response.status_code, response.headers["content-type"]) == expected
 
 
 @pytest.mark.parametrize("seconds", ["10s", "500ms", "0s", "soon", ""])

@@ -86,6 +86,11 @@ async def test_a_launch_file_is_served_by_its_name(client: httpx.AsyncClient):
     plan = (await client.post("/plan/train", json=train())).json()
     response = await client.get(f"/plans/{plan['plan_id']}/artifacts/torchrun")
     assert response.text == plan["artifacts"]["torchrun"] + "\n"
+    queued = await client.get(f"/plans/{plan['plan_id']}/artifacts/jobset?queue=team")
+    assert "kueue.x-k8s.io/queue-name: team" in queued.text
+    for query, status in (("torchrun?queue=team", 400), ("jobset?queue=Not_a_name", 422)):
+        refused = await client.get(f"/plans/{plan['plan_id']}/artifacts/{query}")
+        assert refused.status_code == status
     missing = await client.get(f"/plans/{plan['plan_id']}/artifacts/helm")
     assert missing.status_code == 404
     assert "torchrun" in missing.json()["detail"]

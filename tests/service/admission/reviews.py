@@ -15,6 +15,9 @@ GROUPS = {
     "TrainJob": "trainer.kubeflow.org",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io",
     "InferenceService": "serving.kserve.io",
+    "RayCluster": "ray.io",
+    "RayJob": "ray.io",
+    "MPIJob": "kubeflow.org",
 }
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from planners.catalogue import catalogue
 from service.admission.gpus import container_gpus, gpu_demand
-from service.admission.workloads import pod_groups
+from service.admission.workloads import pod_group
 from tests.service.admission.reviews import a_container
 
 
 def demand(container, **spec):
-    (group,) = pod_groups("", "Pod", {"spec": {"containers": [container], **spec}})
-    return gpu_demand(group, group.containers[0], catalogue())
+    group = pod_group("", "Pod", {"spec": {"containers": [container], **spec}})
+    return gpu_demand(group.members[0], group.containers[0], catalogue())
 
 
 def affinity(*terms):
@@ -74,10 +74,29 @@ def test_an_affinity_names_the_gpu_where_it_leaves_no_choice(terms, gpu):
     ],
 )
 def test_the_limit_is_the_number_of_gpus(resources, gpus):
-    (group,) = pod_groups("", "Pod", {"spec": {"containers": [{"resources": resources}]}})
+    group = pod_group("", "Pod", {"spec": {"containers": [{"resources": resources}]}})
     assert container_gpus(group.containers[0]) == gpus
 
 
 def test_a_mig_slice_is_told_by_its_profile():
     container = {"resources": {"limits": {"nvidia.com/mig-3g.40gb": "1"}}}
     assert demand(container).mig_profile == "3g.40gb"
+
+
+@pytest.mark.parametrize(
+    ("product", "gpu", "profile"),
+    [
+        ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "h100-sxm-80gb", "1g.10gb"),
+        ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED", "h100-sxm-80gb", "1g.10gb"),
+        ("NVIDIA-H100-80GB-HBM3", "h100-sxm-80gb", None),
+    ],
+)
+def test_equal_slices_are_told_by_the_products_name(product: str, gpu: str, profile: str | None):
+    found = demand(a_container(), nodeSelector={"nvidia.com/gpu.product": product})
+    assert (found.gpu, found.mig_profile) == (gpu, profile)
+
+
+@pytest.mark.parametrize(("resource", "partition"), [("amd.com/cpx_nps4", "cpx_nps4"), ("amd.com/spx_nps1", None)])
+def test_a_partition_of_amds_is_told_unless_it_is_the_whole(resource: str, partition: str | None):
+    found = demand({"resources": {"limits": {resource: "2"}}})
+    assert (found.gpus_per_pod, found.partition) == (2, partition)

@@ -21,6 +21,16 @@ SMALL = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192
 LARGE = ("--model", "Qwen/Qwen2.5-72B-Instruct", "--tensor-parallel-size", "2")
 
 
+def a_stored_plan(**changes: Any) -> Any:
+    """Return a plan for two replicas of two GPUs."""
+    layout = {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 1, "attention_data_parallel": 1}
+    parts = {
+        "plan_id": "known", "kind": "infer", "gpus": 4, "gpu": "h100-sxm-80gb", "fits": True, "verdict": "fits",
+        "summary": "Fits.", "model": "Qwen/Qwen2.5-72B-Instruct", "answer": json.dumps({"plan": {"layout": layout}}),
+    }  # fmt: skip
+    return SimpleNamespace(**{**parts, **changes})
+
+
 class Plans:
     """Stored plans by id; a database that is away."""
 
@@ -29,11 +39,14 @@ class Plans:
             raise DatabaseUnavailable("it does not answer")
         if plan_id != "known":
             raise PlanNotFound(plan_id)
-        return SimpleNamespace(gpus=4, gpu="h100-sxm-80gb", fits=True, summary="Fits.")
+        return a_stored_plan()
 
 
 class Broken:
     """A planner that fails."""
+
+    def remembered(self, request: Any) -> None:
+        return None
 
     def answer(self, request: Any) -> Any:
         raise RuntimeError("bug")
@@ -106,7 +119,7 @@ async def test_a_refusal_gives_the_numbers_and_the_way_out(judge):
     ],
 )
 async def test_annotations_come_before_the_command(judge, annotations, is_allowed, told):
-    manifest = annotated(an_object("Deployment", a_container("--model", "none", gpus=4)), **annotations)
+    manifest = annotated(an_object("Deployment", a_container("--model", "none", "-tp", "2", gpus=2)), **annotations)
     answer = await judge.review(read_review(a_review("Deployment", manifest)))
     assert answer.is_allowed is is_allowed
     assert told in " ".join((answer.message, *answer.warnings))
@@ -115,8 +128,8 @@ async def test_annotations_come_before_the_command(judge, annotations, is_allowe
 @pytest.mark.parametrize(
     ("gpus", "selector", "told"),
     [
-        (8, None, "is for 4 GPUs, the workload asks for 8"),
-        (4, {"nvidia.com/gpu.product": "NVIDIA-L4"}, "is for h100-sxm-80gb, the workload selects l4-24gb"),
+        (8, None, "is for 2 GPUs a replica, the workload asks for 8"),
+        (2, {"nvidia.com/gpu.product": "NVIDIA-L4"}, "is for h100-sxm-80gb, the workload selects l4-24gb"),
     ],
 )
 async def test_a_workload_that_is_not_its_plans_is_refused(judge, gpus, selector, told):
@@ -144,9 +157,9 @@ async def test_a_plan_written_inline_is_made_and_compared(judge, gpus, is_allowe
         (a_container(*SMALL), {"selector": {"a": "b"}}, "no node selector or affinity names the GPU"),
         (a_container(*SMALL), {"selector": {"nvidia.com/gpu.product": "Z9"}}, "gpu.product=Z9 is in no catalogue"),
         (
-            a_container(*SMALL, resources={"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+            a_container(*SMALL, resources={"limits": {"nvidia.com/mig-9g.10gb": "1"}}),
             {},
-            "a MIG slice (1g.10gb)",
+            "no listing tells the memory of a MIG slice 9g.10gb of h100-sxm-80gb",
         ),
         (a_container(*SMALL, resources={"limits": {"nvidia.com/gpu": "many"}}), {}, "are no whole number"),
         (a_container(args="x"), {}, "/spec/template/spec/containers/0/args must be a list"),
@@ -166,10 +179,142 @@ async def test_degrees_beyond_the_pods_gpus_are_refused(judge):
 
 
 async def test_what_a_planner_does_not_read_is_a_warning(judge):
-    manifest = an_object("Deployment", a_container(*SMALL, "--cpu-offload-gb", "8"))
+    manifest = an_object("Deployment", a_container(*SMALL, "--enable-lora"))
     answer = await judge.review(read_review(a_review("Deployment", manifest)))
     assert answer.is_allowed
-    assert "--cpu-offload-gb changes memory" in answer.warnings[0]
+    assert "--enable-lora changes memory" in answer.warnings[0]
+
+
+SLICE = {"limits": {"nvidia.com/mig-1g.10gb": "1"}}
+A100_SLICES = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-MIG-2g.20gb"}
+MI300X = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
+
+
+@pytest.mark.parametrize(
+    ("container", "selector", "is_allowed"),
+    [
+        # 8.03e9 x 2 bytes are 15.0 GiB: too much for a slice of 9.75 GiB, not for one of 19.5 GiB.
+        (a_container(*SMALL, resources=SLICE), None, False),
+        (a_container(*SMALL), A100_SLICES, True),
+        (a_container(*SMALL, resources={"limits": {"amd.com/gpu": 1}}), MI300X, True),
+        # 67.7 GiB of weights on each of two of 192 GB.
+        (a_container(*LARGE, resources={"limits": {"amd.com/gpu": 2}}), MI300X, True),
+    ],
+)
+async def test_slices_and_amds_gpus_are_judged_by_their_own_memory(judge, container, selector, is_allowed):
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container, selector=selector))))
+    assert (answer.is_allowed, answer.is_judged) == (is_allowed, True)
+
+
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        ({"limits": {"amd.com/cpx_nps4": 1}}, "a partition of a GPU (cpx_nps4)"),
+        ({"claims": [{"name": "gpu"}]}, "takes its devices by a resource claim"),
+    ],
+)
+async def test_devices_that_cannot_be_read_are_told(judge, resources, told):
+    answer = await judge.review(
+        read_review(a_review("Pod", an_object("Pod", a_container(*SMALL, resources=resources))))
+    )
+    assert (answer.is_allowed, answer.is_judged, told in answer.warnings[0]) == (True, False, True)
+
+
+async def test_every_container_with_gpus_is_judged(judge):
+    manifest = an_object("Pod", a_container(*SMALL))
+    manifest["spec"]["containers"].append({**a_container(*LARGE, gpus=2), "name": "second"})
+    assert not (await judge.review(read_review(a_review("Pod", manifest)))).is_allowed
+
+
+class Stored(Plans):
+    """One stored plan, and how often it was asked for."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.plan = a_stored_plan(**changes)
+        self.asked = 0
+
+    async def get(self, plan_id: str) -> Any:
+        self.asked += 1
+        return self.plan
+
+
+def planned(plans: Stored) -> AdmissionService:
+    known = catalogue()
+    return AdmissionService(answers=Broken(), plans=plans, catalogue=known, policies=Policies(None))
+
+
+def served(*flags: str, replicas: int = 2) -> dict[str, Any]:
+    manifest = an_object("Deployment", a_container("--model", "qwen2.5-72b-instruct", *flags, gpus=2))
+    manifest["spec"]["replicas"] = replicas
+    return a_review("Deployment", annotated(manifest, plan_id="known"))
+
+
+@pytest.mark.parametrize(
+    ("review", "told"),
+    [
+        (served("-pp", "2"), "has tensor_parallel 2, the command 1; has pipeline_parallel 1, the command 2"),
+        (
+            served("-tp", "2", "--model", "llama-3.1-8b"),
+            "is for Qwen/Qwen2.5-72B-Instruct, the command names llama-3.1-8b",
+        ),
+    ],
+)
+async def test_a_command_that_is_not_its_plans_is_refused(review, told):
+    answer = await planned(Stored()).review(read_review(review))
+    assert (answer.is_allowed, told in answer.message) == (False, True)
+
+
+async def test_another_number_of_replicas_is_a_warning():
+    answer = await planned(Stored()).review(read_review(served("-tp", "2", replicas=3)))
+    assert answer.is_allowed
+    assert "counts 2 replicas, the workload has 3" in answer.warnings[0]
+
+
+async def test_a_plan_that_was_read_once_needs_no_database_again():
+    plans = Stored()
+    service = planned(plans)
+    for _ in range(2):
+        assert (await service.review(read_review(served("-tp", "2")))).is_allowed
+    assert plans.asked == 1
+
+
+KV_PLAN = {"layout": {"data_parallel": 2, "tensor_parallel": 2}}
+TRAIN_PLAN = {"layout": {"data_parallel": 2, "tensor_parallel": 2}}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "fits", "kv", "is_allowed"),
+    [
+        ("tight", True, None, True),
+        # Half a request fits into what is left; into the most that may be left, 0.9 or 1.2 of one.
+        ("no", False, (0.5, 10, 18), False),
+        ("no", False, (0.5, 10, 24), True),
+        ("no", False, (0.0, 0, 0), False),
+        ("no", False, (0.0, 0, 1), True),
+    ],
+)
+async def test_a_plan_that_may_not_fit_is_refused_only_where_it_is_certain(verdict, fits, kv, is_allowed):
+    body: dict[str, Any] = {"plan": dict(KV_PLAN)}
+    if kv is not None:
+        body["plan"]["kv"] = dict(zip(("max_concurrency", "available_bytes", "available_high_bytes"), kv, strict=True))
+    plans = Stored(verdict=verdict, fits=fits, answer=json.dumps(body))
+    answer = await planned(plans).review(read_review(served("-tp", "2")))
+    assert (answer.is_allowed, len(answer.warnings)) == (is_allowed, 1 if is_allowed else 0)
+
+
+@pytest.mark.parametrize(("low", "is_allowed"), [(99, True), (100, True), (101, False)])
+async def test_a_training_plan_is_refused_where_even_its_low_end_does_not_fit(low, is_allowed):
+    plan = {**TRAIN_PLAN, "memory": {"peak_low_bytes": low, "limit_bytes": 100}}
+    plans = Stored(kind="train", fits=False, verdict="no", answer=json.dumps({"plan": plan}))
+    container = a_container(gpus=4, image="x", command=["torchrun", "train.py"])
+    manifest = annotated(an_object("Job", container), plan_id="known")
+    assert (await planned(plans).review(read_review(a_review("Job", manifest)))).is_allowed is is_allowed
+
+
+@pytest.mark.parametrize("owners", [5, "x", {"kind": "Job"}, [5], [{"kind": ["Job"]}]])
+async def test_owners_that_are_none_change_nothing(judge, owners):
+    manifest = {**LARGE_OBJECT, "metadata": {"name": "x", "ownerReferences": owners}}
+    assert not (await judge.review(read_review(a_review("Deployment", manifest)))).is_allowed
 
 
 LARGE_OBJECT = an_object("Deployment", a_container(*LARGE, gpus=2))
@@ -220,3 +365,35 @@ async def test_the_policys_gpu_stands_in_where_nothing_names_one(tmp_path):
     manifest = an_object("Deployment", a_container(*LARGE, gpus=2), selector={"a": "b"})
     answer = await judge.review(read_review(a_review("Deployment", manifest)))
     assert "GiB a GPU" in answer.message
+
+
+class Counted:
+    """A planner that counts what it is asked to compute."""
+
+    def __init__(self) -> None:
+        known = catalogue()
+        self._sizer = Sizer(ModelResolver(known, Settings()), known)
+        self.computed = 0
+
+    def remembered(self, request: Any) -> Any:
+        return self._sizer.remembered(request)
+
+    def answer(self, request: Any) -> Any:
+        self.computed += 1
+        return self._sizer.answer(request)
+
+
+async def test_the_same_workload_is_planned_once():
+    answers = Counted()
+    judge = service(answers=answers)
+    for name in ("a", "b"):
+        manifest = {**an_object("Deployment", a_container(*SMALL)), "metadata": {"name": name}}
+        assert (await judge.review(read_review(a_review("Deployment", manifest)))).is_allowed
+    assert answers.computed == 1
+
+
+async def test_bitsandbytes_is_offered_only_where_vllm_still_has_it(judge):
+    for tag, is_offered in (("v0.19.0", True), ("v0.28.0", False)):
+        container = a_container(*LARGE, gpus=2, image=f"vllm/vllm-openai:{tag}")
+        answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+        assert ("--quantization bitsandbytes" in answer.message) is is_offered

@@ -68,8 +68,8 @@ def test_the_version_is_that_of_the_engines_own_image(image: str, version):
 
 
 def test_what_changes_memory_unread_is_noted():
-    launch = serving_launch(("vllm", "serve", "m", "--cpu-offload-gb", "4", "--seed", "1"), "x")
-    assert launch.notes == ("--cpu-offload-gb changes memory and is not taken into account",)
+    launch = serving_launch(("vllm", "serve", "m", "--enable-lora", "--seed", "1"), "x")
+    assert launch.notes == ("--enable-lora changes memory and is not taken into account",)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,31 @@ def test_what_cannot_be_read_says_what(command: str, reason: str):
 @pytest.mark.parametrize("command", ["vllm bench", "python train.py", "python -m http.server", "sleep 1", "vllm"])
 def test_other_commands_serve_nothing(command: str):
     assert serving_launch(tuple(command.split()), "x") is None
+
+
+@pytest.mark.parametrize(
+    ("command", "layout"),
+    [
+        # SGLang's tensor ranks hold attention's: eight GPUs, not thirty-two.
+        (
+            "--tp 8 --dp 4 --enable-dp-attention --ep 8",
+            {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8},
+        ),
+        ("--tp 8 --attn-dp-size 8", {"tensor_parallel": 1, "attention_data_parallel": 8}),
+        ("--tp 2 --dp 4", {"tensor_parallel": 2, "data_parallel": 4}),
+    ],
+)  # fmt: skip
+def test_sglangs_data_parallel_attention_takes_no_more_gpus(command: str, layout: dict[str, int]):
+    words = ("python", "-m", "sglang.launch_server", "--model-path", "m", *command.split())
+    assert serving_launch(words, "x").request["layout"] == {"pipeline_parallel": 1, **layout}
+
+
+def test_attention_ranks_that_do_not_divide_the_tensor_ranks_are_told():
+    words = ("python", "-m", "sglang.launch_server", "--model-path", "m", "--tp", "8", "--attn-dp-size", "3")
+    assert "3 data-parallel ranks do not divide 8" in serving_launch(words, "x").reason
+
+
+@pytest.mark.parametrize("option", ["--config x.yaml", "--cpu-offload-gb 4", "--hf-overrides {}"])
+def test_what_decides_the_load_elsewhere_is_not_guessed(option: str):
+    found = serving_launch(("vllm", "serve", "m", *option.split()), "x")
+    assert found.reason == f"{option.split()[0]} decides what the vllm command loads, and is not read"

@@ -75,3 +75,15 @@ def test_an_unclosed_quote_ends_what_can_be_read():
 )
 def test_an_images_name_is_without_registry_tag_and_digest(image: str, name: str):
     assert image_name(image) == name
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "mpirun -np 16 -x NCCL_DEBUG=INFO --allow-run-as-root -mca pml ob1 python train.py",
+        "/usr/bin/mpiexec -n 16 --bind-to=none python train.py",
+        "mpirun python train.py",
+    ],
+)
+def test_an_mpi_launcher_starts_what_comes_after_its_options(command: str):
+    assert words(*command.split()) == [("python", "train.py")]

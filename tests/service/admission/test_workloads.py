@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.workloads import UnreadableObject, pod_groups
+from service.admission.workloads import UnreadableObject, pod_group
 from tests.service.admission.reviews import GROUPS, a_container, a_template, an_object
 
 
@@ -14,7 +14,7 @@ from tests.service.admission.reviews import GROUPS, a_container, a_template, an_
     ],
 )  # fmt: skip
 def test_the_pods_that_work_together_are_counted(kind: str, pods: int):
-    (group,) = pod_groups(GROUPS[kind], kind, an_object(kind, a_container("--model", "m"), pods=pods))
+    group = pod_group(GROUPS[kind], kind, an_object(kind, a_container("--model", "m"), pods=pods))
     assert (group.pods, group.containers[0].args) == (pods, ("--model", "m"))
 
 
@@ -23,32 +23,98 @@ def test_a_train_job_names_its_container_in_the_trainer():
         "numNodes": 2, "command": ["torchrun"], "args": ["x.py"], "image": "i", "env": [{"name": "A", "value": "1"}],
         "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}},
     }  # fmt: skip
-    (group,) = pod_groups("trainer.kubeflow.org", "TrainJob", {"spec": {"trainer": trainer}})
+    group = pod_group("trainer.kubeflow.org", "TrainJob", {"spec": {"trainer": trainer}})
     assert (group.pods, group.containers[0].command, group.containers[0].env) == (2, ("torchrun",), {"A": "1"})
     assert group.containers[0].resources == {"limits": {"nvidia.com/gpu": 8}}
 
 
 def test_a_job_sets_replicas_multiply():
     job = {"name": "w", "replicas": 2, "template": {"spec": {"parallelism": 3, "template": a_template(a_container())}}}
-    (group,) = pod_groups("jobset.x-k8s.io", "JobSet", {"spec": {"replicatedJobs": [job]}})
+    group = pod_group("jobset.x-k8s.io", "JobSet", {"spec": {"replicatedJobs": [job]}})
     assert group.pods == 6
 
 
 def test_a_served_model_is_a_container_too():
     model = {"modelFormat": {"name": "huggingface"}, "args": ["--model", "m"], "resources": {}}
-    (group,) = pod_groups("serving.kserve.io", "InferenceService", {"spec": {"predictor": {"model": model}}})
+    group = pod_group("serving.kserve.io", "InferenceService", {"spec": {"predictor": {"model": model}}})
     assert group.containers[0].args == ("--model", "m")
 
 
 def test_the_leaders_command_counts_where_it_has_one():
     leader, worker = a_template(a_container("--leader")), a_template(a_container("--worker"))
     both = {"size": 2, "leaderTemplate": leader, "workerTemplate": worker}
-    (group,) = pod_groups(GROUPS["LeaderWorkerSet"], "LeaderWorkerSet", {"spec": {"leaderWorkerTemplate": both}})
+    group = pod_group(GROUPS["LeaderWorkerSet"], "LeaderWorkerSet", {"spec": {"leaderWorkerTemplate": both}})
     assert group.containers[0].args == ("--leader",)
 
 
+def test_a_leader_counts_as_itself_where_its_workers_have_other_gpus():
+    leader, worker = a_template(a_container(gpus=1)), a_template(a_container(gpus=8))
+    both = {"size": 3, "leaderTemplate": leader, "workerTemplate": worker}
+    group = pod_group(GROUPS["LeaderWorkerSet"], "LeaderWorkerSet", {"spec": {"leaderWorkerTemplate": both}})
+    assert [member.count for member in group.members] == [1, 2]
+
+
+def a_ray_cluster(*, hosts: int = 1) -> dict:
+    group = {"replicas": 2, "numOfHosts": hosts, "template": a_template(a_container(gpus=8))}
+    return {"headGroupSpec": {"template": a_template(a_container(gpus=0))}, "workerGroupSpecs": [group]}
+
+
+@pytest.mark.parametrize(("hosts", "pods"), [(1, 3), (2, 5)])
+def test_a_ray_cluster_is_its_head_and_its_workers(hosts: int, pods: int):
+    group = pod_group("ray.io", "RayCluster", {"spec": a_ray_cluster(hosts=hosts)})
+    assert (group.pods, group.replicas) == (pods, 1)
+
+
+def test_a_ray_jobs_entrypoint_is_a_command_of_its_head():
+    job = {"rayClusterSpec": a_ray_cluster(), "entrypoint": "vllm serve m"}
+    group = pod_group("ray.io", "RayJob", {"spec": job})
+    assert group.members[0].containers[-1].command == ("sh", "-c", "vllm serve m")
+
+
+def test_an_mpi_job_is_its_launcher_and_its_workers():
+    replicas = {
+        "Launcher": {"replicas": 1, "template": a_template(a_container(gpus=0))},
+        "Worker": {"replicas": 4, "template": a_template(a_container(gpus=8))},
+    }
+    assert pod_group("kubeflow.org", "MPIJob", {"spec": {"mpiReplicaSpecs": replicas}}).pods == 5
+
+
+def test_a_volcano_job_is_its_tasks():
+    tasks = [
+        {"replicas": 1, "template": a_template(a_container())},
+        {"replicas": 3, "template": a_template(a_container())},
+    ]
+    assert pod_group("batch.volcano.sh", "Job", {"spec": {"tasks": tasks}}).pods == 4
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"podTemplateOverrides": [{"spec": {"nodeSelector": {"a": "b"}}}, None]},
+        {
+            "runtimePatches": [
+                None,
+                {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [
+                    {"template": {"spec": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}}}, 5,
+                ]}}}},
+            ]
+        },
+    ],
+)  # fmt: skip
+def test_a_train_jobs_selector_stands_in_its_patches(spec):
+    group = pod_group("trainer.kubeflow.org", "TrainJob", {"spec": {"trainer": {}, **spec}})
+    assert group.members[0].spec["nodeSelector"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(("least", "most", "replicas"), [(2, 2, 2), (1, 4, None)])
+def test_replicas_that_something_else_scales_are_no_number(least: int, most: int, replicas: int | None):
+    predictor = {"minReplicas": least, "maxReplicas": most, "containers": [a_container()]}
+    group = pod_group("serving.kserve.io", "InferenceService", {"spec": {"predictor": predictor}})
+    assert group.replicas == replicas
+
+
 def test_other_kinds_start_no_pods_that_are_read():
-    assert pod_groups("", "ConfigMap", {"data": {}}) == ()
+    assert pod_group("", "ConfigMap", {"data": {}}) is None
 
 
 @pytest.mark.parametrize(
@@ -67,9 +133,16 @@ def test_other_kinds_start_no_pods_that_are_read():
         ("JobSet", {"spec": {"replicatedJobs": [None]}}, "/spec/replicatedJobs/0"),
         ("PyTorchJob", {"spec": {"pytorchReplicaSpecs": []}}, "/spec/pytorchReplicaSpecs"),
         ("LeaderWorkerSet", {"spec": {"leaderWorkerTemplate": {}}}, "/spec/leaderWorkerTemplate/workerTemplate"),
+        ("RayCluster", {"spec": {}}, "/spec/headGroupSpec"),
+        (
+            "RayJob",
+            {"spec": {"rayClusterSpec": {"headGroupSpec": {"template": {"spec": {}}}}}},
+            "/spec/rayClusterSpec/headGroupSpec/template/spec/containers",
+        ),
+        ("MPIJob", {"spec": {"mpiReplicaSpecs": {"Worker": 5}}}, "/spec/mpiReplicaSpecs/Worker"),
     ],
 )
 def test_a_part_of_the_wrong_form_is_named(kind: str, manifest, pointer: str):
     with pytest.raises(UnreadableObject) as raised:
-        pod_groups(GROUPS[kind], kind, manifest)
+        pod_group(GROUPS[kind], kind, manifest)
     assert raised.value.pointer == pointer

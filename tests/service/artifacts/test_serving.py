@@ -1,82 +1,182 @@
-"""Launch files of serving plans: every setting of the plan, and none where a program lacks the option."""
+"""Launch commands of serving plans: every setting of the plan, and none where a program lacks the option."""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from typing import Any
 
 import pytest
+import yaml
 
-from planners.catalogue import catalogue
-from planners.hardware import GpuCount, Hardware
-from planners.inference import plan_serving
-from planners.questions import ServingQuestion
 from planners.serving.answer import ServingPlan
+from service.artifacts.checkpoint import Checkpoint
 from service.artifacts.serving import serving_artifacts
+from tests.service.artifacts.documented_parsers import parsed
+from tests.service.artifacts.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
+
+TRTLLM = "tensorrt-llm"
 
 
-def hardware() -> Hardware:
-    gpu = catalogue().gpu("h100-sxm-80gb")
-    return Hardware(gpu=gpu, gpus=GpuCount(minimum=1, maximum=1), gpus_per_node=8)
+def artifacts(plan: ServingPlan, checkpoint: Checkpoint = CHECKPOINT, *, gpus_per_node: int = 8) -> dict[str, Any]:
+    return serving_artifacts(checkpoint, plan, hardware(gpus_per_node=gpus_per_node), placement())
 
 
-def serving_plan() -> ServingPlan:
-    from planners.huggingface import describe_config
-    from tests.api.questions import TINY_CONFIG
-
-    spec = describe_config(TINY_CONFIG, name="tiny")
-    return plan_serving(ServingQuestion(model=spec, hardware=hardware(), max_model_len=1024)).plan
+def read(program: str, plan: ServingPlan, **options: Any) -> dict[str, Any]:
+    words = shlex.split(artifacts(plan, **options)[program])
+    return parsed(program, words, plan.settings.engine_version)
 
 
 def test_vllm_is_given_every_setting_of_the_plan():
     plan = serving_plan()
-    words = shlex.split(serving_artifacts("org/name", plan)["vllm"])
-    assert words[:5] == ["vllm", "serve", "org/name", "--dtype", "bfloat16"]
-    options = dict(zip(words[5::2], words[6::2], strict=True))
-    assert options == {
-        "--max-model-len": "1024",
-        "--gpu-memory-utilization": str(plan.settings.gpu_memory_utilization),
-        "--block-size": str(plan.settings.block_size),
-        "--max-num-batched-tokens": str(plan.settings.max_num_batched_tokens),
-        "--max-num-seqs": str(plan.settings.max_num_seqs),
+    assert read("vllm", plan) == {
+        "model": MODEL,
+        "dtype": "bfloat16",
+        "max_model_len": 1024,
+        "gpu_memory_utilization": plan.settings.gpu_memory_utilization,
+        "block_size": plan.settings.block_size,
+        "max_num_batched_tokens": plan.settings.max_num_batched_tokens,
+        "max_num_seqs": plan.settings.max_num_seqs,
     }
 
 
-def sglang_plan(**changes: Any) -> ServingPlan:
-    plan = serving_plan()
-    return dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, engine="sglang", **changes))
+def test_vllms_degrees_multiply_out_to_the_replicas_gpus():
+    layout = {"tensor_parallel": 2, "pipeline_parallel": 2, "attention_data_parallel": 2, "data_parallel": 3}
+    given = read("vllm", serving_plan(layout={**layout, "expert_parallel": 4}))
+    degrees = [given[f"{axis}_parallel_size"] for axis in ("tensor", "pipeline", "data")]
+    # 24 GPUs in 3 replicas; a command starts one of them.
+    assert degrees == [2, 2, 2]
+    assert given["enable_expert_parallel"] is True
 
 
 def test_sglang_counts_attention_ranks_among_its_tensor_ranks():
-    plan = sglang_plan(kv_cache="fp8")
-    layout = dataclasses.replace(plan.layout, tensor_parallel=2, attention_data_parallel=4, expert_parallel=8)
-    command = serving_artifacts("org/name", dataclasses.replace(plan, layout=layout))["sglang"]
-    assert command.startswith("python -m sglang.launch_server --model-path org/name --dtype bfloat16 ")
-    assert "--kv-cache-dtype fp8_e4m3 --tp-size 8 --dp-size 4 --ep-size 8 --enable-dp-attention" in command
-    assert f"--mem-fraction-static {plan.settings.gpu_memory_utilization}" in command
+    layout = {"tensor_parallel": 2, "attention_data_parallel": 4, "expert_parallel": 8}
+    plan = serving_plan(engine="sglang", engine_version="0.5", kv_cache="fp8", layout=layout)
+    given = read("sglang", plan)
+    assert (given["tp_size"], given["dp_size"], given["ep_size"], given["enable_dp_attention"]) == (8, 4, 8, True)
+    assert (given["kv_cache_dtype"], given["page_size"]) == ("fp8_e4m3", plan.settings.block_size)
+    assert given["mem_fraction_static"] == plan.settings.gpu_memory_utilization
 
 
-def test_tensorrt_llm_is_given_what_it_has_an_option_for():
-    plan = serving_plan()
-    other = dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, engine="tensorrt-llm"))
-    command = serving_artifacts("org/name", other)["trtllm-serve"]
-    assert command.startswith("trtllm-serve org/name --backend pytorch --max_seq_len 1024 ")
-    attention = dataclasses.replace(other, layout=dataclasses.replace(other.layout, attention_data_parallel=2))
-    assert serving_artifacts("org/name", attention) == {}
+def test_tensorrt_llm_reads_from_its_file_what_has_no_option():
+    layout = {"attention_data_parallel": 4, "expert_parallel": 4}
+    plan = serving_plan(engine=TRTLLM, engine_version="1.2", kv_cache="fp8", block_size=64, layout=layout)
+    given, files = read("trtllm-serve", plan), artifacts(plan)
+    assert (given["tp_size"], given["ep_size"], given["max_seq_len"]) == (4, 4, 1024)
+    # Fields of TorchLlmArgs and KvCacheConfig.
+    assert yaml.safe_load(files[given["extra_llm_api_options"]]) == {
+        "kv_cache_config": {
+            "dtype": "fp8",
+            "free_gpu_memory_fraction": plan.settings.gpu_memory_utilization,
+            "tokens_per_block": 64,
+        },
+        "enable_attention_dp": True,
+    }
+
+
+def test_text_generation_inference_takes_the_tokens_that_were_planned():
+    plan = serving_plan(engine="transformers", weights="nf4", layout={"tensor_parallel": 2})
+    given = read("text-generation-inference", plan)
+    assert (given["quantize"], given["num_shard"]) == ("bitsandbytes-nf4", 2)
+    assert (given["max_total_tokens"], given["max_input_tokens"]) == (1024, 1023)
+    assert given["max_batch_total_tokens"] == plan.kv.tokens
+
+
+@pytest.mark.parametrize(
+    ("engine", "program", "change", "option", "value"),
+    [
+        ("vllm", "vllm", {"weights": "fp16", "kv_cache": "fp16"}, "dtype", "float16"),
+        ("vllm", "vllm", {"weights": "nf4", "engine_version": "0.27"}, "quantization", "bitsandbytes"),
+        ("vllm", "vllm", {"weights": "fp8", "kv_cache": "fp8"}, "kv_cache_dtype", "fp8"),
+        ("vllm", "vllm", {"weights": "fp8", "kv_cache": "fp16"}, "dtype", "float16"),
+        ("sglang", "sglang", {"weights": "fp8"}, "quantization", "fp8"),
+        ("transformers", "text-generation-inference", {"weights": "bf16"}, "dtype", "bfloat16"),
+    ],
+)
+def test_formats_are_asked_for_by_the_programs_own_names(engine, program, change, option, value):
+    assert read(program, serving_plan(engine=engine, **change))[option] == value
+
+
+@pytest.mark.parametrize(
+    ("engine", "program"), [("vllm", "vllm"), ("sglang", "sglang"), ("transformers", "text-generation-inference")]
+)
+def test_a_quantized_checkpoint_needs_no_option_for_its_own_format(engine, program):
+    checkpoint = Checkpoint(name="org/tiny-AWQ", stored_weights="int4")
+    given = read(program, serving_plan(engine=engine, weights="int4"), checkpoint=checkpoint)
+    assert "quantization" not in given
+    assert "quantize" not in given
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"weights": "int4"},
+        # bitsandbytes left vLLM with that version.
+        {"weights": "nf4", "engine_version": "0.28"},
+        {"weights": "fp32"},
         {"kv_cache": "int8"},
-        {"engine": "transformers"},
-        {"engine": "sglang", "weights": "int4"},
-        {"engine": "tensorrt-llm", "weights": "fp8"},
+        {"kv_cache": "fp16"},
+        {"engine_version": "0.10", "layout": {"tensor_parallel": 2, "decode_context_parallel": 2}},
+        {"layout": {"tensor_parallel": 4, "expert_parallel": 2}},
+        {"layout": {"prefill_replicas": 1}},
+        {"engine": "sglang", "weights": "nf4"},
+        {"engine": "sglang", "kv_cache": "int8"},
+        {"engine": "sglang", "layout": {"tensor_parallel": 2, "decode_context_parallel": 2}},
+        {"engine": TRTLLM, "weights": "fp8"},
+        {"engine": TRTLLM, "kv_cache": "fp16"},
+        {"engine": TRTLLM, "kv_cache": "int8"},
+        {"engine": TRTLLM, "layout": {"tensor_parallel": 2, "attention_data_parallel": 2}},
+        {"engine": "transformers", "weights": "mxfp4"},
+        {"engine": "transformers", "layout": {"tensor_parallel": 2, "pipeline_parallel": 2}},
     ],
 )
-def test_what_a_program_has_no_option_for_has_no_command(change: dict[str, str]):
-    plan = serving_plan()
-    other = dataclasses.replace(plan, settings=dataclasses.replace(plan.settings, **change))
-    assert serving_artifacts("org/name", other) == {}
+def test_what_a_program_has_no_option_for_has_no_command(change: dict[str, Any]):
+    assert artifacts(serving_plan(**change)) == {}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", TRTLLM, "transformers"])
+def test_a_quantized_checkpoint_is_not_served_as_anything_else(engine: str):
+    checkpoint = Checkpoint(name="org/tiny-AWQ", stored_weights="int4")
+    assert artifacts(serving_plan(engine=engine, weights="bf16"), checkpoint) == {}
+
+
+def test_tensorrt_llm_serves_a_checkpoint_in_its_own_format():
+    checkpoint = Checkpoint(name="org/tiny-FP8", stored_weights="fp8")
+    assert "trtllm-serve" in artifacts(serving_plan(engine=TRTLLM, weights="fp8"), checkpoint)
+
+
+def test_uneven_nodes_have_no_single_command():
+    assert artifacts(serving_plan(layout={"tensor_parallel": 12})) == {}
+
+
+@pytest.mark.parametrize(("version", "backend"), [("0.11", "ray"), ("0.12", None), ("0.33", None)])
+def test_vllm_joins_nodes_itself_since_it_can(version: str, backend: str | None):
+    plan = serving_plan(engine_version=version, layout={"tensor_parallel": 8, "pipeline_parallel": 2})
+    given = read("vllm", plan)
+    assert given.get("distributed_executor_backend") == backend
+    assert given.get("nnodes") == (None if backend else 2)
+
+
+def test_the_further_nodes_of_vllm_answer_no_requests():
+    plan = serving_plan(layout={"tensor_parallel": 16})
+    words = shlex.split(artifacts(plan)["vllm-worker"])
+    given = parsed("vllm", words, plan.settings.engine_version)
+    assert (given["headless"], given["node_rank"], given["master_addr"]) == (True, "$NODE_RANK", "$HEAD_NODE")
+
+
+def test_sglang_is_started_alike_on_every_node():
+    plan = serving_plan(engine="sglang", layout={"tensor_parallel": 16})
+    made = artifacts(plan)
+    given = parsed("sglang", shlex.split(made["sglang"]))
+    assert (given["nnodes"], given["dist_init_addr"]) == (2, "$HEAD_NODE:20000")
+    assert "sglang-worker" not in made
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine": TRTLLM, "layout": {"tensor_parallel": 16}},
+        {"engine": "vllm", "layout": {"attention_data_parallel": 16}},
+    ],
+)
+def test_what_cannot_join_nodes_has_no_command_over_them(change: dict[str, Any]):
+    assert artifacts(serving_plan(**change)) == {}

@@ -1,0 +1,87 @@
+"""What of a group of pods runs together on GPUs: one container of every pod, and the commands they start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planners.catalogue import Catalogue
+from planners.errors import PlimsollError
+from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand
+from service.admission.launches import Launch, NotRead
+from service.admission.serving_commands import serving_launch
+from service.admission.shell import programs
+from service.admission.training_commands import training_launch
+from service.admission.workloads import Container, PodGroup, Pods
+
+
+class UnreadableGpus(PlimsollError):
+    """How many GPUs a container asks for, or which, is not written in the object."""
+
+    code = "unreadable-gpus"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """Containers that make one job or one replica: `gpus` over all pods, `containers` those that may start it."""
+
+    gpus: int
+    demand: GpuDemand
+    containers: tuple[Container, ...]
+
+    def launches(self) -> tuple[Launch | NotRead, ...]:
+        """Return what the first container that starts something known launches, nothing where none does."""
+        for container in self.containers:
+            found = tuple(self._launches_of(container))
+            if found:
+                return found
+        return ()
+
+    def _launches_of(self, container: Container) -> Iterator[Launch | NotRead]:
+        for words in programs(container):
+            launch = serving_launch(words, container.image) or training_launch(words, self.gpus)
+            if launch is not None:
+                yield launch
+
+
+def lanes(group: PodGroup, catalogue: Catalogue) -> tuple[Lane, ...]:
+    """Return the lanes of a group, none where it asks for no GPUs.
+
+    The first holds every pod's first container with GPUs, the next every pod's second.
+    Containers without GPUs stand in the first: a launcher's pod starts what runs in the others.
+    Raises UnreadableGpus.
+    """
+    with_gpus = [[container for container in pods.containers if _gpus(container)] for pods in group.members]
+    found = []
+    for place in range(max((len(containers) for containers in with_gpus), default=0)):
+        taken = [
+            (pods, containers[place])
+            for pods, containers in zip(group.members, with_gpus, strict=True)
+            if place < len(containers) and pods.count
+        ]
+        if taken:
+            others = () if place else tuple(container for container in group.containers if not _gpus(container))
+            found.append(_lane(taken, others, catalogue))
+    return tuple(found)
+
+
+def _lane(taken: list[tuple[Pods, Container]], others: tuple[Container, ...], catalogue: Catalogue) -> Lane:
+    demands = [gpu_demand(pods, container, catalogue) for pods, container in taken]
+    kinds = {(demand.gpu, demand.mig_profile) for demand in demands}
+    if len(kinds) > 1:
+        named = " and ".join(sorted(str(gpu or "any") for gpu, _ in kinds))
+        raise UnreadableGpus(f"Its pods run on different GPUs ({named}).")
+    return Lane(
+        gpus=sum(pods.count * demand.gpus_per_pod for (pods, _), demand in zip(taken, demands, strict=True)),
+        demand=max(demands, key=lambda demand: demand.gpus_per_pod),
+        containers=(*(container for _, container in taken), *others),
+    )
+
+
+def _gpus(container: Container) -> int:
+    count = container_gpus(container)
+    if count is None:
+        raise UnreadableGpus(f"The GPUs of container {container.name[:60]} are no whole number.")
+    if not count and claims_devices(container):
+        raise UnreadableGpus(f"Container {container.name[:60]} takes its devices by a resource claim.")
+    return count

@@ -1,0 +1,77 @@
+"""What the launch files of every serving engine have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from planners.hardware import Gpu
+from planners.serving.answer import ServingPlan
+from service.admission.gpus import is_amd
+from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.words import shell_text
+
+# One port for every engine's HTTP server in a manifest.
+SERVING_PORT = 8_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """The nodes of one replica; `rank` and `address` are variables for this node's number and the first's address."""
+
+    count: int
+    rank: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingCommand:
+    """The words that start one replica, and the files they read by name.
+
+    `worker_words` start the nodes after the first where those are started otherwise.
+    """
+
+    words: Sequence[str]
+    worker_words: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shell_text(self) -> str:
+        """Return the command as a person types it."""
+        return shell_text(self.words)
+
+    @property
+    def worker_shell_text(self) -> str:
+        """Return the further nodes' command as a person types it."""
+        return shell_text(self.worker_words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How an engine is launched.
+
+    `command` returns None where the program has no option for the plan. `listen` are
+    the words that make it answer other machines on SERVING_PORT; `image` is its
+    container's, with `{version}` in it, `rocm_image` that for AMD's GPUs, None where there
+    is none. `joins_nodes` is the first version whose
+    processes find each other over nodes without a cluster of another program's; None
+    where none do.
+    """
+
+    artifact: str
+    command: Callable[[Checkpoint, ServingPlan, Nodes], ServingCommand | None]
+    image: str
+    rocm_image: str | None = None
+    listen: Sequence[str]
+    health_path: str = "/health"
+    joins_nodes: tuple[int, ...] | None = None
+
+    def image_for(self, gpu: Gpu, version: str) -> str | None:
+        """Return the image of a version on that GPU, None where there is none."""
+        image = self.rocm_image if is_amd(gpu) else self.image
+        return None if image is None else image.format(version=version)
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return a version's numbers, for comparing."""
+    return tuple(int(part) for part in version.split("."))

@@ -1,0 +1,75 @@
+"""SGLang's server and its options.
+
+Source: python/sglang/srt/server_args.py at 0.5.23, where every option stands; `--enable-dp-attention` is
+deprecated there for `--attn-dp-size`, which earlier releases of 0.5 do not have.
+"""
+
+from __future__ import annotations
+
+from planners.serving.answer import EngineSettings, ServingPlan
+from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand
+from service.artifacts.words import above_one, pairs
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+ON_LOADING = {"fp8": "fp8"}
+# Where the nodes meet, as in SGLang's own examples of several nodes.
+MEETING_PORT = 20_000
+
+
+def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
+    """Return the command, the same on every node; its tensor ranks count attention's data-parallel ones too.
+
+    None where it has no option for a format or a degree.
+    """
+    layout, settings = plan.layout, plan.settings
+    formats = _format_options(checkpoint, settings)
+    if formats is None or layout.decode_context_parallel > 1:
+        return None
+    degrees = above_one(
+        ("--tp-size", layout.tensor_parallel * layout.attention_data_parallel),
+        ("--pp-size", layout.pipeline_parallel),
+        ("--dp-size", layout.attention_data_parallel),
+        ("--ep-size", layout.expert_parallel),
+    )
+    if layout.attention_data_parallel > 1:
+        degrees.append("--enable-dp-attention")
+    words = [
+        *("python", "-m", "sglang.launch_server", "--model-path", checkpoint.name, *formats, *degrees),
+        *pairs(
+            ("--context-length", settings.max_model_len),
+            ("--mem-fraction-static", settings.gpu_memory_utilization),
+            ("--page-size", settings.block_size),
+            ("--chunked-prefill-size", settings.max_num_batched_tokens),
+            ("--max-running-requests", settings.max_num_seqs),
+        ),
+    ]
+    if nodes.count > 1:
+        words += ["--nnodes", str(nodes.count), "--node-rank", nodes.rank]
+        words += ["--dist-init-addr", f"{nodes.address}:{MEETING_PORT}"]
+    return ServingCommand(words=words)
+
+
+def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[str] | None:
+    weights, cache = settings.weights, settings.kv_cache
+    is_stored = checkpoint.is_stored_as(weights)
+    if not checkpoint.can_become(weights) or not (is_stored or weights in (*DTYPES, *ON_LOADING)):
+        return None
+    if cache not in (*DTYPES, "fp8") or (weights in DTYPES and cache not in (weights, "fp8")):
+        return None
+    options = ["--dtype", DTYPES[weights if weights in DTYPES else cache if cache in DTYPES else "bf16"]]
+    if weights in ON_LOADING and not is_stored:
+        options += ["--quantization", ON_LOADING[weights]]
+    if cache == "fp8":
+        options += ["--kv-cache-dtype", "fp8_e4m3"]
+    return options
+
+
+SGLANG = Engine(
+    artifact="sglang",
+    command=sglang_command,
+    # One release of 0.5 for all plans of 0.5: the one whose options were read.
+    image="lmsysorg/sglang:v{version}.23",
+    listen=("--host", "0.0.0.0", "--port", str(SERVING_PORT)),  # noqa: S104
+    joins_nodes=(0, 5),
+)

@@ -1,0 +1,105 @@
+"""`vllm serve` and its options.
+
+Sources: vllm/engine/arg_utils.py, vllm/config and vllm/entrypoints/cli/serve.py at 0.33.0, where every option
+stands; `--decode-context-parallel-size` came with 0.11, `--nnodes`, `--node-rank` and `--master-addr` with 0.12.
+With 0.28 bitsandbytes left for a plugin (vllm-project/vllm#43529), which the images do not carry.
+"""
+
+from __future__ import annotations
+
+from planners.serving.answer import EngineSettings, ServingLayout, ServingPlan
+from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand, version_numbers
+from service.artifacts.words import above_one, pairs
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+BITSANDBYTES_UNTIL = (0, 28)
+DECODE_CONTEXT_PARALLEL_SINCE = (0, 11)
+NODES_SINCE = (0, 12)
+
+
+def on_loading(version: str) -> dict[str, str]:
+    """Return what that version quantizes a checkpoint of 16 bits to while it loads, by its own names."""
+    has_bitsandbytes = version_numbers(version) < BITSANDBYTES_UNTIL
+    return {"fp8": "fp8", **({"nf4": "bitsandbytes"} if has_bitsandbytes else {})}
+
+
+def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
+    """Return the command, on several nodes of each of them; None where it has no option for a format or a degree."""
+    layout, settings = plan.layout, plan.settings
+    formats = _format_options(checkpoint, settings)
+    degrees = _degree_options(layout, version_numbers(settings.engine_version))
+    if formats is None or degrees is None:
+        return None
+    words = [
+        *("vllm", "serve", checkpoint.name, *formats, *degrees),
+        *pairs(
+            ("--max-model-len", settings.max_model_len),
+            ("--gpu-memory-utilization", settings.gpu_memory_utilization),
+            ("--block-size", settings.block_size),
+            ("--max-num-batched-tokens", settings.max_num_batched_tokens),
+            ("--max-num-seqs", settings.max_num_seqs),
+        ),
+    ]
+    if nodes.count == 1:
+        return ServingCommand(words=words)
+    if version_numbers(settings.engine_version) < NODES_SINCE:
+        # The nodes are a Ray cluster then, started beforehand; the command stands on one of them.
+        return ServingCommand(words=[*words, "--distributed-executor-backend", "ray"])
+    if layout.attention_data_parallel > 1:
+        return None
+    joined = ["--nnodes", str(nodes.count), "--master-addr", nodes.address]
+    return ServingCommand(
+        words=[*words, *joined, "--node-rank", "0"],
+        worker_words=[*words, *joined, "--node-rank", nodes.rank, "--headless"],
+    )
+
+
+def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[str] | None:
+    weights, cache = settings.weights, settings.kv_cache
+    dtype = _activations(weights, cache)
+    is_stored, quantized = checkpoint.is_stored_as(weights), on_loading(settings.engine_version)
+    if dtype is None or not checkpoint.can_become(weights) or not (is_stored or weights in (*DTYPES, *quantized)):
+        return None
+    options = ["--dtype", DTYPES[dtype]]
+    if weights in quantized and not is_stored:
+        options += ["--quantization", quantized[weights]]
+    if cache == "fp8":
+        options += ["--kv-cache-dtype", "fp8"]
+    return options
+
+
+def _activations(weights: str, cache: str) -> str | None:
+    """Return the activations' format: the cache has it unless told otherwise, and so have weights of 16 bits."""
+    if cache not in (*DTYPES, "fp8"):
+        return None
+    if weights in DTYPES:
+        return weights if cache in (weights, "fp8") else None
+    return cache if cache in DTYPES else "bf16"
+
+
+def _degree_options(layout: ServingLayout, version: tuple[int, ...]) -> list[str] | None:
+    if layout.decode_context_parallel > 1 and version < DECODE_CONTEXT_PARALLEL_SINCE:
+        return None
+    # A switch: experts are spread over all tensor- and data-parallel ranks, or not at all.
+    ranks = layout.tensor_parallel * layout.attention_data_parallel
+    if layout.expert_parallel not in (1, ranks):
+        return None
+    options = above_one(
+        ("--tensor-parallel-size", layout.tensor_parallel),
+        ("--pipeline-parallel-size", layout.pipeline_parallel),
+        ("--data-parallel-size", layout.attention_data_parallel),
+        ("--decode-context-parallel-size", layout.decode_context_parallel),
+    )
+    return [*options, "--enable-expert-parallel"] if layout.expert_parallel > 1 else options
+
+
+VLLM = Engine(
+    artifact="vllm",
+    command=vllm_command,
+    # The first release of each minor version; tags at https://hub.docker.com/r/vllm/vllm-openai.
+    image="vllm/vllm-openai:v{version}.0",
+    rocm_image="vllm/vllm-openai-rocm:v{version}.0",
+    listen=("--host", "0.0.0.0", "--port", str(SERVING_PORT)),  # noqa: S104
+    joins_nodes=NODES_SINCE,
+)
