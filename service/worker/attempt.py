@@ -144,6 +144,7 @@ class _RunningAttempt:
                 limits=self._runner.limits(),
                 on_progress=self._take_progress,
                 stop=self._stop,
+                goes_on_elsewhere=lambda: self._stop_reason is not Stop.CANCELLED,
             )
         finally:
             for task in side_tasks:

@@ -91,16 +91,19 @@ async def run_child(
     limits: ChildLimits,
     on_progress: Callable[[ChildProgress], None] = lambda _: None,
     stop: asyncio.Event | None = None,
+    goes_on_elsewhere: Callable[[], bool] = lambda: False,
 ) -> ChildOutcome:
     """Run the task "module:function" in a child process and return what became of it.
 
-    Setting `stop` ends the child and makes the outcome `cancelled`. Call it
+    Setting `stop` ends the child and makes the outcome `cancelled`. It is asked to
+    end, and clears its half-done work away; where `goes_on_elsewhere`, another attempt
+    takes that work up, and the child is killed so that it leaves it. Call it
     from the event loop of the main thread: the child dies with the thread that
     started it.
     """
     child = _Child(target, request, limits, on_progress)
     try:
-        return await child.outcome(stop or asyncio.Event())
+        return await child.outcome(stop or asyncio.Event(), goes_on_elsewhere)
     finally:
         child.kill()  # Reached with the child alive only when this coroutine was itself cancelled.
 
@@ -174,7 +177,7 @@ class _Child:
         # A thread each, not the shared pool: waiting takes as long as the task does.
         threading.Thread(target=self._reap, args=(asyncio.get_running_loop(),), daemon=True).start()
 
-    async def outcome(self, stop: asyncio.Event) -> ChildOutcome:
+    async def outcome(self, stop: asyncio.Event, goes_on_elsewhere: Callable[[], bool]) -> ChildOutcome:
         """Wait for the end, bring it about where it is due, and say what it was."""
         readers = [
             asyncio.ensure_future(_read(self._process.stdout, self._take_output)),
@@ -182,7 +185,9 @@ class _Child:
         ]
         try:
             cause = await self._first_cause(stop)
-            if cause != "ended":
+            if cause == "stop" and goes_on_elsewhere():
+                self.kill()
+            elif cause != "ended":
                 await self._terminate()
             exit_code, usage = await self._ended
             await asyncio.wait(readers, timeout=DRAIN_SECONDS)

@@ -55,6 +55,19 @@ def refuse(request, report):
     raise NotYetAvailable("That is not traced yet.")
 
 
+def work_half_way(request, report):
+    """Begin a file, wait for ever, and clear it away when asked to end."""
+    from service.worker.quantization.termination import termination_raises
+
+    work = Path(request["work_file"])
+    with termination_raises():
+        try:
+            work.write_text("half")
+            wait(request, report)
+        finally:
+            work.unlink()
+
+
 def wait(request, report):
     """Write the process id to a file, and wait until the file `until` exists or for ever."""
     if "pid_file" in request:

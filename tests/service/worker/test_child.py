@@ -205,6 +205,17 @@ async def test_stopping_ends_the_child(tmp_path):
     assert not is_alive(pid)
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_stopped_child_clears_its_work_away_unless_it_goes_on_elsewhere(tmp_path, goes_on):
+    stop, work = asyncio.Event(), tmp_path / "work"
+    request = {"pid_file": str(tmp_path / "pid"), "work_file": str(work)}
+    running = asyncio.create_task(run("work_half_way", request, stop=stop, goes_on_elsewhere=lambda: goes_on))
+    await until((tmp_path / "pid").exists)
+    stop.set()
+    assert (await running).kind == "cancelled"
+    assert work.exists() is goes_on
+
+
 async def test_abandoning_the_run_kills_the_child(tmp_path):
     running = asyncio.create_task(run("wait", {"pid_file": str(tmp_path / "pid")}))
     await until((tmp_path / "pid").exists)
