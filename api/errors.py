@@ -52,6 +52,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "unknown-model": 422,
     "unknown-model-type": 422,
     "unknown-name": 422,
+    "unreadable-gpus": 422,
     "unreadable-object": 422,
     "unstorable": 422,
 }

@@ -7,12 +7,15 @@ from cli.request_options import HARDWARE, LAYOUT_PANEL, MODEL, RUN_PANEL, choice
 
 DEFAULT_SEQUENCE_LENGTH = 4_096
 DEFAULT_GLOBAL_BATCH_SIZE = 64
+RECOMPUTE_FORMS = {"full": "full_layers", "every": "every"}
 
 
 def _recompute(text: str) -> str | dict[str, int]:
-    """Return `full:12` as full recompute of twelve layers of a stage, anything else as the mode it names."""
-    mode, colon, layers = text.partition(":")
-    return {"full_layers": int(layers)} if colon and mode == "full" and layers.isdigit() else text
+    """Return `full:12` as full recompute of twelve layers of a stage, `every:2` as of every second, else the mode."""
+    form, colon, layers = text.partition(":")
+    if colon and form in RECOMPUTE_FORMS and layers.isdigit():
+        return {RECOMPUTE_FORMS[form]: int(layers)}
+    return text
 
 
 def _list(text: str) -> list[str]:
@@ -66,7 +69,7 @@ TRAIN: tuple[RequestOption, ...] = (
     option(
         "--recompute",
         "training.recompute",
-        "none, selective, full, or full:N for N layers of each stage; searched where absent.",
+        "none, selective, full, full:N for N layers of each stage, or every:N; searched where absent.",
         read=_recompute,
         complete=choices("RecomputeMode"),
     ),
@@ -121,6 +124,12 @@ TRAIN: tuple[RequestOption, ...] = (
     option("--shard-group", "layout.shard_group", "Ranks that share one copy.", int, LAYOUT_PANEL),
     option("--offload", "layout.offload", "none, optimizer or optimizer+parameters.", panel=LAYOUT_PANEL),
     option("--offload-target", "layout.offload_target", "cpu or nvme.", panel=LAYOUT_PANEL),
+    option("--pipeline-schedule", "layout.pipeline_schedule", "1f1b, gpipe or pipedream.", panel=LAYOUT_PANEL),
+    option(
+        "--gradient-compression",
+        "training.gradient_compression",
+        "bf16, fp16 or powersgd on ddp, 1-bit on deepspeed.",
+    ),
     option(
         "--objective",
         "objective",

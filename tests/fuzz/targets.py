@@ -36,7 +36,7 @@ from service.requests.models import DescribeRequest
 from service.settings import Settings
 from service.untrusted_files import UnusableFile
 from tests.fuzz.strategies import spoiled, values
-from tests.service.admission.reviews import GROUPS, a_container, a_review, an_object
+from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def _reviews(draw: st.DrawFn) -> Any:
     container = a_container(*draw(words), gpus=draw(st.integers(0, 9)))
     if draw(st.booleans()):
         container["command"] = draw(words)
-    kind = draw(st.sampled_from(sorted(GROUPS.keys() - {"TrainJob"})))
+    kind = draw(st.sampled_from(sorted(KINDS)))
     manifest = an_object(kind, container, pods=draw(st.integers(1, 3)))
     note = draw(st.sampled_from((None, PLAN_ID, PLAN)))
     if note is not None:

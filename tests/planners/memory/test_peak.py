@@ -61,7 +61,7 @@ def test_every_second_layer_recomputed_keeps_as_much_at_the_loss_as_half_of_them
         for asked in ({"recompute": Recompute(mode="full", every=2)}, {})
     )
     assert every.phase == "forward and loss"
-    assert every == half
+    assert (every.items, every.peak_bytes) == (half.items, half.peak_bytes)
 
 
 def test_pipedream_keeps_a_version_of_the_weights_for_each_micro_batch_in_flight():

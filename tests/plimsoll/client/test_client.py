@@ -30,7 +30,7 @@ JOB = {
 
 
 def accuracy() -> httpx.Response:
-    return httpx.Response(200, json={"measurements": 0, "items": []})
+    return httpx.Response(200, json={"measurements": 0, "items": [], "points": []})
 
 
 def client(transport: httpx.MockTransport, **more: Any) -> Client:

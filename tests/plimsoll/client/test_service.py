@@ -37,7 +37,7 @@ def test_the_catalogues_and_the_record_are_read(service: Client):
     assert service.model("llama-3.1-8b").parameters.total == service.describe("llama-3.1-8b").parameters.total
     assert service.models().items
     assert service.hardware().clusters
-    assert service.report({"framework": "f", "gpu": "h100", "model": "m", "peak_bytes": 1}).measurement_ids
+    assert service.report({"framework": "fsdp2", "gpu": "h100", "model": "m", "peak_bytes": 1}).measurement_ids
     assert service.accuracy().measurements == 0  # of those with a prediction beside them
 
 

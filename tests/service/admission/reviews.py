@@ -21,6 +21,12 @@ GROUPS = {
 }
 
 
+# Those that `an_object` can make.
+KINDS = (
+    "Pod", "Deployment", "StatefulSet", "Job", "JobSet", "PyTorchJob", "LeaderWorkerSet", "InferenceService",
+)  # fmt: skip
+
+
 def a_container(*args: str, gpus: int = 1, image: str = "vllm/vllm-openai:v0.19.0", **parts: Any) -> dict[str, Any]:
     limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     return {"name": "main", "image": image, "args": list(args), "resources": {"limits": limits}, **parts}
