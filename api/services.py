@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from service.learning import LearningService
 from service.measuring import MeasuringService
 from service.models import ModelResolver
 from service.persistence.database import Database
+from service.persistence.records import StoredPlan
+from service.plan_answers import TimedSearch
 from service.plan_readers import PlanReaders
 from service.planning import REMEMBERED_SECONDS, PlanningService
 from service.quantizing import QuantizationService
@@ -89,6 +92,19 @@ async def running_services(settings: Settings, metrics: Metrics) -> AsyncIterato
         await database.close()
 
 
+def _note_plan(metrics: Metrics, plan: StoredPlan, search: TimedSearch) -> None:
+    """Count a plan that was made, and log it."""
+    metrics.observe_search(plan.kind, search)
+    log.info(
+        "plan made",
+        plan_id=plan.plan_id,
+        kind=plan.kind,
+        verdict=plan.verdict,
+        layouts=search.layouts_considered,
+        seconds=round(search.seconds, 4),
+    )
+
+
 def _services(database: Database, settings: Settings, metrics: Metrics) -> Services:
     known = catalogue()
     models = ModelResolver(known, settings)
@@ -101,7 +117,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         models,
         calibrations.in_force,
         learnings=learning.known,
-        on_planned=metrics.observe_search,
+        on_planned=functools.partial(_note_plan, metrics),
     )
     jobs = JobService(database, settings)
     return Services(

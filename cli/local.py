@@ -28,8 +28,6 @@ Request = TypeVar("Request", bound=BaseModel)
 Answer = TypeVar("Answer")
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 RUNNING = "running"
-# What this process does on somebody's behalf is told by its answer; only trouble is logged.
-LEAST_LOGGED = "warning"
 
 
 class Local:
@@ -42,9 +40,7 @@ class Local:
     def _service(self) -> InProcess:
         # Here, so that the catalogues are listed without numpy and the planners.
         from service.in_process import InProcess
-        from service.logging import configure_logging
 
-        configure_logging(LEAST_LOGGED)
         return InProcess(self._settings)
 
     @cached_property

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-import structlog
-
 from planners.catalogue import Catalogue
 from planners.errors import PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
 from planners.hardware import SiteEfficiency
@@ -40,12 +38,10 @@ REMEMBERED_SECONDS = 86_400.0
 
 Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
 Learnings: TypeAlias = Callable[[], Awaitable[LearnedStarts]]
-OnPlanned: TypeAlias = Callable[[PlanKind, TimedSearch], None]
+OnPlanned: TypeAlias = Callable[[StoredPlan, TimedSearch], None]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
-
-log = structlog.get_logger(__name__)
 
 
 class PlanningTimedOut(PlimsollError):
@@ -79,7 +75,7 @@ class PlanningService:
         learnings: Learnings = nothing_learned,
         on_planned: OnPlanned | None = None,
     ) -> None:
-        """Plan on a database; `on_planned` hears of every search that was made, and not of answers found again."""
+        """Plan on a database; `on_planned` hears of every plan that was made, and not of those found again."""
         self._on_planned = on_planned
         self._database = database
         self._calibrations = calibrations
@@ -163,17 +159,9 @@ class PlanningService:
             return await self._found_again(resolved.identity.plan_id)
         except PlanNotFound:
             stored, search = await self._off_the_loop(lambda should_stop: made_plan(resolved, answer, should_stop))
-        if self._on_planned is not None:
-            self._on_planned(resolved.kind, search)
         is_new = await self._database.plans.put(stored)
-        log.info(
-            "plan made",
-            plan_id=stored.plan_id,
-            kind=stored.kind,
-            verdict=stored.verdict,
-            layouts=search.layouts_considered,
-            seconds=round(search.seconds, 4),
-        )
+        if self._on_planned is not None:
+            self._on_planned(stored, search)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(seen_model(resolved.model))
         # Another replica may have stored its own, with another search time, first.

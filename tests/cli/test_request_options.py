@@ -20,8 +20,8 @@ from service.requests.training import TrainRequest
 
 # Lists, objects within objects, and figures by the dozen: a file holds them better than a command line.
 BY_FILE = {
-    "model.config", "model.path", "hardware.fleet", "hardware.override", "hardware.gpu", "hardware.gpus", "hardware.network",
-    "compare",
+    "model.config", "model.path", "hardware.fleet", "hardware.override", "hardware.gpu", "hardware.gpus",
+    "hardware.network", "compare",
     "training.evaluation", "training.companions", "training.recompute", "training.lora.double_quantization",
     "serving.input_length", "serving.output_length", "serving.disaggregated",
 }  # fmt: skip

@@ -30,6 +30,7 @@ TMPFS_BYTES = 160 * 2**20
 FULL_SECONDS = 10.0
 # So many rows of events make the table's file larger than the limit.
 FILLER_ROWS = 40_000
+MORE_JOBS_THAN_FIT = 100_000
 _FILL = """
     INSERT INTO job_events (job_id, kind, data)
     SELECT job_id, 'progress', jsonb_build_object('filler', repeat('x', 500))
@@ -51,7 +52,8 @@ def test_tables_that_cannot_grow_for_a_while(own_server: EmbeddedPostgres, own_p
     worker = own_parts.worker(concurrency=2)
     api = own_parts.api()
     wait_for(lambda: is_ready(api), lambda: api.log)
-    with loaded(address(api), clients=3, jobs=40) as (load, accepted):
+    # More jobs than can be sent before the tables are full; what is refused then is sent again, and the rest never.
+    with loaded(address(api), clients=3, jobs=MORE_JOBS_THAN_FIT) as (load, accepted):
         wait_for(lambda: len(accepted.jobs) >= 5 or load.errors, lambda: api.log)
         with psycopg.connect(libpq_url(own_parts.database_url), autocommit=True) as connection:
             connection.execute(_FILL, (FILLER_ROWS,))
@@ -59,7 +61,7 @@ def test_tables_that_cannot_grow_for_a_while(own_server: EmbeddedPostgres, own_p
         wait_for(lambda: accepted.refusals or load.errors, lambda: api.log)
         time.sleep(FULL_SECONDS)
         limit_file_sizes(own_server, resource.RLIM_INFINITY)
-        wait_for(load.is_done, lambda: api.log)
+        load.stop()
     assert load.errors == []
     wait_for(lambda: is_settled(own_parts.database_url), lambda: worker.log)
     books = settle(own_parts.database_url, accepted)
