@@ -9,6 +9,7 @@ id reads as an ordinary one. No folder is ever opened to others for its sake.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import pwd
 import signal
@@ -26,7 +27,9 @@ _CLONE_NEWUSER = 0x10000000  # linux/sched.h
 # every /etc/passwd, and initdb asks for the name of the one that it runs as.
 _UNPRIVILEGED = "nobody"
 
-_PROBE_TIMEOUT_SECONDS = 30
+_PROBE_TIMEOUT_SECONDS = 15
+# A fork of a process with other threads may hang on a lock that one of them held: then it is tried again.
+_PROBE_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ def choose_account(data: Path, programs: Path) -> Account:
     """
     if os.geteuid() != 0:
         return Account(user_id=os.geteuid(), group_id=os.getegid())
+    _libc()
     nobody = pwd.getpwnam(_UNPRIVILEGED)
     disguised = Account(user_id=nobody.pw_uid, group_id=nobody.pw_gid, in_namespace=True)
     candidates = [Account(user_id=nobody.pw_uid, group_id=nobody.pw_gid), disguised]
@@ -102,17 +106,27 @@ def _can_work(account: Account, folder: Path, programs: Path) -> bool:
         os.chdir(folder.parent)
 
     command = [str(programs / "postgres"), "--version"]
-    try:
-        tried = subprocess.run(command, preexec_fn=enter, capture_output=True, timeout=_PROBE_TIMEOUT_SECONDS)
-    except (subprocess.SubprocessError, OSError):
-        return False
-    return tried.returncode == 0
+    for _ in range(_PROBE_ATTEMPTS):
+        try:
+            tried = subprocess.run(command, preexec_fn=enter, capture_output=True, timeout=_PROBE_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        except (subprocess.SubprocessError, OSError):
+            return False
+        return tried.returncode == 0
+    return False
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """Return the C library; loaded before a fork, so that nothing is to be loaded after it."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _enter_namespace(user_id: int, group_id: int) -> None:
     if sys.platform != "linux":
         raise OSError("only Linux has user namespaces")
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER) != 0:
+    if _libc().unshare(_CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "no user namespace may be made")
     # The kernel wants this before an unprivileged process may write its groups.
     Path("/proc/self/setgroups").write_text("deny")
