@@ -54,14 +54,7 @@ class RowScaled:
 
     def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:  # noqa: ARG002
         """Return a function from a span of whole rows to its weights in fp32."""
-        codes, absmax = quantized.parts["codes"], quantized.parts["absmax"]
-        columns = codes.shape[1]
-
-        def restore_span(start: int, stop: int) -> torch.Tensor:
-            rows = slice(start // columns, stop // columns)
-            return (codes[rows].float() * (absmax[rows].unsqueeze(1) / INT8_LARGEST)).view(-1)
-
-        return restore_span
+        return _restore_rows(quantized.parts["codes"], quantized.parts["absmax"] / INT8_LARGEST)
 
 
 class RowScaledFloat:
@@ -96,16 +89,20 @@ class RowScaledFloat:
 
     def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:  # noqa: ARG002
         """Return a function from a span of whole rows to its weights in fp32."""
-        codes, scale = quantized.parts["codes"], quantized.parts["scale"]
-        columns = codes.shape[1]
-
-        def restore_span(start: int, stop: int) -> torch.Tensor:
-            rows = slice(start // columns, stop // columns)
-            return (codes[rows].float() * scale[rows].unsqueeze(1)).view(-1)
-
-        return restore_span
+        return _restore_rows(quantized.parts["codes"], quantized.parts["scale"])
 
 
 def _row_spans_in_elements(shape: tuple[int, ...], chunk_elements: int) -> list[Span]:
     rows, columns = rows_and_columns(shape)
     return [(start * columns, stop * columns) for start, stop in row_spans(rows, columns, chunk_elements)]
+
+
+def _restore_rows(codes: torch.Tensor, steps: torch.Tensor) -> Restore:
+    """Return a function from a span of whole rows to its codes times each row's step, in fp32."""
+    columns = codes.shape[1]
+
+    def restore_span(start: int, stop: int) -> torch.Tensor:
+        rows = slice(start // columns, stop // columns)
+        return (codes[rows].float() * steps[rows].unsqueeze(1)).view(-1)
+
+    return restore_span
