@@ -9,7 +9,6 @@ id reads as an ordinary one. No folder is ever opened to others for its sake.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import pwd
 import signal
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.errors import DatabaseUnavailable
-from service.processes import die_with_parent
+from service.processes import die_with_parent, libc
 
 _CLONE_NEWUSER = 0x10000000  # linux/sched.h
 
@@ -69,9 +68,9 @@ def choose_account(data: Path, programs: Path) -> Account:
 
     Raises DatabaseUnavailable where root has nobody to run it as.
     """
+    libc()
     if os.geteuid() != 0:
         return Account(user_id=os.geteuid(), group_id=os.getegid())
-    _libc()
     nobody = pwd.getpwnam(_UNPRIVILEGED)
     disguised = Account(user_id=nobody.pw_uid, group_id=nobody.pw_gid, in_namespace=True)
     candidates = [Account(user_id=nobody.pw_uid, group_id=nobody.pw_gid), disguised]
@@ -117,16 +116,10 @@ def _can_work(account: Account, folder: Path, programs: Path) -> bool:
     return False
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    """Return the C library; loaded before a fork, so that nothing is to be loaded after it."""
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def _enter_namespace(user_id: int, group_id: int) -> None:
     if sys.platform != "linux":
         raise OSError("only Linux has user namespaces")
-    if _libc().unshare(_CLONE_NEWUSER) != 0:
+    if libc().unshare(_CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "no user namespace may be made")
     # The kernel wants this before an unprivileged process may write its groups.
     Path("/proc/self/setgroups").write_text("deny")

@@ -1,12 +1,19 @@
-"""Child processes that never outlive their parent."""
+"""Child processes that never outlive their parent, and what a child does between fork and exec."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import signal
 import sys
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    """Return the C library; call it before a fork, so that nothing is to be loaded after it."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
@@ -16,4 +23,4 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
     the process. Only Linux knows this; elsewhere nothing happens.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+        libc().prctl(PR_SET_PDEATHSIG, number)
