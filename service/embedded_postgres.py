@@ -197,10 +197,8 @@ class EmbeddedPostgres:
         command += ["--auth", "trust", "--encoding", "UTF8", "--no-locale", "--no-instructions"]
         if not self._durable:
             command.append("--no-sync")
-        parent = os.getpid()
         made = subprocess.run(
-            command,
-            preexec_fn=lambda: account.enter(parent),
+            account.running(command),
             cwd=self._root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -236,16 +234,15 @@ class EmbeddedPostgres:
             self._log.replace(self._log.with_suffix(".log.1"))
         # Whoever made it is gone, though its number may belong to a zombie or to another by now.
         (self._socket_folder / f"{_SOCKET_NAME}.lock").unlink(missing_ok=True)
-        parent = os.getpid()
-
-        def become_postgres() -> None:
-            account.enter(parent)
-            # Away from the terminal's group: Ctrl-C is for the owner, who stops us in order.
-            os.setpgid(0, 0)
-
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, preexec_fn=become_postgres, cwd=self._root, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                account.running(command),
+                cwd=self._root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Away from the terminal's group: Ctrl-C is for the owner, who stops us in order.
+                process_group=0,
             )
 
     def _wait_until_it_answers(self) -> None:

@@ -8,32 +8,27 @@ id reads as an ordinary one. No folder is ever opened to others for its sake.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pwd
 import signal
 import subprocess
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.errors import DatabaseUnavailable
-from service.processes import die_with_parent, libc
-
-_CLONE_NEWUSER = 0x10000000  # linux/sched.h
+from service.processes import launched
 
 # What root is called inside the namespace. Any id but 0 does; this one is in
 # every /etc/passwd, and initdb asks for the name of the one that it runs as.
 _UNPRIVILEGED = "nobody"
 
-_PROBE_TIMEOUT_SECONDS = 15
-# A fork of a process with other threads may hang on a lock that one of them held: then it is tried again.
-_PROBE_ATTEMPTS = 4
+_PROBE_TIMEOUT_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An identity that a child takes on before it becomes PostgreSQL."""
+    """An identity that a child has before it becomes PostgreSQL."""
 
     user_id: int
     group_id: int
@@ -45,22 +40,14 @@ class Account:
         """Return the user and group that its files belong to, as seen from here."""
         return (0, 0) if self.in_namespace else (self.user_id, self.group_id)
 
-    def enter(self, parent: int | None = None) -> None:
-        """Take the identity on; call it between fork and exec.
-
-        With `parent`, the process id of the one that forked, also ask to be shut down when it dies.
-        """
-        if self.in_namespace:
-            _enter_namespace(self.user_id, self.group_id)
-        elif os.geteuid() == 0:
-            os.setgroups([])
-            os.setgid(self.group_id)
-            os.setuid(self.user_id)
-        if parent is not None:
-            # Last of all, for a change of identity forgets it. SIGINT is PostgreSQL's fast shutdown.
-            die_with_parent(signal.SIGINT)
-            if os.getppid() != parent:
-                os._exit(1)
+    def running(self, command: Sequence[str]) -> list[str]:
+        """Return what runs a command as this account, and shuts PostgreSQL down when this process dies."""
+        return launched(
+            command,
+            signal_number=signal.SIGINT,  # PostgreSQL's fast shutdown
+            identity=(self.user_id, self.group_id) if os.geteuid() == 0 else None,
+            in_namespace=self.in_namespace,
+        )
 
 
 def choose_account(data: Path, programs: Path) -> Account:
@@ -68,7 +55,6 @@ def choose_account(data: Path, programs: Path) -> Account:
 
     Raises DatabaseUnavailable where root has nobody to run it as.
     """
-    libc()
     if os.geteuid() != 0:
         return Account(user_id=os.geteuid(), group_id=os.getegid())
     nobody = pwd.getpwnam(_UNPRIVILEGED)
@@ -99,29 +85,9 @@ def hand_over(folder: Path, account: Account) -> None:
 
 def _can_work(account: Account, folder: Path, programs: Path) -> bool:
     """Return whether the account can enter the folder's parent and run the programs, by trying."""
-
-    def enter() -> None:
-        account.enter()
-        os.chdir(folder.parent)
-
-    command = [str(programs / "postgres"), "--version"]
-    for _ in range(_PROBE_ATTEMPTS):
-        try:
-            tried = subprocess.run(command, preexec_fn=enter, capture_output=True, timeout=_PROBE_TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
-        except (subprocess.SubprocessError, OSError):
-            return False
-        return tried.returncode == 0
-    return False
-
-
-def _enter_namespace(user_id: int, group_id: int) -> None:
-    if sys.platform != "linux":
-        raise OSError("only Linux has user namespaces")
-    if libc().unshare(_CLONE_NEWUSER) != 0:
-        raise OSError(ctypes.get_errno(), "no user namespace may be made")
-    # The kernel wants this before an unprivileged process may write its groups.
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/gid_map").write_text(f"{group_id} 0 1")
-    Path("/proc/self/uid_map").write_text(f"{user_id} 0 1")
+    version = 'cd "$1" && exec "$2" --version'
+    tried = account.running(["/bin/sh", "-c", version, "sh", str(folder.parent), str(programs / "postgres")])
+    try:
+        return subprocess.run(tried, capture_output=True, timeout=_PROBE_TIMEOUT_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False

@@ -26,7 +26,7 @@ from planners import PLANNER_VERSION
 from service import main_job
 from service.embedded_postgres import EmbeddedPostgres
 from service.persistence.upgrade import upgrade
-from service.processes import die_with_parent
+from service.processes import launched
 from service.settings import Settings
 
 WATCH_SECONDS = 0.2
@@ -51,9 +51,7 @@ class Child:
 
     def start(self) -> None:
         """Start the process in a session of its own, so that Ctrl-C reaches the supervisor alone."""
-        self.process = subprocess.Popen(
-            self.command, env=self.environment, start_new_session=True, preexec_fn=die_with_parent
-        )
+        self.process = subprocess.Popen(launched(self.command), env=self.environment, start_new_session=True)
         self.started_at = time.monotonic()
 
     def has_died(self) -> bool:

@@ -41,9 +41,7 @@ OUT_OF_MEMORY_PHRASES = ("can't allocate memory", "bad_alloc", "Cannot allocate 
 def main(arguments: Sequence[str]) -> int:
     """Do one task; return the exit status: 0 after a result, 1 after an error."""
     target, limits = arguments[0], json.loads(arguments[1])
-    die_with_parent(signal.SIGKILL)
-    if os.getppid() != limits["parent_pid"]:
-        return 1  # The worker died before the line above took hold.
+    die_with_parent(limits["parent_pid"], signal.SIGKILL)
     _limit_memory(limits["memory_bytes"], address_space=limits["limit_address_space"])
     channel = _take_stdout()
     try:
