@@ -7,6 +7,7 @@ its operations alone, which costs no synchronization inside an operation.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -72,10 +73,31 @@ class ChunkWorkers:
         return self._kernels
 
     def map(self, function: Callable[[int, int], Answer], spans: Sequence[Span]) -> list[Answer]:
-        """Return `function(start, stop)` for every span, in their order; the first error is raised."""
+        """Return `function(start, stop)` for every span, in their order; the first error seen is raised.
+
+        Each thread takes the next span itself: handing out every one costs more than working through a small one.
+        """
         if self._pool is None:
             raise RuntimeError("The chunk workers are not running; use them in a with statement.")
-        return list(self._pool.map(lambda span: function(*span), spans))
+        # A deque's ends are safe between threads (the library's own word).
+        waiting = deque(enumerate(spans))
+        answers: dict[int, Answer] = {}
+
+        def work() -> None:
+            while waiting:
+                try:
+                    index, span = waiting.popleft()
+                except IndexError:
+                    return  # Another thread took the last one.
+                answers[index] = function(*span)
+
+        working = [self._pool.submit(work) for _ in range(min(self._threads, len(spans)))]
+        try:
+            for thread in working:
+                thread.result()
+        finally:
+            waiting.clear()
+        return [answers[index] for index in range(len(spans))]
 
 
 def even_spans(elements: int, span_elements: int) -> list[Span]:

@@ -24,8 +24,9 @@ FP4_MAGNITUDES = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
 E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 CODES = 16
-TOP_HALVES = 2**16
-TOP_HALF_SHIFT = 16
+# Sign, eight bits of exponent and three of fraction: no two thresholds share them, and a table fits the first cache.
+TOP_BITS = 12
+LOW_BITS = 32 - TOP_BITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +48,9 @@ class CodeBook:
         `scaled` must be contiguous, even in length and free of NaN.
         """
         table = _encoding_table(self, scaled.device)
-        ranks = _ranks(scaled, table)
         # On a little-endian machine the first of two ranks is the low byte of
         # their word: (first << 4 | second) is the low byte of w << 4 | w >> 8.
-        words = ranks.view(torch.int16)
+        words = _ranks(scaled, table.offsets).view(torch.int16)
         pairs = torch.bitwise_left_shift(words, 4).bitwise_or_(torch.bitwise_right_shift(words, 8)).to(torch.uint8)
         if table.codes_of_pair is None:
             return pairs
@@ -72,42 +72,58 @@ class CodeBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EncodingTable:
-    """Rank by the top 16 bits of an fp32 number.
+    """What turns the bits of an fp32 number into its rank: `offsets` by its top bits, and codes by two ranks."""
 
-    Numbers with the same top half have the same rank, unless a threshold lies
-    among them: `ranks` then holds the lower one and `thresholds` that threshold
-    (elsewhere infinity), so that one comparison makes the rank exact.
-    """
-
-    ranks: torch.Tensor
-    thresholds: torch.Tensor
+    offsets: torch.Tensor
     codes_of_pair: torch.Tensor | None
 
 
-def _ranks(scaled: torch.Tensor, table: _EncodingTable) -> torch.Tensor:
-    top = torch.bitwise_right_shift(scaled.view(torch.int32), TOP_HALF_SHIFT).bitwise_and_(TOP_HALVES - 1)
-    ranks = table.ranks.index_select(0, top)
-    return ranks.add_(scaled > table.thresholds.index_select(0, top))
+def _ranks(scaled: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Return the ranks in uint8; `_rank_offsets` says why this sum holds them."""
+    bits = scaled.view(torch.int32)
+    top = torch.bitwise_right_shift(bits, LOW_BITS).bitwise_and_(2**TOP_BITS - 1)
+    sums = offsets.index_select(0, top).add_(bits).abs_()
+    return torch.bitwise_right_shift(sums, LOW_BITS, out=sums).to(torch.uint8)
+
+
+def _rank_offsets(book: CodeBook) -> torch.Tensor:
+    """Return by top bits what to add to a number's bits, so that the sum's magnitude has the rank above its low bits.
+
+    Numbers with the same top bits have the same rank unless a threshold lies among them: then the sum of the low
+    bits and a term made for that threshold carries into the rank exactly where it is passed. A positive number has
+    rank * 2**LOW_BITS + low; with a threshold whose low bits are t, another 2**LOW_BITS - 1 - t, which carries from
+    low = t + 1 on. A negative one, whose rank falls as its magnitude grows, has minus that rank, and
+    2**LOW_BITS - t, which carries from low = t on; 2**LOW_BITS - 1 less, its magnitude's low bits run from 0.
+    """
+    carry = 2**LOW_BITS
+    top = torch.arange(2**TOP_BITS)
+    is_negative = top >= 2 ** (TOP_BITS - 1)
+    # As int32 has them, where the upper half of the bits is negative.
+    first_bits = (top - is_negative * 2**TOP_BITS) * carry
+    ends = torch.stack([first_bits, first_bits + carry - 1]).to(torch.int32).view(torch.float32)
+    thresholds = torch.tensor(book.thresholds, dtype=torch.float32)
+    # The rank is the number of thresholds below the number (bucketize's left side).
+    nearest_zero, farthest = torch.bucketize(ends, thresholds)
+    is_number = torch.isfinite(ends).all(dim=0)
+    if bool(((nearest_zero - farthest).abs() > 1)[is_number].any()):
+        raise ValueError(f"Two thresholds of {book.name} are too near each other for one table.")
+    has_threshold = (nearest_zero != farthest) & is_number
+    lower = torch.minimum(nearest_zero, farthest).clamp(max=CODES - 2)
+    low_bits = thresholds[lower].view(torch.int32).to(torch.int64) & (carry - 1)
+    positive = nearest_zero * carry + has_threshold * (carry - 1 - low_bits)
+    negative = -nearest_zero * carry + has_threshold * (carry - low_bits) - (carry - 1)
+    # Less the top bits themselves, which the number brings along; the sum wraps as int32 does.
+    offsets = torch.where(is_negative, negative, positive) - first_bits
+    return ((offsets + 2**31) % 2**32 - 2**31).to(torch.int32)
 
 
 @functools.cache
 def _encoding_table(book: CodeBook, device: torch.device) -> _EncodingTable:
-    top = torch.arange(TOP_HALVES, dtype=torch.int64) << TOP_HALF_SHIFT
-    ends = torch.stack([top, top + TOP_HALVES - 1]).to(torch.int32).view(torch.float32)
-    thresholds = torch.tensor(book.thresholds, dtype=torch.float32)
-    # The rank is the number of thresholds below the number (bucketize's left side).
-    lower, upper = torch.bucketize(ends, thresholds, out_int32=True).sort(dim=0).values
-    is_number = torch.isfinite(ends).all(dim=0)
-    if bool((upper - lower > 1)[is_number].any()):
-        raise ValueError(f"Two thresholds of {book.name} are too near each other for one comparison.")
-    ambiguous = (upper > lower) & is_number
-    only = torch.where(ambiguous, thresholds[lower.clamp(max=CODES - 2).long()], torch.inf)
     pair = torch.arange(CODES * CODES)
     codes = torch.tensor(book.codes)
     codes_of_pair = (codes[pair >> 4] << 4 | codes[pair & (CODES - 1)]).to(torch.uint8)
     return _EncodingTable(
-        ranks=lower.to(torch.uint8).to(device),
-        thresholds=only.to(device),
+        offsets=_rank_offsets(book).to(device),
         codes_of_pair=None if book.codes == tuple(range(CODES)) else codes_of_pair.to(device),
     )
 
