@@ -114,7 +114,8 @@ def _rank_offsets(book: CodeBook) -> torch.Tensor:
     negative = -nearest_zero * carry + has_threshold * (carry - low_bits) - (carry - 1)
     # Less the top bits themselves, which the number brings along; the sum wraps as int32 does.
     offsets = torch.where(is_negative, negative, positive) - first_bits
-    return ((offsets + 2**31) % 2**32 - 2**31).to(torch.int32)
+    wrapped: torch.Tensor = (offsets + 2**31) % 2**32 - 2**31
+    return wrapped.to(torch.int32)
 
 
 @functools.cache
