@@ -261,6 +261,14 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeysOnRecord:
+    """Every key, newest first, and what time it was where they lie: by that clock they expire, and by no other."""
+
+    keys: tuple[ApiKey, ...]
+    told_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
     """What waits in one queue."""
 
