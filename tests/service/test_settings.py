@@ -82,6 +82,23 @@ def test_a_worker_must_be_heard_twice_before_it_counts_as_dead():
         Settings(heartbeat_seconds=3.1, stalled_after_seconds=6)
 
 
+SECRET_ADDRESSES = ("database_url", "hub_url", "traces_url")
+
+
+def test_no_password_of_an_address_is_shown_by_a_repr():
+    address = "://u:planted@h"
+    settings = Settings(database_url=f"postgresql{address}", hub_url=f"http{address}", traces_url=f"http{address}")
+    assert "planted" not in repr(settings) + str(settings)
+
+
+@pytest.mark.parametrize("name", SECRET_ADDRESSES)
+def test_no_password_of_an_address_that_makes_no_sense_is_told(name):
+    with pytest.raises(ValidationError) as refused:
+        Settings(**{name: "ftp://u:planted@h"})
+    assert name in str(refused.value)
+    assert "planted" not in str(refused.value)
+
+
 def test_every_setting_is_described_in_the_reference():
     reference = settings_reference()
     for name, field in Settings.model_fields.items():
