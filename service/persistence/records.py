@@ -69,6 +69,22 @@ class StoredPlan(PlanSummary):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFilter:
+    """Which stored plans are asked for: those that match everything that is not None."""
+
+    kind: PlanKind | None = None
+    model: str | None = None
+    gpu: str | None = None
+    fits: bool | None = None
+    verdict: str | None = None
+    reader: str | None = None
+    """The id of a key: only what it may see."""
+
+
+ANY_PLAN = PlanFilter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
     """A job to be queued."""
 
