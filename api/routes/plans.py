@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from api import examples
 from api.auth.middleware import Asking
-from api.bodies import job_body, plan_line
+from api.bodies import job_body
 from api.idempotency import IdempotencyKey
 from api.negotiation import WantsText
 from api.paging import Cursor, Limit
@@ -56,7 +56,7 @@ async def list_plans(
     page = await services.planning.page(wanted, limit=limit, cursor=cursor)
     if text:
         return PlainTextResponse(plans_text(page))
-    return PlanPage(items=tuple(plan_line(plan) for plan in page.items), next_cursor=page.next_cursor)
+    return PlanPage(items=page.items, next_cursor=page.next_cursor)
 
 
 @router.get(

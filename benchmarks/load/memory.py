@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks.load.__main__ import NO_OP, QUANTIZATION, fresh
+from benchmarks.load.asked import NO_OP, QUANTIZATION, fresh
 from benchmarks.load.driver import Connection, get, post
 from benchmarks.load.server import running_api
 

@@ -36,12 +36,11 @@ class Page(Generic[Item]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSummary:
-    """A stored plan without its answer, as lists show it."""
+class PlanLine:
+    """A stored plan, in a line."""
 
     plan_id: str
     kind: PlanKind
-    request: Json
     fits: bool
     verdict: str
     summary: str
@@ -52,6 +51,14 @@ class PlanSummary:
     planner_version: str
     catalogue_revision: str
     calibration_revision: str
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSummary(PlanLine):
+    """A stored plan without its answer."""
+
+    request: Json
     created_at: datetime | None = None
     """When it was first stored; None until then."""
 
