@@ -74,6 +74,7 @@ bench: $(VENV)/.test ## Time the search, the planning request, the service under
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python benchmarks/serving_speed.py
 	$(BIN)/python -m benchmarks.load
+	$(BIN)/python -m benchmarks.load.memory
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
 	$(BIN)/python -m benchmarks.admission

@@ -1,13 +1,11 @@
-"""Jobs and plans as lists and answers show them."""
+"""Jobs as lists and answers show them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from pydantic import TypeAdapter
 
-from service.answers import JobBody, PlanLine
-from service.persistence.records import Job, PlanSummary, Progress
+from service.answers import JobBody
+from service.persistence.records import Job, Progress
 
 NOT_BEGUN = Progress(done=0, total=0, unit="", message="")
 
@@ -33,9 +31,3 @@ def job_body(job: Job) -> JobBody:
         result=job.result,
         error=job.error,
     )
-
-
-def plan_line(plan: PlanSummary) -> PlanLine:
-    """Return a stored plan without what was asked."""
-    shown = {name: value for name, value in asdict(plan).items() if name != "request"}
-    return PlanLine(**shown)

@@ -28,7 +28,7 @@ def create_key(name: str, scopes: Sequence[str], days: int | None) -> int:
 
     async def create(database: Database) -> int:
         new = make_key(name, known, lifetime=None if days is None else timedelta(days=days))
-        record = await database.keys.add(new.record)
+        record = await database.keys.add(new.record, lifetime=new.lifetime)
         sys.stderr.write(f"Key {record.key_id} ({name}) for {', '.join(record.scopes)}, {_expiry(record)}.\n")
         sys.stderr.write("It is shown this once, and kept nowhere but with you:\n")
         sys.stdout.write(f"{new.key}\n")
@@ -41,9 +41,10 @@ def list_keys() -> int:
     """Print every key on record, without the keys themselves; return the exit status."""
 
     async def show(database: Database) -> int:
+        on_record = await database.keys.all()
         rows = [
-            (key.key_id, key.name, ",".join(key.scopes), _day(key.created_at), _state(key))
-            for key in await database.keys.all()
+            (key.key_id, key.name, ",".join(key.scopes), _day(key.created_at), _state(key, on_record.told_at))
+            for key in on_record.keys
         ]
         sys.stdout.write(table(("id", "name", "scopes", "created", ""), rows) + "\n")
         return 0
@@ -81,12 +82,12 @@ def _expiry(key: ApiKey) -> str:
     return "which never expires" if key.expires_at is None else f"which expires on {_day(key.expires_at)}"
 
 
-def _state(key: ApiKey) -> str:
+def _state(key: ApiKey, now: datetime) -> str:
     if key.revoked_at is not None:
         return f"revoked on {_day(key.revoked_at)}"
     if key.expires_at is None:
         return "in force"
-    return f"{'expired' if key.expires_at <= datetime.now(UTC) else 'expires'} on {_day(key.expires_at)}"
+    return f"{'expired' if key.expires_at <= now else 'expires'} on {_day(key.expires_at)}"
 
 
 def _day(moment: datetime | None) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from planners.quantization import QuantizationEstimate
-from service.persistence.records import AccuracyGroup, JobKind, JobState, PlanKind, Progress
+from service.persistence.records import AccuracyGroup, JobKind, JobState, PlanLine, Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +46,6 @@ class QuantizeBody:
 
     estimate: QuantizationEstimate
     job: JobBody
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanLine:
-    """A stored plan, in a line."""
-
-    plan_id: str
-    kind: PlanKind
-    fits: bool
-    verdict: str
-    summary: str
-    model: str
-    gpu: str
-    gpus: int
-    framework: str
-    planner_version: str
-    catalogue_revision: str
-    calibration_revision: str
-    created_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ class JobService:
         self._database = database
         self._settings = settings
         self._feeds: dict[str, _Feed] = {}
+        self._looking: dict[str, asyncio.Future[Job]] = {}
         # Readers take turns: hundreds of them must leave the pool to the requests.
         self._turn = asyncio.Semaphore(1)
 
@@ -74,10 +75,7 @@ class JobService:
 
     async def get(self, job_id: str, *, key_id: str | None = None) -> Job:
         """Return a job as it stands; raises JobNotFound, also where `key_id` is given and the job is another's."""
-        job = await self._database.jobs.get(job_id)
-        if key_id is not None and job.key_id != key_id:
-            raise JobNotFound(job_id)
-        return job
+        return _shown(await self._database.jobs.get(job_id), key_id)
 
     async def page(
         self,
@@ -103,20 +101,30 @@ class JobService:
         await self.get(job_id, key_id=key_id)
         return await self._database.jobs.request_cancel(job_id)
 
-    async def events(self, job_id: str, after_id: int = 0) -> AsyncIterator[JobEvent]:
+    async def to_follow(self, job_id: str, *, key_id: str | None = None) -> Job:
+        """Return a job that someone wants to follow; raises JobNotFound as `get` does.
+
+        All who begin at the same moment share one look: hundreds of them would wait for connections longer than
+        they may.
+        """
+        look = self._looking.get(job_id)
+        if look is None:
+            look = self._looking[job_id] = asyncio.ensure_future(self._database.jobs.get(job_id))
+            look.add_done_callback(lambda done: self._looked(job_id, done))
+        return _shown(await asyncio.shield(look), key_id)
+
+    async def events(self, job: Job, after_id: int = 0) -> AsyncIterator[JobEvent]:
         """Yield what happened to a job after the event `after_id`, then what happens, until it is finished.
 
-        Raises JobNotFound before the first event, and DatabaseUnavailable when
-        stored events cannot be read.
+        Raises DatabaseUnavailable when stored events cannot be read.
         """
-        job = await self._database.jobs.get(job_id)
         seen_id = after_id
-        with self._followed(job_id, after_id) as feed:
+        with self._followed(job.job_id, after_id) as feed:
             while True:
                 changed = feed.changed
                 events = feed.events_after(seen_id)
                 if events is None or job.is_finished:
-                    events = await self._read(job_id, seen_id)
+                    events = await self._read(job.job_id, seen_id)
                 for event in events:
                     seen_id = event.id
                     yield event
@@ -127,6 +135,11 @@ class JobService:
                 if job.is_finished:
                     return
                 await changed.wait()
+
+    def _looked(self, job_id: str, done: asyncio.Future[Job]) -> None:
+        del self._looking[job_id]
+        if not done.cancelled():
+            done.exception()  # Taken note of, should nobody wait any more.
 
     async def _read(self, job_id: str, after_id: int) -> tuple[JobEvent, ...]:
         async with self._turn:
@@ -185,6 +198,13 @@ class _Feed:
         if event_id < self._complete_after_id:
             return None
         return tuple(event for event in self._latest if event.id > event_id)
+
+
+def _shown(job: Job, key_id: str | None) -> Job:
+    """Return a job that a key may see; raises JobNotFound."""
+    if key_id is not None and job.key_id != key_id:
+        raise JobNotFound(job.job_id)
+    return job
 
 
 def _is_last(event: JobEvent) -> bool:

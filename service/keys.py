@@ -69,11 +69,13 @@ class NewKey:
     """A key's record, and the key itself, which is shown once."""
 
     record: ApiKey
+    lifetime: timedelta | None
+    """By the clock of where it is stored; None: for ever."""
     key: str
 
     def __repr__(self) -> str:
         """Leave the key out."""
-        return f"NewKey(record={self.record!r})"
+        return f"NewKey(record={self.record!r}, lifetime={self.lifetime!r})"
 
 
 def make_key(name: str, scopes: Sequence[KeyScope], *, lifetime: timedelta | None) -> NewKey:
@@ -89,9 +91,8 @@ def make_key(name: str, scopes: Sequence[KeyScope], *, lifetime: timedelta | Non
         name=name,
         scopes=tuple(scope for scope in KEY_SCOPES if scope in scopes),
         key_hash=key_hash(key),
-        expires_at=None if lifetime is None else datetime.now(UTC) + lifetime,
     )
-    return NewKey(record=record, key=key)
+    return NewKey(record=record, lifetime=lifetime, key=key)
 
 
 def key_hash(key: str) -> str:
@@ -100,12 +101,17 @@ def key_hash(key: str) -> str:
 
 
 class KeyRing:
-    """All keys as they were a moment ago, so that no request waits for the database to be let in."""
+    """All keys as they were a moment ago, so that no request waits for the database to be let in.
+
+    They expire by the database's clock: its time when they were read, and what passed since by a
+    clock that nobody sets.
+    """
 
     def __init__(self, store: KeyStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._keys: Mapping[str, ApiKey] = {}
+        self._told_at = datetime.min.replace(tzinfo=UTC)
         self._loaded_at = float("-inf")
         self._tried_at = float("-inf")
         self._turn = asyncio.Lock()
@@ -121,7 +127,7 @@ class KeyRing:
         record = self._keys.get(match[1])
         # Compared even where there is none, and in constant time.
         is_right = hmac.compare_digest(key_hash(key), _NO_HASH if record is None else record.key_hash)
-        if record is None or not is_right or not _is_in_force(record):
+        if record is None or not is_right or not self._is_in_force(record):
             raise Unauthenticated
         return Caller(key_id=record.key_id, scopes=frozenset(record.scopes))
 
@@ -138,14 +144,16 @@ class KeyRing:
                 return
             self._tried_at = now
             try:
-                self._keys = {key.key_id: key for key in await self._store.all()}
+                on_record = await self._store.all()
             except DatabaseUnavailable as error:
                 if not is_trusted:
                     raise
                 log.warning("database unavailable", doing="looking keys up", error=error.detail)
             else:
+                self._keys = {key.key_id: key for key in on_record.keys}
+                self._told_at = on_record.told_at
                 self._loaded_at = now
 
-
-def _is_in_force(key: ApiKey) -> bool:
-    return key.revoked_at is None and (key.expires_at is None or datetime.now(UTC) < key.expires_at)
+    def _is_in_force(self, key: ApiKey) -> bool:
+        now = self._told_at + timedelta(seconds=self._clock() - self._loaded_at)
+        return key.revoked_at is None and (key.expires_at is None or now < key.expires_at)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Protocol
 
 from service.errors import InvalidCursor, PlanNotFound
-from service.persistence.records import Page, PlanKind, PlanSummary, SeenModel, StoredPlan
+from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, SeenModel, StoredPlan
 
 
 class PlanStore(Protocol):
@@ -21,16 +22,7 @@ class PlanStore(Protocol):
         """Note that a plan was asked for now."""
 
     async def page(
-        self,
-        *,
-        kind: PlanKind | None = None,
-        model: str | None = None,
-        gpu: str | None = None,
-        fits: bool | None = None,
-        verdict: str | None = None,
-        reader: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
+        self, wanted: PlanFilter = ANY_PLAN, *, limit: int = 50, cursor: str | None = None
     ) -> Page[PlanSummary]:
         """Return plans, newest first; raises InvalidCursor."""
 
@@ -74,26 +66,15 @@ class PlansInMemory:
         """Do nothing: no plan here outlives the process, so none is ever deleted."""
 
     async def page(
-        self,
-        *,
-        kind: PlanKind | None = None,
-        model: str | None = None,
-        gpu: str | None = None,
-        fits: bool | None = None,
-        verdict: str | None = None,
-        reader: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
+        self, wanted: PlanFilter = ANY_PLAN, *, limit: int = 50, cursor: str | None = None
     ) -> Page[PlanSummary]:
-        """Return the newest plans that match each filter given; raises InvalidCursor, since none is given out.
+        """Return the newest plans of those that are wanted; raises InvalidCursor, since none is given out.
 
-        `reader` hides nothing: who runs the process sees all of it.
+        The reader hides nothing: who runs the process sees all of it.
         """
-        del reader
         if cursor is not None:
             raise InvalidCursor
-        wanted = {"kind": kind, "model": model, "gpu": gpu, "fits": fits, "verdict": verdict}
-        asked = {name: value for name, value in wanted.items() if value is not None}
+        asked = {name: value for name, value in asdict(wanted).items() if value is not None and name != "reader"}
         found = [
             plan
             for plan in reversed(self._plans.values())

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from service.canonical import canonical_json
 from service.errors import PlanNotFound
 from service.learning import NOTHING_LEARNED, LearnedStarts, nothing_learned
 from service.models import ModelResolver
-from service.persistence.records import Page, PlanKind, PlanSummary, StoredPlan
+from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanKind, PlanSummary, StoredPlan
 from service.plan_answers import TimedSearch
 from service.plan_making import Answerer, ShouldStop, infer_answer, made_plan, seen_model, train_answer
 from service.plan_questions import QuestionResolver, ResolvedQuestion, asked_parts
@@ -107,31 +107,11 @@ class PlanningService:
         return self._remember(await self._database.plans.get(plan_id))
 
     async def page(
-        self,
-        *,
-        kind: PlanKind | None = None,
-        model: str | None = None,
-        gpu: str | None = None,
-        fits: bool | None = None,
-        verdict: str | None = None,
-        reader: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
+        self, wanted: PlanFilter = ANY_PLAN, *, limit: int = 50, cursor: str | None = None
     ) -> Page[PlanSummary]:
-        """Return stored plans, newest first; models and GPUs of the catalogues by any of their names.
-
-        `reader` is the id of a key: only what it may see.
-        """
-        return await self._database.plans.page(
-            kind=kind,
-            model=self._model_id(model),
-            gpu=self._gpu_id(gpu),
-            fits=fits,
-            verdict=verdict,
-            reader=reader,
-            limit=limit,
-            cursor=cursor,
-        )
+        """Return stored plans, newest first; models and GPUs of the catalogues by any of their names."""
+        by_id = replace(wanted, model=self._model_id(wanted.model), gpu=self._gpu_id(wanted.gpu))
+        return await self._database.plans.page(by_id, limit=limit, cursor=cursor)
 
     async def _planned(
         self,

@@ -6,13 +6,13 @@ fenced by the worker and the attempt that fetched it, so that a worker that was
 paused and replaced cannot end or requeue the job of its successor. A database
 that goes away is waited for: the engine would lose its heartbeat for good and
 never say so. And jobs of dead workers are handed back, which the engine can do
-but does not do by itself.
+but does not do by itself, and who is dead is told by no clock that can be set.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -27,6 +27,7 @@ from procrastinate.retry import BaseRetryStrategy, RetryDecision
 from procrastinate.utils import utcnow
 from psycopg import errors as postgres_errors
 
+from service.heartbeats import Heartbeats
 from service.persistence.addresses import KEEPALIVE, libpq_url
 from service.persistence.job_submission import TASK_NAME
 from service.tracing import Tracer, job_span
@@ -141,15 +142,29 @@ class FencedJobManager(JobManager):
                     _RETRY_UNRECEIVED, worker_id=self._worker_id, in_hand=list(self._in_hand)
                 )
 
-    async def mend_future_stamps(self, stalled_after_seconds: float) -> None:
-        """Set to now what the database's clock, since put back, wrote down as later.
-
-        Else a worker that died before would seem alive, and a job wait, until that time comes again.
-        """
-        await self.connector.execute_query_async(_HEARD_IN_THE_FUTURE, seconds=stalled_after_seconds)
+    async def mend_due_times(self) -> None:
+        """Make due now what the database's clock, since put back, wrote down as due much later."""
         await self.connector.execute_query_async(
             _DUE_IN_THE_FUTURE, seconds=LONGEST_CRASH_RETRY_SECONDS, task_name=TASK_NAME
         )
+
+    async def heard(self) -> dict[int, datetime]:
+        """Return every worker's heartbeat."""
+        rows = await self.connector.execute_query_all_async(_HEARTBEATS)
+        return {row["id"]: row["last_heartbeat"] for row in rows}
+
+    async def jobs_without_worker(self, silent: Iterable[int]) -> list[QueueJob]:
+        """Return the jobs in the hands of these workers, and of those that left the queue."""
+        rows = await self.connector.execute_query_all_async(_LEFT_BEHIND, silent=list(silent))
+        return [QueueJob.from_row(row) for row in rows]
+
+    async def forget_workers(self, silent: Mapping[int, datetime]) -> None:
+        """Delete silent workers that hold no job any more; one that was heard since stays."""
+        await self.connector.execute_query_async(_FORGET_WORKERS, workers=list(silent), beats=list(silent.values()))
+
+    async def prune_stalled_workers(self, seconds_since_heartbeat: float) -> list[int]:  # noqa: ARG002
+        """Do nothing: the engine would judge all workers by the database's clock, and each sweep does better."""
+        return []
 
     async def update_heartbeat(self, worker_id: int) -> None:
         """Say that the worker is alive, or try again at the next beat."""
@@ -203,9 +218,21 @@ WITH lost AS MATERIALIZED (
 )
 SELECT id, procrastinate_retry_job_v2(id, NULL, NULL, NULL, NULL) FROM lost
 """
-_HEARD_IN_THE_FUTURE = """
-UPDATE procrastinate_workers SET last_heartbeat = now()
- WHERE last_heartbeat > now() + make_interval(secs => %(seconds)s)
+_HEARTBEATS = "SELECT id, last_heartbeat FROM procrastinate_workers"
+_LEFT_BEHIND = """
+SELECT id, status, task_name, priority, lock, queueing_lock, args, scheduled_at, queue_name, attempts, worker_id
+  FROM procrastinate_jobs
+ WHERE status = 'doing' AND (worker_id IS NULL OR worker_id = ANY(%(silent)s::bigint[]))
+"""
+_FORGET_WORKERS = """
+DELETE FROM procrastinate_workers WHERE id IN (
+    SELECT worker.id
+      FROM procrastinate_workers worker
+      JOIN unnest(%(workers)s::bigint[], %(beats)s::timestamptz[]) AS silent (id, beat)
+        ON silent.id = worker.id AND silent.beat = worker.last_heartbeat
+     WHERE NOT EXISTS (SELECT FROM procrastinate_jobs WHERE worker_id = worker.id AND status = 'doing')
+       FOR UPDATE OF worker SKIP LOCKED
+)
 """
 _DUE_IN_THE_FUTURE = """
 UPDATE procrastinate_jobs SET scheduled_at = now()
@@ -275,7 +302,6 @@ async def run_queue_worker(
     queues: Iterable[str],
     concurrency: int,
     heartbeat_seconds: float,
-    stalled_after_seconds: float,
 ) -> None:
     """Fetch and run jobs until cancelled, which hands the running ones back first."""
     await queue.run_worker_async(
@@ -286,22 +312,30 @@ async def run_queue_worker(
         fetch_job_polling_interval=POLL_SECONDS,
         shutdown_graceful_timeout=0,
         update_heartbeat_interval=heartbeat_seconds,
-        stalled_worker_timeout=stalled_after_seconds,
         # The history of a job is in our own tables.
         delete_jobs=DeleteJobCondition.ALWAYS.value,
     )
 
 
-async def hand_back_stalled_jobs(manager: FencedJobManager, *, stalled_after_seconds: float) -> list[str]:
+async def hand_back_stalled_jobs(manager: FencedJobManager, heartbeats: Heartbeats) -> list[str]:
     """Hand back the jobs of workers that missed their heartbeat, and return their ids.
 
     Every worker may do this at once: a job is handed back by one of them. A
     job that was begun as often as it may be fails when it is next fetched.
+    Raises ConnectorException while the database is away, when nobody counts as silent.
     """
-    await manager.mend_future_stamps(stalled_after_seconds)
-    await manager.put_back_unreceived()
-    stalled = await manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after_seconds)
-    taken = [job for job in stalled if await manager.take_back(job)]
+    try:
+        await manager.mend_due_times()
+        await manager.put_back_unreceived()
+        heard = await manager.heard()
+        silent = {worker_id: heard[worker_id] for worker_id in heartbeats.silent(heard)}
+        left = await manager.jobs_without_worker(silent)
+        taken = [job for job in left if await manager.take_back(job)]
+        if silent:
+            await manager.forget_workers(silent)
+    except queue_errors.ConnectorException:
+        heartbeats.forget()
+        raise
     return [str(job.task_kwargs["job_id"]) for job in taken if job.task_name == TASK_NAME]
 
 

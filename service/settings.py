@@ -51,12 +51,19 @@ Names = Annotated[tuple[str, ...], NoDecode, _split(",")]
 class Settings(BaseSettings):
     """The settings of one process."""
 
+    # An address may hold a password: no error repeats what was set, and no `repr` shows such an address.
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, protected_namespaces=()
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        protected_namespaces=(),
+        hide_input_in_errors=True,
     )
 
     database_url: Annotated[str, AfterValidator(_checked_url)] | None = Field(
         default=None,
+        repr=False,
         description="The PostgreSQL to use, as `postgresql://user:password@host:port/name`. "
         "Unset: an embedded one, kept in the data folder.",
     )
@@ -85,6 +92,7 @@ class Settings(BaseSettings):
     )
     hub_url: str | None = Field(
         default=None,
+        repr=False,
         pattern=r"^https?://",
         description="The model hub mirror that `config.json` may be fetched from. Unset: none is fetched.",
     )
@@ -169,6 +177,7 @@ class Settings(BaseSettings):
     )
     traces_url: str | None = Field(
         default=None,
+        repr=False,
         pattern=r"^https?://",
         description="The OpenTelemetry collector that API and workers send traces to, as "
         "`http://collector:4318/v1/traces` (needs `pip install 'plimsoll[traces]'`). Unset: nothing is traced.",

@@ -112,7 +112,7 @@ async def cancel_job(services: Running, caller: Asking, job_id: JobId) -> JobBod
 
 async def _existing(services: Running, caller: Asking, job_id: JobId) -> Job:
     # Before the stream begins: after that there is no status left to answer with.
-    return await services.jobs.get(job_id, key_id=caller.sees_only)
+    return await services.jobs.to_follow(job_id, key_id=caller.sees_only)
 
 
 @router.get(
@@ -132,7 +132,7 @@ async def follow_job(
     ] = 0,
 ) -> AsyncIterator[ServerSentEvent]:
     """Each event's data is a JSON object. Reconnecting with `Last-Event-ID` misses nothing."""
-    async for event in services.jobs.events(job.job_id, last_event_id):
+    async for event in services.jobs.events(job, last_event_id):
         yield ServerSentEvent(data=dict(event.data), event=event.kind, id=str(event.id))
 
 

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from api import examples
 from api.auth.middleware import Asking
-from api.bodies import job_body, plan_line
+from api.bodies import job_body
 from api.idempotency import IdempotencyKey
 from api.negotiation import WantsText
 from api.paging import Cursor, Limit
@@ -22,7 +22,7 @@ from api.services import Running
 from api.strict_json import StrictRoute
 from service.answers import JobBody, PlanPage
 from service.artifacts.kubernetes import in_queue
-from service.persistence.records import PlanKind
+from service.persistence.records import PlanFilter, PlanKind
 from service.plan_answers import InferPlanBody, TrainPlanBody
 from service.requests.jobs import ValidateRequest
 from service.text import plans_text
@@ -52,19 +52,11 @@ async def list_plans(
     cursor: Cursor = None,
 ) -> PlanPage | PlainTextResponse:
     """Filter by any of kind, model, GPU (each by id or alias), `fits` and `verdict`."""
-    page = await services.planning.page(
-        kind=kind,
-        model=model,
-        gpu=gpu,
-        fits=fits,
-        verdict=verdict,
-        reader=caller.sees_only,
-        limit=limit,
-        cursor=cursor,
-    )
+    wanted = PlanFilter(kind=kind, model=model, gpu=gpu, fits=fits, verdict=verdict, reader=caller.sees_only)
+    page = await services.planning.page(wanted, limit=limit, cursor=cursor)
     if text:
         return PlainTextResponse(plans_text(page))
-    return PlanPage(items=tuple(plan_line(plan) for plan in page.items), next_cursor=page.next_cursor)
+    return PlanPage(items=page.items, next_cursor=page.next_cursor)
 
 
 @router.get(

@@ -14,11 +14,11 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from benchmarks.load.driver import Connection, Load, MakeRequest, closed_loop, get, open_loop, post
+from benchmarks.load.asked import NO_OP, QUANTIZATION, fresh
+from benchmarks.load.driver import Connection, Load, MakeRequest, closed_loop, get, open_loop
 from benchmarks.load.events import hold_streams
 from benchmarks.load.server import running_api
 
@@ -30,23 +30,6 @@ STEADY_FRACTION = 0.8
 STREAMS = 500
 PROBES = 50
 WARMING_SECONDS = 2.0
-MEMORY_PARTS = 4
-# What a client asks in an hour that looks each second.
-MEMORY_REQUESTS = 3_600
-
-SERVING: dict[str, Any] = {
-    "model": "meta-llama/Llama-3.1-8B",
-    "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1},
-    "layout": {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1},
-}
-QUANTIZATION = {"model": "meta-llama/Llama-3.1-8B", "scheme": "nf4"}
-NO_OP = get("/healthz")
-
-
-def fresh(number: int) -> bytes:
-    """Return a serving request that nobody sent before."""
-    serving = {"max_model_len": 1_024 + number, "input_tokens": 256, "output_tokens": 64, "concurrency": 8}
-    return post("/plan/infer", json.dumps({**SERVING, "serving": serving}).encode())
 
 
 @dataclass(slots=True)
@@ -105,7 +88,6 @@ async def measure(port: int, server: psutil.Process) -> None:
         p50, p99 = (1000 * load.latency_seconds(fraction) for fraction in (0.5, 0.99))
         print(f"| {case.name} | {rate:.0f} | {p50:.1f} | {p99:.1f} |")
     print()
-    await _print_memory(port, server, stored_plan)
     streams = await hold_streams(port, json.dumps(QUANTIZATION).encode(), STREAMS, probes=PROBES)
     print(
         f"{streams.opened} streams of a job's events open, {streams.told} told of its end within "
@@ -122,25 +104,6 @@ def _print_rates(cases: list[Case]) -> None:
             f"| {case.name} | {case.requests / case.seconds:.0f} | {case.processor_ms:.2f} "
             f"| {yardstick / case.processor_ms:.2f} |"
         )
-
-
-async def _print_memory(port: int, server: psutil.Process, request: bytes) -> None:
-    sizes = [_memory_mb(server)]
-    for _ in range(MEMORY_PARTS):
-        await _ask_often(port, request, MEMORY_REQUESTS // MEMORY_PARTS)
-        sizes.append(_memory_mb(server))
-    shown = ", ".join(f"{size:.1f}" for size in sizes)
-    print(f"Memory before and after each quarter of {MEMORY_REQUESTS} requests of a stored plan, MB: {shown}.\n")
-
-
-async def _ask_often(port: int, request: bytes, count: int) -> None:
-    async def client() -> None:
-        connection = Connection(port)
-        for _ in range(count // CONNECTIONS):
-            await connection.ask(request)
-        connection.close()
-
-    await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
 
 
 def _processor_seconds(server: psutil.Process) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -103,7 +104,9 @@ class JobStore:
 
     async def queue_depths(self) -> tuple[QueueDepth, ...]:
         """Return what waits, for each queue with anything in it."""
-        age = sa.func.extract("epoch", sa.func.now() - sa.func.min(jobs.c.created_at)).cast(sa.Double)
+        # Not less than nothing, where the clock was put back since.
+        since = sa.func.greatest(sa.func.now() - sa.func.min(jobs.c.created_at), timedelta(0))
+        age = sa.func.extract("epoch", since).cast(sa.Double)
         query = (
             sa.select(jobs.c.queue, sa.func.count().label("waiting"), age.label("oldest_seconds"))
             .where(jobs.c.state == "queued")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from service.errors import KeyNotFound
-from service.persistence.records import ApiKey
+from service.persistence.records import ApiKey, KeysOnRecord
 from service.persistence.tables import api_keys, plan_readers
 from service.persistence.transactions import Transactions
 
@@ -19,24 +20,26 @@ class KeyStore:
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
-    async def add(self, key: ApiKey) -> ApiKey:
-        """Store a new key and return it with the time."""
+    async def add(self, key: ApiKey, *, lifetime: timedelta | None = None) -> ApiKey:
+        """Store a new key, which expires after `lifetime` by the database's clock, and return it with its times."""
         values = {
             "key_id": key.key_id,
             "name": key.name,
             "key_hash": key.key_hash,
             "scopes": list(key.scopes),
-            "expires_at": key.expires_at,
+            "expires_at": None if lifetime is None else sa.func.now() + lifetime,
         }
         add = sa.insert(api_keys).values(**values).returning(*api_keys.c)
         async with self._transactions.write() as connection:
             return _key((await connection.execute(add)).one())
 
-    async def all(self) -> tuple[ApiKey, ...]:
-        """Return every key, newest first."""
+    async def all(self) -> KeysOnRecord:
+        """Return every key, and the database's time."""
         query = sa.select(api_keys).order_by(api_keys.c.created_at.desc(), api_keys.c.key_id)
         async with self._transactions.read() as connection:
-            return tuple(_key(row) for row in (await connection.execute(query)).all())
+            told_at = (await connection.execute(sa.select(sa.func.now()))).scalar_one()
+            keys = tuple(_key(row) for row in (await connection.execute(query)).all())
+        return KeysOnRecord(keys=keys, told_at=told_at)
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key and return it; one that is revoked keeps its time. Raises KeyNotFound."""

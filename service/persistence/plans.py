@@ -8,6 +8,7 @@ one at the same moment.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSON, insert
@@ -16,7 +17,7 @@ from service.errors import PlanNotFound, Unstorable
 from service.persistence.grouped_writes import GroupedWrites
 from service.persistence.keys import readable_by
 from service.persistence.paging import newest_first, page_size, write_cursor
-from service.persistence.records import Page, PlanKind, PlanSummary, StoredPlan
+from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, StoredPlan
 from service.persistence.tables import plans
 from service.persistence.transactions import Transactions
 
@@ -67,34 +68,14 @@ class PlanStore:
                 raise PlanNotFound(plan_id)
 
     async def page(
-        self,
-        *,
-        kind: PlanKind | None = None,
-        model: str | None = None,
-        gpu: str | None = None,
-        fits: bool | None = None,
-        verdict: str | None = None,
-        reader: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
+        self, wanted: PlanFilter = ANY_PLAN, *, limit: int = 50, cursor: str | None = None
     ) -> Page[PlanSummary]:
-        """Return plans, newest first, of those that match each filter given; raises InvalidCursor.
-
-        `reader` is the id of a key: only what it may see.
-        """
+        """Return plans, newest first, of those that are wanted; raises InvalidCursor."""
         query = sa.select(*_SUMMARY_COLUMNS)
-        filters = (
-            (plans.c.kind, kind),
-            (plans.c.model, model),
-            (plans.c.gpu, gpu),
-            (plans.c.fits, fits),
-            (plans.c.verdict, verdict),
-        )
-        for column, wanted in filters:
-            if wanted is not None:
-                query = query.where(column == wanted)
-        if reader is not None:
-            query = query.where(plans.c.plan_id.in_(readable_by(reader)))
+        for name, value in asdict(wanted).items():
+            if value is not None:
+                is_wanted = plans.c.plan_id.in_(readable_by(value)) if name == "reader" else plans.c[name] == value
+                query = query.where(is_wanted)
         query = newest_first(query, plans.c.created_at, plans.c.plan_id, limit=limit, cursor=cursor)
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()

@@ -36,12 +36,11 @@ class Page(Generic[Item]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSummary:
-    """A stored plan without its answer, as lists show it."""
+class PlanLine:
+    """A stored plan, in a line."""
 
     plan_id: str
     kind: PlanKind
-    request: Json
     fits: bool
     verdict: str
     summary: str
@@ -52,6 +51,14 @@ class PlanSummary:
     planner_version: str
     catalogue_revision: str
     calibration_revision: str
+    created_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSummary(PlanLine):
+    """A stored plan without its answer."""
+
+    request: Json
     created_at: datetime | None = None
     """When it was first stored; None until then."""
 
@@ -66,6 +73,22 @@ class StoredPlan(PlanSummary):
     """The whole response body as JSON text; given back character for character."""
     last_asked_at: datetime | None = None
     """When it was last planned or planned again, to the day; None until it is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFilter:
+    """Which stored plans are asked for: those that match everything that is not None."""
+
+    kind: PlanKind | None = None
+    model: str | None = None
+    gpu: str | None = None
+    fits: bool | None = None
+    verdict: str | None = None
+    reader: str | None = None
+    """The id of a key: only what it may see."""
+
+
+ANY_PLAN = PlanFilter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +281,14 @@ class ApiKey:
     expires_at: datetime | None = None
     """None: never."""
     revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysOnRecord:
+    """Every key, newest first, and what time it was where they lie: by that clock they expire, and by no other."""
+
+    keys: tuple[ApiKey, ...]
+    told_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,8 @@ LOG_BYTES = 16 * 1024
 LOG_LINES = 40
 READ_BYTES = 2**16
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
-# A task has no business with the database, and its environment shows in /proc.
-SECRET_VARIABLES = ("PLIMSOLL_DATABASE_URL",)
+# A task has no business with any of these, which may hold passwords, and its environment shows in /proc.
+SECRET_VARIABLES = ("PLIMSOLL_DATABASE_URL", "PLIMSOLL_HUB_URL", "PLIMSOLL_TRACES_URL", "PLIMSOLL_API_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ import structlog
 from procrastinate.exceptions import ConnectorException
 
 from service.errors import DatabaseUnavailable, JobNotFound
+from service.heartbeats import Heartbeats
 from service.logging import configure_logging
 from service.persistence.database import Database
 from service.persistence.jobs import JobStore
@@ -162,7 +163,6 @@ class _Worker:
                     queues=self.queues,
                     concurrency=self.concurrency,
                     heartbeat_seconds=self.settings.heartbeat_seconds,
-                    stalled_after_seconds=self.settings.stalled_after_seconds,
                 )
             )
             sweeping = asyncio.ensure_future(self._sweep_for_ever(manager))
@@ -180,17 +180,14 @@ class _Worker:
             await queue.close_async()
 
     async def _sweep_for_ever(self, manager: FencedJobManager) -> None:
-        stalled_after_seconds = self.settings.stalled_after_seconds
+        heartbeats = Heartbeats(silent_after_seconds=self.settings.stalled_after_seconds)
         while True:
-            wait_seconds = self.settings.heartbeat_seconds
             try:
-                for job_id in await hand_back_stalled_jobs(manager, stalled_after_seconds=stalled_after_seconds):
+                for job_id in await hand_back_stalled_jobs(manager, heartbeats):
                     await self._log_recovery(job_id)
             except (ConnectorException, DatabaseUnavailable) as error:
                 log.warning("database unavailable", doing="looking for stalled jobs", error=_reason(error))
-                # Nobody could send a heartbeat meanwhile: give the living the time to.
-                wait_seconds = stalled_after_seconds + self.settings.heartbeat_seconds
-            await asyncio.sleep(wait_seconds)
+            await asyncio.sleep(self.settings.heartbeat_seconds)
 
     async def _log_recovery(self, job_id: str) -> None:
         try:

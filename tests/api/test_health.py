@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import httpx
 import pytest
 
@@ -56,6 +59,15 @@ async def test_metrics_count_requests_by_route_and_not_by_address(client: httpx.
     assert 'plimsoll_jobs{state="queued"}' in text
 
 
+async def test_every_metric_is_named_where_it_is_explained(client: httpx.AsyncClient):
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    told = (await client.get("/metrics")).text
+    names = {name.removesuffix("_total") for name in re.findall(r"^# TYPE (plimsoll_\w+)", told, re.M)}
+    ours = {name for name in names if not name.endswith("_created")}
+    assert len(ours) >= 12
+    assert {name for name in ours if f"`{name}`" not in page} == set()
+
+
 async def test_each_answer_says_which_request_it_was(client: httpx.AsyncClient):
     assert (await client.get("/healthz", headers={"x-request-id": "abc-1"})).headers["x-request-id"] == "abc-1"
     made = (await client.get("/healthz", headers={"x-request-id": "no good"})).headers["x-request-id"]
@@ -73,6 +85,7 @@ async def test_metrics_tell_searches_verdicts_queues_outcomes_and_errors(client:
     report = {"plan_id": plan["plan_id"], "peak_bytes": plan["plan"]["memory"]["peak_bytes"], "source": "test"}
     assert (await client.post("/measurements", json=report)).status_code == 201
     told = (await client.get("/metrics")).text
+    assert 'plimsoll_http_request_seconds_count{method="POST",route="/plan/train",status="200"} 1.0' in told
     # Asked for twice, and searched for once.
     assert f'plimsoll_plans_answered_total{{kind="train",verdict="{plan["verdict"]}"}} 2.0' in told
     assert 'plimsoll_search_seconds_count{kind="train"} 1.0' in told

@@ -79,7 +79,6 @@ class Parts:
         *,
         concurrency: int = 1,
         url: str | None = None,
-        preload: str = "",
         **settings: object,
     ) -> Part:
         """Return a worker that is quick to be missed."""

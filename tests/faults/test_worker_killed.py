@@ -6,6 +6,7 @@ A row lock held by the test is the breakpoint: the worker's statement waits for 
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -99,6 +100,17 @@ def progress_is_written(parts: Parts, at: Breakpoints, until: Path) -> None:
     worker.kill()
 
 
+def being_handed_back(parts: Parts, at: Breakpoints, until: Path) -> None:
+    worker = parts.worker("wait")
+    wait_for(at.has_progress, lambda: worker.log)
+    with at.job_row_held():
+        assert worker.process is not None
+        worker.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: "job's child ended" in worker.log, lambda: worker.log)
+        wait_for(lambda: at.is_waiting("FOR UPDATE"), lambda: worker.log)
+        worker.kill()
+
+
 def result_is_there_and_being_committed(parts: Parts, at: Breakpoints, until: Path) -> None:
     worker = parts.worker("wait")
     wait_for(at.has_progress, lambda: worker.log)
@@ -126,6 +138,7 @@ def committed_but_still_in_the_queue(parts: Parts, at: Breakpoints, until: Path)
         pytest.param(begun_but_no_child_yet, None, marks=pytest.mark.faults),
         pytest.param(child_has_started, 2, marks=pytest.mark.faults),
         pytest.param(progress_is_written, 2, marks=pytest.mark.faults),
+        pytest.param(being_handed_back, 2, marks=pytest.mark.faults),
         (result_is_there_and_being_committed, 2),
         (committed_but_still_in_the_queue, 1),
     ],
@@ -145,3 +158,23 @@ async def test_a_worker_killed_at_this_step(step: Step, children: int | None, da
     # What was finished is not begun again; what was not is begun once more, and no more.
     if children is not None:
         assert len(notes.read_text().splitlines()) == children
+
+
+@pytest.mark.faults
+async def test_a_worker_killed_before_it_hears_that_the_job_was_cancelled(database: Database, parts: Parts):
+    notes, until = parts.folder / "notes", parts.folder / "until"
+    new = NewJob(kind="quantize", queue="cpu", request={"notes": str(notes), "until": str(until), "seed": 7})
+    job = await database.jobs.submit(new, idempotency_key=None, route="/quantize")
+    at = Breakpoints(parts.database_url, job, notes)
+    worker = parts.worker("wait")
+    wait_for(at.has_progress, lambda: worker.log)
+    # It hears nothing while it stands still.
+    assert worker.process is not None
+    worker.process.send_signal(signal.SIGSTOP)
+    await database.jobs.request_cancel(job.job_id)
+    worker.kill()
+    successor = parts.worker("wait")
+    wait_for(lambda: is_settled(parts.database_url), lambda: successor.log)
+    ended = await database.jobs.get(job.job_id)
+    assert (ended.state, ended.attempts, ended.result) == ("cancelled", 1, None)
+    assert notes.read_text() == "begun\n"

@@ -25,7 +25,7 @@ async def queued(service, **overrides):
 
 
 async def followed(service, job_id, after_id=0):
-    return [event async for event in service.events(job_id, after_id)]
+    return [event async for event in service.events(await service.to_follow(job_id), after_id)]
 
 
 def states(events):
@@ -95,7 +95,7 @@ async def test_a_follower_who_is_far_behind_reads_what_is_no_longer_kept(service
     monkeypatch.setattr(jobs_module, "EVENTS_KEPT", 3)
     job = await queued(service)
     attempt = await database.jobs.begin_attempt(job.job_id, "worker")
-    async with aclosing(service.events(job.job_id)) as slow:
+    async with aclosing(service.events(job)) as slow:
         assert (await anext(slow)).data == {"state": "queued"}
         for done in range(20):
             await database.jobs.report_progress(job.job_id, attempt.token, Progress(done=done, total=20, unit=""))
@@ -126,6 +126,33 @@ async def test_hundreds_follow_with_two_connections_between_them(database_url):
     assert connections <= 11
 
 
+async def test_all_who_begin_to_follow_at_once_share_one_look(service, database, monkeypatch):
+    job = await queued(service)
+    looks = []
+    get = database.jobs.get
+
+    async def counted(job_id):
+        looks.append(job_id)
+        return await get(job_id)
+
+    monkeypatch.setattr(database.jobs, "get", counted)
+    assert await asyncio.gather(*(service.to_follow(job.job_id) for _ in range(100))) == [job] * 100
+    assert looks == [job.job_id]
+    # A later one looks for itself, and nobody sees another's.
+    await service.to_follow(job.job_id)
+    assert len(looks) == 2
+    with pytest.raises(JobNotFound):
+        await service.to_follow(job.job_id, key_id="another")
+
+
+async def test_a_look_that_nobody_waits_for_any_more_is_no_lost_error(service):
+    left = asyncio.ensure_future(service.to_follow("no-such-job"))
+    await asyncio.sleep(0)
+    left.cancel()
+    with pytest.raises(JobNotFound):
+        await service.to_follow("no-such-job")
+
+
 async def test_an_event_that_nobody_announced_is_seen_by_looking(service, database, monkeypatch):
     job = await queued(service)
 
@@ -141,7 +168,7 @@ async def test_an_event_that_nobody_announced_is_seen_by_looking(service, databa
 
 async def test_nothing_is_read_for_a_job_that_nobody_follows_any_more(service):
     job = await queued(service)
-    following = service.events(job.job_id)
+    following = service.events(job)
     await anext(following)
     assert list(service._feeds) == [job.job_id]
     await following.aclose()

@@ -23,6 +23,10 @@ from service.keys import (
     make_key,
 )
 from service.persistence.addresses import libpq_url
+from service.persistence.records import KeysOnRecord
+
+# The database's time; nobody here looks at another clock.
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Keys:
@@ -30,6 +34,7 @@ class Keys:
 
     def __init__(self, *keys):
         self.keys = keys
+        self.told_at = NOON
         self.is_away = False
         self.asked = 0
 
@@ -37,7 +42,7 @@ class Keys:
         self.asked += 1
         if self.is_away:
             raise DatabaseUnavailable("away")
-        return self.keys
+        return KeysOnRecord(keys=self.keys, told_at=self.told_at)
 
 
 class Clock:
@@ -82,8 +87,8 @@ async def test_a_key_is_recognised_with_its_scopes():
 @pytest.mark.parametrize(
     "change",
     [
-        {"revoked_at": datetime.now(UTC)},
-        {"expires_at": datetime.now(UTC) - timedelta(seconds=1)},
+        {"revoked_at": NOON},
+        {"expires_at": NOON},
         {"key_hash": "0" * 64},
     ],
 )
@@ -92,6 +97,28 @@ async def test_a_key_that_is_not_in_force_is_none(change):
     ring, _, _ = a_ring(replace(new.record, **change))
     with pytest.raises(Unauthenticated):
         await ring.caller(new.key)
+
+
+async def test_a_key_expires_by_the_databases_clock_and_by_no_other():
+    new = make_key("ci", ["plan"], lifetime=timedelta(seconds=4))
+    ring, store, clock = a_ring(replace(new.record, expires_at=NOON + timedelta(seconds=4)))
+    await ring.caller(new.key)
+    clock.now += 3.9
+    assert await ring.caller(new.key)
+    clock.now += 0.1
+    with pytest.raises(Unauthenticated):
+        await ring.caller(new.key)
+    # The database's clock is put back by an hour: the key lives on by as much once that is heard of.
+    store.told_at = NOON - timedelta(hours=1)
+    clock.now += REVOKED_WITHIN_SECONDS
+    assert await ring.caller(new.key)
+
+
+async def test_a_keys_lifetime_begins_by_the_databases_clock(database):
+    new = make_key("ci", ["plan"], lifetime=timedelta(days=1))
+    stored = await database.keys.add(new.record, lifetime=new.lifetime)
+    assert stored.expires_at - stored.created_at == timedelta(days=1)
+    assert (await database.keys.all()).told_at - stored.created_at < timedelta(hours=1)
 
 
 async def test_a_key_with_one_character_changed_is_none_and_no_error_tells_it():
@@ -119,7 +146,7 @@ async def test_a_revoked_key_is_refused_within_seconds_and_a_new_one_known_soone
     old, new = make_key("old", ["plan"], lifetime=None), make_key("new", ["plan"], lifetime=None)
     ring, store, clock = a_ring(old.record)
     await ring.caller(old.key)
-    store.keys = (replace(old.record, revoked_at=datetime.now(UTC)),)
+    store.keys = (replace(old.record, revoked_at=NOON),)
     clock.now += REVOKED_WITHIN_SECONDS
     await ring.caller(old.key)
     clock.now += 0.001
@@ -170,8 +197,8 @@ def test_an_administrator_may_do_everything_and_sees_everything():
 
 async def test_the_database_holds_no_key(database, database_url):
     new = make_key("ci", ["plan", "admin"], lifetime=timedelta(days=1))
-    stored = await database.keys.add(new.record)
-    assert replace(stored, created_at=None) == new.record
+    stored = await database.keys.add(new.record, lifetime=new.lifetime)
+    assert replace(stored, created_at=None, expires_at=None) == new.record
     with psycopg.connect(libpq_url(database_url)) as connection:
         rows = json.dumps(connection.execute("SELECT to_jsonb(api_keys) FROM api_keys").fetchall())
     assert new.key not in rows
@@ -184,6 +211,6 @@ async def test_a_key_is_revoked_once_and_stays_on_record(database):
     first = await database.keys.revoke(new.record.key_id)
     assert first.revoked_at is not None
     assert await database.keys.revoke(new.record.key_id) == first
-    assert await database.keys.all() == (first,)
+    assert (await database.keys.all()).keys == (first,)
     with pytest.raises(KeyNotFound, match="plimsoll keys list"):
         await database.keys.revoke("nobody")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.errors import InvalidCursor, PlanNotFound
+from service.persistence.records import PlanFilter
 from service.plan_store import PlansInMemory
 from tests.service.persistence.factories import a_plan
 
@@ -26,7 +27,7 @@ async def test_plans_are_listed_newest_first_and_filtered():
     plans = PlansInMemory()
     for name, fits in (("a", True), ("b", False), ("c", True)):
         await plans.put(a_plan(plan_id=name, fits=fits))
-    page = await plans.page(fits=True)
+    page = await plans.page(PlanFilter(fits=True))
     assert [plan.plan_id for plan in page.items] == ["c", "a"]
     assert len((await plans.page(limit=1)).items) == 1
     with pytest.raises(InvalidCursor):

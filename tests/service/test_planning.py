@@ -15,6 +15,7 @@ from planners.hardware import SiteEfficiency
 from service.errors import HubUnreachable, InvalidCheckpoint, PathNotAllowed
 from service.models import ModelResolver
 from service.persistence.database import Database
+from service.persistence.records import PlanFilter
 from service.planning import PlannedAnswer, PlanningService, PlanningTimedOut
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
@@ -110,9 +111,9 @@ async def test_plans_are_found_by_any_name_of_their_model(database: Database):
     asked = service(database)
     await planned(asked, model="meta-llama/Llama-3.2-1B")
     await planned(asked)
-    found = await asked.page(model="llama-3.2-1b")
+    found = await asked.page(PlanFilter(model="llama-3.2-1b"))
     assert [plan.model for plan in found.items] == ["meta-llama/Llama-3.2-1B"]
-    assert (await asked.page(model="no such model")).items == ()
+    assert (await asked.page(PlanFilter(model="no such model"))).items == ()
 
 
 async def test_a_model_that_no_catalogue_lists_is_remembered(database: Database):

@@ -8,14 +8,23 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
+from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
 
+from service.heartbeats import Heartbeats
 from service.persistence.addresses import libpq_url
 from service.persistence.records import NewJob
 from service.queue import HandedBack, WorkerForgotten, _Retry, build_queue, hand_back_stalled_jobs, run_queue_worker
 from service.worker.child import PROJECT_ROOT
 
 STALLED_AFTER_SECONDS = 10.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
 
 
 async def run_nothing(job_id: str) -> None:
@@ -51,8 +60,16 @@ def queue_rows(url):
     return ask(url, "SELECT status::text, worker_id, attempts FROM procrastinate_jobs")
 
 
-def fall_silent(url, worker_id):
-    ask(url, "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '11 s' WHERE id = %s", worker_id)
+async def swept_after(manager, seconds, *, between=lambda: None):
+    """Return the jobs that are handed back by a look that is so much later than a first one."""
+    clock = Clock()
+    heartbeats = Heartbeats(silent_after_seconds=STALLED_AFTER_SECONDS, clock=clock)
+    swept = await hand_back_stalled_jobs(manager, heartbeats)
+    for _ in range(2):
+        clock.now += seconds / 2
+        between()
+        swept += await hand_back_stalled_jobs(manager, heartbeats)
+    return swept
 
 
 async def fetched_by_a_new_worker(manager):
@@ -71,41 +88,58 @@ async def test_a_worker_takes_no_job_of_a_queue_that_it_does_not_serve(manager, 
 
 
 async def test_jobs_of_a_silent_worker_are_handed_back(manager, job, database_url):
-    worker_id, _ = await fetched_by_a_new_worker(manager)
-    fall_silent(database_url, worker_id)
-    swept = await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
-    assert swept == [job.job_id]
-    assert queue_rows(database_url) == [("todo", worker_id, 1)]
+    await fetched_by_a_new_worker(manager)
+    assert await swept_after(manager, STALLED_AFTER_SECONDS) == [job.job_id]
+    # Put back, and the worker itself is forgotten.
+    assert queue_rows(database_url) == [("todo", None, 1)]
+    assert ask(database_url, "SELECT id FROM procrastinate_workers") == []
 
 
 async def test_jobs_of_a_worker_that_was_heard_just_in_time_stay(manager, job, database_url):
     worker_id, _ = await fetched_by_a_new_worker(manager)
-    fall_silent(database_url, worker_id)
-    assert await hand_back_stalled_jobs(manager, stalled_after_seconds=15) == []
-    await manager.update_heartbeat(worker_id)
-    assert await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS) == []
+    assert await swept_after(manager, STALLED_AFTER_SECONDS - 0.1) == []
+    assert ask(database_url, "SELECT id FROM procrastinate_workers") == [(worker_id,)]
 
 
 async def test_jobs_of_a_worker_that_left_without_them_are_handed_back(manager, job):
     worker_id, _ = await fetched_by_a_new_worker(manager)
     await manager.unregister_worker(worker_id)
-    assert await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS) == [job.job_id]
+    assert await swept_after(manager, 0) == [job.job_id]
 
 
 async def test_of_many_sweeps_at_once_one_hands_a_job_back(manager, job, database_url):
-    worker_id, _ = await fetched_by_a_new_worker(manager)
-    fall_silent(database_url, worker_id)
-    sweeps = [hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS) for _ in range(4)]
-    swept = await asyncio.gather(*sweeps)
+    await fetched_by_a_new_worker(manager)
+    swept = await asyncio.gather(*(swept_after(manager, STALLED_AFTER_SECONDS) for _ in range(4)))
     assert sorted(swept) == [[], [], [], [job.job_id]]
     assert queue_rows(database_url)[0][2] == 1
 
 
+async def test_a_silent_worker_that_is_heard_again_is_not_forgotten(manager, job, database_url):
+    worker_id = await manager.register_worker()
+    heard = await manager.heard()
+    await manager.update_heartbeat(worker_id)
+    await manager.forget_workers(heard)
+    assert list(await manager.heard()) == [worker_id]
+
+
+async def test_while_the_database_is_away_nobody_is_missed(manager, job, empty_database_url):
+    worker_id, _ = await fetched_by_a_new_worker(manager)
+    clock = Clock()
+    heartbeats = Heartbeats(silent_after_seconds=STALLED_AFTER_SECONDS, clock=clock)
+    await hand_back_stalled_jobs(manager, heartbeats)
+    async with opened(empty_database_url) as (_, without_tables):
+        for _ in range(3):
+            clock.now += STALLED_AFTER_SECONDS
+            with pytest.raises(ConnectorException):
+                await hand_back_stalled_jobs(without_tables, heartbeats)
+    assert await hand_back_stalled_jobs(manager, heartbeats) == []
+    assert list(await manager.heard()) == [worker_id]
+
+
 async def lost_to_a_second_worker(manager, url):
     """Return a fetched job, now in the hands of another worker, and that one's id."""
-    first_id, fetched = await fetched_by_a_new_worker(manager)
-    fall_silent(url, first_id)
-    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    _, fetched = await fetched_by_a_new_worker(manager)
+    await swept_after(manager, STALLED_AFTER_SECONDS)
     second_id, _ = await fetched_by_a_new_worker(manager)
     return fetched, second_id
 
@@ -124,8 +158,7 @@ async def test_a_worker_that_lost_a_job_cannot_put_it_back(manager, job, databas
 
 async def test_a_worker_cannot_end_a_job_that_it_lost_and_fetched_again(manager, job, database_url):
     worker_id, fetched = await fetched_by_a_new_worker(manager)
-    fall_silent(database_url, worker_id)
-    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    assert await manager.take_back(fetched)
     await manager.fetch_job(["cpu"], worker_id)
     await manager.retry_job(fetched)
     assert queue_rows(database_url) == [("doing", worker_id, 1)]
@@ -178,9 +211,7 @@ async def test_a_worker_that_is_told_to_stop_puts_its_job_back_for_at_once(datab
 
 
 def worker_of(queue):
-    return run_queue_worker(
-        queue, name="test", queues=["cpu"], concurrency=1, heartbeat_seconds=1, stalled_after_seconds=10
-    )
+    return run_queue_worker(queue, name="test", queues=["cpu"], concurrency=1, heartbeat_seconds=1)
 
 
 @pytest.mark.parametrize("error", [HandedBack(), asyncio.CancelledError()])
@@ -202,7 +233,7 @@ async def test_a_job_that_was_lost_on_its_way_to_the_worker_is_put_back(manager,
     # The queue gave the job away, and the answer never came: another manager fetches it in this one's name.
     async with opened(database_url) as (_, lost):
         assert await lost.fetch_job(["cpu"], worker_id) is not None
-    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
+    await swept_after(manager, 0)
     assert queue_rows(database_url) == [("todo", worker_id, 1)]
 
 
@@ -214,22 +245,42 @@ async def test_a_job_in_hand_stays_there(manager, job, database_url):
     assert queue_rows(database_url) == [("todo", worker_id, 1)]
 
 
-@pytest.mark.parametrize("hours", [-1, 1])
-async def test_a_dead_worker_is_missed_though_the_databases_clock_was_moved(manager, job, database_url, hours):
+def move_the_databases_clock(url, hours):
+    """Make what was written until now look as it does after such a jump: ahead of now after one back."""
+    ask(url, "UPDATE procrastinate_workers SET last_heartbeat = last_heartbeat - make_interval(hours => %s)", hours)
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+async def test_a_dead_worker_is_missed_though_the_databases_clock_jumped(manager, job, database_url, hours):
+    await fetched_by_a_new_worker(manager)
+    move_the_databases_clock(database_url, hours)
+    assert await swept_after(manager, STALLED_AFTER_SECONDS) == [job.job_id]
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+async def test_a_living_worker_keeps_its_jobs_though_the_databases_clock_jumps(manager, job, database_url, hours):
     worker_id, _ = await fetched_by_a_new_worker(manager)
-    # The clock went ahead by an hour: what was written just before lies an hour back. Or it went back.
-    ask(database_url, "UPDATE procrastinate_workers SET last_heartbeat = now() + make_interval(hours => %s)", -hours)
-    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
-    fall_silent(database_url, worker_id)
-    await hand_back_stalled_jobs(manager, stalled_after_seconds=STALLED_AFTER_SECONDS)
-    assert queue_rows(database_url) == [("todo", worker_id, 1)]
+
+    def jump() -> None:
+        move_the_databases_clock(database_url, hours)
+
+    # The second look comes after the jump and before the next beat, ten hours out in all.
+    assert await swept_after(manager, STALLED_AFTER_SECONDS - 0.1, between=jump) == []
+    assert queue_rows(database_url) == [("doing", worker_id, 0)]
+
+
+async def test_the_engine_prunes_no_worker_by_the_databases_clock(manager, database_url):
+    worker_id = await manager.register_worker()
+    move_the_databases_clock(database_url, 5)
+    assert await manager.prune_stalled_workers(1) == []
+    assert list(await manager.heard()) == [worker_id]
 
 
 async def test_a_job_that_is_due_in_a_future_that_was_taken_back_is_due_now(manager, job, database_url):
     ask(database_url, "UPDATE procrastinate_jobs SET scheduled_at = now() + interval '1 h'")
     _, fetched = await fetched_by_a_new_worker(manager)
     assert fetched is None
-    await manager.mend_future_stamps(STALLED_AFTER_SECONDS)
+    await manager.mend_due_times()
     _, fetched = await fetched_by_a_new_worker(manager)
     assert fetched is not None
 

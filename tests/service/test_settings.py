@@ -66,7 +66,7 @@ def test_queues_stand_between_commas(monkeypatch):
 )
 def test_a_value_that_makes_no_sense_stops_the_start(monkeypatch, name, value):
     monkeypatch.setenv(f"PLIMSOLL_{name.upper()}", value)
-    with pytest.raises(ValidationError, match=name):
+    with pytest.raises(ValidationError, match=f"(?i){name}"):
         Settings()
 
 
@@ -80,6 +80,23 @@ def test_a_worker_must_be_heard_twice_before_it_counts_as_dead():
     assert Settings(heartbeat_seconds=3, stalled_after_seconds=6).heartbeat_seconds == 3
     with pytest.raises(ValidationError, match=r"at least 6\.2"):
         Settings(heartbeat_seconds=3.1, stalled_after_seconds=6)
+
+
+SECRET_ADDRESSES = ("database_url", "hub_url", "traces_url")
+
+
+def test_no_password_of_an_address_is_shown_by_a_repr():
+    address = "://u:planted@h"
+    settings = Settings(database_url=f"postgresql{address}", hub_url=f"http{address}", traces_url=f"http{address}")
+    assert "planted" not in repr(settings) + str(settings)
+
+
+@pytest.mark.parametrize("name", SECRET_ADDRESSES)
+def test_no_password_of_an_address_that_makes_no_sense_is_told(name):
+    with pytest.raises(ValidationError) as refused:
+        Settings(**{name: "ftp://u:planted@h"})
+    assert name in str(refused.value)
+    assert "planted" not in str(refused.value)
 
 
 def test_every_setting_is_described_in_the_reference():

@@ -87,9 +87,7 @@ async def test_a_job_is_run_in_the_trace_of_the_request_that_queued_it(tracer, e
     queue, _ = build_queue(database_url, run_job, concurrency=1, tracer=tracer)
     async with queue.open_async():
         worker = asyncio.ensure_future(
-            run_queue_worker(
-                queue, name="w", queues=["cpu"], concurrency=1, heartbeat_seconds=1, stalled_after_seconds=60
-            )
+            run_queue_worker(queue, name="w", queues=["cpu"], concurrency=1, heartbeat_seconds=1)
         )
         in_worker = await ran.get()
         worker.cancel()

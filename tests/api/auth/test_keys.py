@@ -38,7 +38,7 @@ async def served(
 async def a_key(database: Database, *scopes: Any, lifetime: timedelta | None = None) -> dict[str, str]:
     """Return the header of a new key."""
     new = make_key("test", scopes, lifetime=lifetime)
-    await database.keys.add(new.record)
+    await database.keys.add(new.record, lifetime=new.lifetime)
     return {"authorization": f"Bearer {new.key}"}
 
 

@@ -8,6 +8,7 @@ import pytest
 from service.errors import DatabaseUnavailable, InvalidCursor, PlanNotFound, Unstorable
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
+from service.persistence.records import PlanFilter
 from tests.service.persistence.factories import a_plan
 
 
@@ -147,7 +148,7 @@ async def test_a_page_with_nothing_on_it_is_empty(database):
 async def test_each_filter_leaves_the_plans_that_match(database, wanted):
     await database.plans.put(a_plan("plain"))
     await database.plans.put(a_plan("wanted", **wanted))
-    assert [item.plan_id for item in (await database.plans.page(**wanted)).items] == ["wanted"]
+    assert [item.plan_id for item in (await database.plans.page(PlanFilter(**wanted))).items] == ["wanted"]
 
 
 @pytest.mark.parametrize("cursor", ["", "nonsense", "bnVsbA", "WzEsMl0", "é", "W10", "A" * 9])

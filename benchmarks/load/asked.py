@@ -1,0 +1,22 @@
+"""What the load consists of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.load.driver import get, post
+
+SERVING: dict[str, Any] = {
+    "model": "meta-llama/Llama-3.1-8B",
+    "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1},
+    "layout": {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1},
+}
+QUANTIZATION = {"model": "meta-llama/Llama-3.1-8B", "scheme": "nf4"}
+NO_OP = get("/healthz")
+
+
+def fresh(number: int) -> bytes:
+    """Return a serving request that nobody sent before."""
+    serving = {"max_model_len": 1_024 + number, "input_tokens": 256, "output_tokens": 64, "concurrency": 8}
+    return post("/plan/infer", json.dumps({**SERVING, "serving": serving}).encode())
