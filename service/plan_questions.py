@@ -34,6 +34,7 @@ class ResolvedQuestion:
     """A request with everything it names found, and its plan's identity.
 
     `learned` has for each of the fleet what measured starts taught, by weight format.
+    `has_one_layout` says that there is next to nothing to search.
     """
 
     kind: PlanKind
@@ -42,6 +43,7 @@ class ResolvedQuestion:
     learned: tuple[Mapping[str, Learned], ...]
     request: Mapping[str, Any]
     identity: PlanIdentity
+    has_one_layout: bool
 
 
 class QuestionResolver:
@@ -89,7 +91,13 @@ class QuestionResolver:
         plan_id = digest({"kind": kind, "request": resolved, **revisions})
         identity = PlanIdentity(plan_id=plan_id, **revisions)
         return ResolvedQuestion(
-            kind=kind, model=model, fleet=fleet, learned=learned, request=resolved, identity=identity
+            kind=kind,
+            model=model,
+            fleet=fleet,
+            learned=learned,
+            request=resolved,
+            identity=identity,
+            has_one_layout=isinstance(request, InferRequest) and request.has_one_layout,
         )
 
     def _learned(
