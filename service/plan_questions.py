@@ -150,7 +150,12 @@ def asked_parts(request: TrainRequest | InferRequest) -> dict[str, Any]:
 
 
 def _figures(hardware: Hardware) -> dict[str, Any]:
-    return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
+    """Return all that a plan depends on of its GPUs; made by hand, as `asdict` takes longer than the digest of it."""
+    figures = {field.name: getattr(hardware, field.name) for field in dataclasses.fields(hardware)}
+    figures["gpu"] = gpu_figures(hardware.gpu)
+    for name in ("gpus", "site", "network"):
+        figures[name] = None if figures[name] is None else dataclasses.asdict(figures[name])
+    return figures
 
 
 def _calibration_revision(fleet: tuple[Hardware, ...], learned: tuple[Mapping[str, Learned], ...]) -> str:
