@@ -65,15 +65,16 @@ class Database:
         key_limit = defaults["key_job_limit"].default if key_job_limit is None else key_job_limit
         self._transactions = Transactions(self._engine)
         # Apart from each other: who looks for a plan does not wait for the disk.
-        self._kept = (KeptConnection(libpq_url(url)), KeptConnection(libpq_url(url)))
-        self.plans = PlanStore(self._transactions, reading=self._kept[0], writing=self._kept[1])
+        reading, writing = KeptConnection(libpq_url(url)), KeptConnection(libpq_url(url))
+        self._kept = (reading, writing)
+        self.plans = PlanStore(self._transactions, reading=reading, writing=writing)
         self.jobs = JobStore(self._transactions, queue_limit=limit, key_job_limit=key_limit)
         self.job_changes = JobChanges(libpq_url(url))
         self.measurements = MeasurementStore(self._transactions)
         self.models_seen = ModelsSeenStore(self._transactions)
         self.calibrations = CalibrationStore(self._transactions)
         self.learned_starts = LearnedStartStore(self._transactions)
-        self.keys = KeyStore(self._transactions)
+        self.keys = KeyStore(self._transactions, reading=reading, writing=writing)
         self.expired = ExpiredRows(self._transactions)
 
     async def open(self) -> None:
