@@ -10,13 +10,14 @@ JSON_TYPES = ("application/json", "application/*", "*/*")
 TEXT_TYPES = ("text/plain", "text/*", "*/*")
 
 
-def wants_text(
+async def wants_text(
     format: Annotated[  # noqa: A002 - the name on the wire
         Literal["json", "text"] | None, Query(description="`text` answers with a table; so does `Accept: text/plain`.")
     ] = None,
     accept: Annotated[str | None, Header(include_in_schema=False)] = None,
 ) -> bool:
     """Return whether the client wants a table; JSON where it takes both alike."""
+    # A coroutine, though it waits for nothing: FastAPI sends plain functions to a thread.
     if format is not None:
         return format == "text"
     weights = _weights(accept or "*/*")

@@ -15,6 +15,7 @@ from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareReq
 MOST_GPUS_UNASKED = 2_048
 
 GIGA = 1e9
+_FIGURES = tuple(field.name for field in dataclasses.fields(Gpu) if field.name not in ("aliases", "source"))
 
 
 def resolve_fleet(asked: HardwareRequest, catalogue: Catalogue) -> tuple[Hardware, ...]:
@@ -89,7 +90,5 @@ def _overridden(gpu: Gpu, override: GpuOverride) -> Gpu:
 
 def gpu_figures(gpu: Gpu) -> Mapping[str, object]:
     """Return what a plan depends on: every figure, but neither the aliases nor where they were read."""
-    figures = dataclasses.asdict(gpu)
-    for name in ("aliases", "source"):
-        del figures[name]
+    figures = {name: getattr(gpu, name) for name in _FIGURES}
     return {**figures, "peak_flops_per_second": dict(gpu.peak_flops_per_second)}

@@ -142,7 +142,8 @@ class ModelResolver:
         assumptions: tuple[str, ...] = (),
         is_listed: bool = False,
     ) -> ResolvedModel:
-        key = canonical_json([name, config, pointer])
+        # An id of the catalogue is no JSON, and its config does not change.
+        key = name if is_listed else canonical_json([name, config, pointer])
         spec = self._described.get(key)
         if spec is None:
             spec = describe_config(config, name=name, pointer=pointer)

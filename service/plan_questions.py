@@ -34,6 +34,7 @@ class ResolvedQuestion:
     """A request with everything it names found, and its plan's identity.
 
     `learned` has for each of the fleet what measured starts taught, by weight format.
+    `has_one_layout` says that there is next to nothing to search.
     """
 
     kind: PlanKind
@@ -42,6 +43,7 @@ class ResolvedQuestion:
     learned: tuple[Mapping[str, Learned], ...]
     request: Mapping[str, Any]
     identity: PlanIdentity
+    has_one_layout: bool
 
 
 class QuestionResolver:
@@ -89,7 +91,13 @@ class QuestionResolver:
         plan_id = digest({"kind": kind, "request": resolved, **revisions})
         identity = PlanIdentity(plan_id=plan_id, **revisions)
         return ResolvedQuestion(
-            kind=kind, model=model, fleet=fleet, learned=learned, request=resolved, identity=identity
+            kind=kind,
+            model=model,
+            fleet=fleet,
+            learned=learned,
+            request=resolved,
+            identity=identity,
+            has_one_layout=isinstance(request, InferRequest) and request.has_one_layout,
         )
 
     def _learned(
@@ -142,7 +150,12 @@ def asked_parts(request: TrainRequest | InferRequest) -> dict[str, Any]:
 
 
 def _figures(hardware: Hardware) -> dict[str, Any]:
-    return {**dataclasses.asdict(hardware), "gpu": gpu_figures(hardware.gpu)}
+    """Return all that a plan depends on of its GPUs; made by hand, as `asdict` takes longer than the digest of it."""
+    figures = {field.name: getattr(hardware, field.name) for field in dataclasses.fields(hardware)}
+    figures["gpu"] = gpu_figures(hardware.gpu)
+    for name in ("gpus", "site", "network"):
+        figures[name] = None if figures[name] is None else dataclasses.asdict(figures[name])
+    return figures
 
 
 def _calibration_revision(fleet: tuple[Hardware, ...], learned: tuple[Mapping[str, Learned], ...]) -> str:

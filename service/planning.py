@@ -7,9 +7,12 @@ stored answer on every replica, to the last byte. What is answered is stored fir
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
@@ -89,7 +92,7 @@ class PlanningService:
         )
         self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS, seconds=REMEMBERED_SECONDS)
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
-        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="planning")
 
     async def plan_train(self, request: TrainRequest) -> PlannedAnswer:
         """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored."""
@@ -128,24 +131,29 @@ class PlanningService:
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
-        resolved = await self._off_the_loop(lambda _should_stop: self._questions.resolve(kind, request, sites, lessons))
+        resolve = functools.partial(self._questions.resolve, kind, request, sites, lessons)
+        # Only a model of the catalogue needs no file, no hub and no reading of what strangers wrote.
+        is_listed = isinstance(request.model, str)
+        resolved = resolve() if is_listed else await self._off_the_loop(lambda _should_stop: resolve())
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
         if key is not None:
             self._by_request.put(key, planned)
         return planned
 
     async def _find_or_plan(self, resolved: ResolvedQuestion, answer: Answerer) -> PlannedAnswer:
-        try:
-            return await self._found_again(resolved.identity.plan_id)
-        except PlanNotFound:
-            stored, search = await self._off_the_loop(lambda should_stop: made_plan(resolved, answer, should_stop))
-        is_new = await self._database.plans.put(stored)
+        # One layout is planned as soon as looked up.
+        if not resolved.has_one_layout:
+            with suppress(PlanNotFound):
+                return await self._found_again(resolved.identity.plan_id)
+        stored, search = await self._off_the_loop(lambda should_stop: made_plan(resolved, answer, should_stop))
+        if not await self._database.plans.put(stored):
+            # Stored before, here or by another replica, with another search time.
+            return await self._found_again(stored.plan_id)
         if self._on_planned is not None:
             self._on_planned(stored, search)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(seen_model(resolved.model))
-        # Another replica may have stored its own, with another search time, first.
-        return self._remember(stored if is_new else await self._database.plans.get(stored.plan_id))
+        return self._remember(stored)
 
     async def _found_again(self, plan_id: str) -> PlannedAnswer:
         """Return a stored plan that is asked for anew; raises PlanNotFound."""
@@ -172,12 +180,9 @@ class PlanningService:
         def is_late() -> bool:
             return time.monotonic() >= deadline
 
-        async def in_turn() -> Any:
-            async with self._turns:
-                return await asyncio.to_thread(work, is_late)
-
         # A thread cannot be stopped from outside: it keeps its turn until it asks whether it is late.
-        under_way = asyncio.ensure_future(in_turn())
+        in_context = contextvars.copy_context().run
+        under_way = asyncio.get_running_loop().run_in_executor(self._threads, in_context, work, is_late)
         under_way.add_done_callback(_retrieve_error)
         try:
             return await asyncio.wait_for(asyncio.shield(under_way), self._timeout_seconds)

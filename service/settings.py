@@ -68,7 +68,11 @@ class Settings(BaseSettings):
         "Unset: an embedded one, kept in the data folder.",
     )
     database_pool_size: int = Field(
-        default=10, ge=1, le=1000, description="How many connections a process keeps to the database at most."
+        default=10,
+        ge=1,
+        le=1000,
+        description="How many connections a process keeps to the database at most, beside two for plans and one that "
+        "hears of jobs.",
     )
     postgres_bin: Path | None = Field(
         default=None,

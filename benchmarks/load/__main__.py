@@ -122,7 +122,7 @@ def main() -> None:
     print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {os.cpu_count()} cores, load {load:.1f} before\n")
     with (
         tempfile.TemporaryDirectory(prefix="plimsoll-load-") as folder,
-        running_api(Path(folder)) as (base_url, process_id),
+        running_api(Path(folder), durable=True) as (base_url, process_id),
     ):
         asyncio.run(measure(int(base_url.rpartition(":")[2]), psutil.Process(process_id)))
 

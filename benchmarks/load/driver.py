@@ -35,7 +35,7 @@ class Load:
 
 
 class Connection:
-    """One kept connection; opened with the first request."""
+    """One kept connection; opened with the first request, and again where the server closed it as idle."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -43,7 +43,7 @@ class Connection:
 
     async def ask(self, request: bytes, *, expected: int = 200) -> bytes:
         """Send a request and return the body of its answer; raises RuntimeError for another status."""
-        if self._streams is None:
+        if self._streams is None or self._streams[0].at_eof():
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=2**24)
         reader, writer = self._streams
         writer.write(request)

@@ -29,9 +29,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_api(folder: Path, **settings: object) -> Iterator[tuple[str, int]]:
-    """Yield the API's address and its process id; its log is `api.log` in the folder."""
-    with EmbeddedPostgres(folder / "postgres", durable=False) as server, (folder / "api.log").open("ab") as log:
+def running_api(folder: Path, *, durable: bool = False, **settings: object) -> Iterator[tuple[str, int]]:
+    """Yield the API's address and its process id; its log is `api.log` in the folder.
+
+    With `durable` a commit waits for the disk, as it does where the service keeps anything.
+    """
+    with EmbeddedPostgres(folder / "postgres", durable=durable) as server, (folder / "api.log").open("ab") as log:
         upgrade(server.url)
         port = free_port()
         given = {"database_url": server.url, "port": port, "log_level": "warning", **settings}

@@ -1,4 +1,4 @@
-"""What all manifests have in common: names, the plan's annotation, containers with GPUs, and YAML.
+"""What all manifests have in common: names, the plan's annotation, and containers with GPUs.
 
 Sources: the published types of Kubernetes (core/v1) and Kueue's label for the queue that admits a workload.
 """
@@ -15,6 +15,7 @@ import yaml
 from planners.hardware import Gpu
 from service.admission.annotations import PLAN_ID
 from service.admission.gpus import gpu_resource, product_selector
+from service.artifacts.yaml_text import yaml_text
 
 KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 NAME_LABEL = "app.kubernetes.io/name"
@@ -84,11 +85,6 @@ def pod_spec(container: Mapping[str, Any], gpu: Gpu, **parts: Any) -> dict[str, 
     }
 
 
-def yaml_text(*documents: Mapping[str, Any]) -> str:
-    """Return objects as YAML, one document each, without a line break at the end."""
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120).rstrip("\n")
-
-
 def in_queue(text: str, queue: str) -> str | None:
     """Return a manifest whose workload waits in a queue of Kueue's, None where the text is no manifest."""
     try:
@@ -104,17 +100,3 @@ def in_queue(text: str, queue: str) -> str | None:
 
 def _annotations(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(document.get("metadata", {}).get("annotations", {}))
-
-
-class _Dumper(yaml.SafeDumper):
-    """Repeats what stands in two places, where YAML would point from one to the other, and keeps files as lines."""
-
-    def ignore_aliases(self, _data: Any) -> bool:
-        return True
-
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Return a text as it is, in lines where it has any."""
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)

@@ -21,8 +21,8 @@ from service.artifacts.kubernetes import (
     manifest,
     pod_spec,
     workload_name,
-    yaml_text,
 )
+from service.artifacts.yaml_text import yaml_text
 
 BY_LEADER_WORKER_SET = {"rank": "$(LWS_WORKER_INDEX)", "address": "$(LWS_LEADER_ADDRESS)"}
 FILES_FOLDER = "/etc/plimsoll"

@@ -15,7 +15,8 @@ from typing import Any
 from planners.hardware import Hardware
 from planners.plans import Layout
 from service.admission.gpus import gpu_resource, product_selector
-from service.artifacts.kubernetes import Placement, gpu_container, manifest, pod_spec, workload_name, yaml_text
+from service.artifacts.kubernetes import Placement, gpu_container, manifest, pod_spec, workload_name
+from service.artifacts.yaml_text import yaml_text
 
 # The script and the image it runs in are the reader's own.
 SCRIPT = ("train.py",)

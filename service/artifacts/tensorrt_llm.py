@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from planners.serving.answer import ServingPlan
 from service.artifacts.checkpoint import Checkpoint
 from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand
 from service.artifacts.words import above_one, pairs
+from service.artifacts.yaml_text import yaml_text
 
 OPTIONS_FILE = "trtllm-options.yaml"
 # It serves a checkpoint in the format of its files: 16 bits, or as it was quantized beforehand.
@@ -72,7 +71,7 @@ def _options_text(plan: ServingPlan) -> str:
     options: dict[str, Any] = {"kv_cache_config": cache}
     if plan.layout.attention_data_parallel > 1:
         options["enable_attention_dp"] = True
-    return yaml.safe_dump(options, sort_keys=False).rstrip("\n")
+    return yaml_text(options)
 
 
 TENSORRT_LLM = Engine(

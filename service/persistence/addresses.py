@@ -18,6 +18,13 @@ KEEPALIVE: Mapping[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,  # milliseconds
 }
+CONNECT_TIMEOUT_SECONDS = 5
+# A process that the network hides may hold locks, and the submissions' turn among them. So the server, too, gives
+# up a silent peer after twenty seconds, and a transaction that does nothing after thirty; by itself it never does.
+SILENCE_LIMITS = (
+    "SET idle_in_transaction_session_timeout = '30s'; SET tcp_user_timeout = '20s'; "
+    "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+)
 
 
 def sqlalchemy_url(url: str) -> URL:

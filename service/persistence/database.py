@@ -8,10 +8,17 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from service.persistence.addresses import KEEPALIVE, libpq_url, sqlalchemy_url
+from service.persistence.addresses import (
+    CONNECT_TIMEOUT_SECONDS,
+    KEEPALIVE,
+    SILENCE_LIMITS,
+    libpq_url,
+    sqlalchemy_url,
+)
 from service.persistence.calibrations import CalibrationStore
 from service.persistence.job_changes import JobChanges
 from service.persistence.jobs import JobStore
+from service.persistence.kept_connection import KeptConnection
 from service.persistence.keys import KeyStore
 from service.persistence.learned_starts import LearnedStartStore
 from service.persistence.measurements import MeasurementStore
@@ -21,19 +28,12 @@ from service.persistence.retention import ExpiredRows
 from service.persistence.transactions import Transactions
 from service.settings import Settings
 
-_CONNECT_TIMEOUT_SECONDS = 5
 # How long a request waits for a free connection before it is told that there is none.
 _POOL_TIMEOUT_SECONDS = 10
-# A process that the network hides may hold locks, and the submissions' turn among them. So the server, too, gives
-# up a silent peer after twenty seconds, and a transaction that does nothing after thirty; by itself it never does.
-_SILENCE_LIMITS = (
-    "SET idle_in_transaction_session_timeout = '30s'; SET tcp_user_timeout = '20s'; "
-    "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
-)
 
 
 class Database:
-    """One pool of connections and the stores on it.
+    """One pool of connections, two more for plans alone, and the stores on them.
 
     Making one connects to nothing; connections are opened as they are needed,
     and one that the server closed is replaced when it is next taken.
@@ -58,20 +58,23 @@ class Database:
             max_overflow=0,
             pool_timeout=_POOL_TIMEOUT_SECONDS,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": _CONNECT_TIMEOUT_SECONDS, **KEEPALIVE},
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_SECONDS, **KEEPALIVE},
         )
         sa.event.listen(self._engine.sync_engine, "connect", _limit_silence)
         limit = defaults["queue_limit"].default if queue_limit is None else queue_limit
         key_limit = defaults["key_job_limit"].default if key_job_limit is None else key_job_limit
         self._transactions = Transactions(self._engine)
-        self.plans = PlanStore(self._transactions)
+        # Apart from each other: who looks for a plan does not wait for the disk.
+        reading, writing = KeptConnection(libpq_url(url)), KeptConnection(libpq_url(url))
+        self._kept = (reading, writing)
+        self.plans = PlanStore(self._transactions, reading=reading, writing=writing)
         self.jobs = JobStore(self._transactions, queue_limit=limit, key_job_limit=key_limit)
         self.job_changes = JobChanges(libpq_url(url))
         self.measurements = MeasurementStore(self._transactions)
         self.models_seen = ModelsSeenStore(self._transactions)
         self.calibrations = CalibrationStore(self._transactions)
         self.learned_starts = LearnedStartStore(self._transactions)
-        self.keys = KeyStore(self._transactions)
+        self.keys = KeyStore(self._transactions, reading=reading, writing=writing)
         self.expired = ExpiredRows(self._transactions)
 
     async def open(self) -> None:
@@ -83,6 +86,8 @@ class Database:
         await self.plans.close()
         await self.models_seen.close()
         await self.job_changes.close()
+        for connection in self._kept:
+            await connection.close()
         await self._engine.dispose()
 
     async def ping(self) -> None:
@@ -104,6 +109,6 @@ def _limit_silence(connection: Any, _record: object) -> None:
     """Set the limits on a new connection, for all its transactions."""
     connection.autocommit = True
     cursor = connection.cursor()
-    cursor.execute(_SILENCE_LIMITS)
+    cursor.execute(SILENCE_LIMITS)
     cursor.close()
     connection.autocommit = False

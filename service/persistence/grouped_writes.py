@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+import psycopg
 from sqlalchemy.exc import IntegrityError
 
 from service.errors import DatabaseUnavailable, Unstorable
@@ -65,7 +66,7 @@ class GroupedWrites(Generic[Record, Outcome]):
     async def _write_group(self, group: Sequence[tuple[Record, asyncio.Future[Outcome]]]) -> None:
         try:
             outcomes = await self._write([record for record, _ in group])
-        except (Unstorable, IntegrityError) as error:
+        except (Unstorable, IntegrityError, psycopg.IntegrityError) as error:
             # One record is at fault. Alone, it fails alone.
             if len(group) == 1:
                 _fail(group, error)

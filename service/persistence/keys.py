@@ -6,19 +6,25 @@ from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
 from service.errors import KeyNotFound
+from service.persistence.kept_connection import KeptConnection
 from service.persistence.records import ApiKey, KeysOnRecord
 from service.persistence.tables import api_keys, plan_readers
 from service.persistence.transactions import Transactions
+
+# Asked with every plan.
+_LET_READ = "INSERT INTO plan_readers (key_id, plan_id) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING plan_id"
+_MAY_READ = "SELECT plan_id FROM plan_readers WHERE key_id = %s AND plan_id = %s"
 
 
 class KeyStore:
     """Every key that was ever made: one that is revoked stays on record."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: Transactions, *, reading: KeptConnection, writing: KeptConnection) -> None:
         self._transactions = transactions
+        self._reading = reading
+        self._writing = writing
 
     async def add(self, key: ApiKey, *, lifetime: timedelta | None = None) -> ApiKey:
         """Store a new key, which expires after `lifetime` by the database's clock, and return it with its times."""
@@ -53,15 +59,11 @@ class KeyStore:
 
     async def let_read(self, key_id: str, plan_id: str) -> None:
         """Let a key see a plan from now on."""
-        let = insert(plan_readers).values(key_id=key_id, plan_id=plan_id).on_conflict_do_nothing()
-        async with self._transactions.write() as connection:
-            await connection.execute(let)
+        await self._writing.rows(_LET_READ, (key_id, plan_id))
 
     async def may_read(self, key_id: str, plan_id: str) -> bool:
         """Return whether a key asked for a plan."""
-        query = readable_by(key_id).where(plan_readers.c.plan_id == plan_id)
-        async with self._transactions.read() as connection:
-            return (await connection.execute(query)).one_or_none() is not None
+        return bool(await self._reading.rows(_MAY_READ, (key_id, plan_id)))
 
 
 def readable_by(key_id: str) -> sa.Select[Any]:

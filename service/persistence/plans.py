@@ -7,14 +7,16 @@ one at the same moment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSON, insert
 
 from service.errors import PlanNotFound, Unstorable
 from service.persistence.grouped_writes import GroupedWrites
+from service.persistence.kept_connection import KeptConnection
 from service.persistence.keys import readable_by
 from service.persistence.paging import newest_first, page_size, write_cursor
 from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, StoredPlan
@@ -22,22 +24,24 @@ from service.persistence.tables import plans
 from service.persistence.transactions import Transactions
 
 _SUMMARY_COLUMNS = [column for column in plans.c if column.name not in ("answer", "model_config", "last_asked_at")]
+_STORED = tuple(column.name for column in plans.c if column.name not in ("created_at", "last_asked_at"))
+_JSON = ("request", "model_config")
 
 # As text both ways: parsing the answer would lose its digits and cost milliseconds.
-_ANSWER_TEXT = sa.cast(plans.c.answer, sa.Text).label("answer")
-_INSERT = (
-    insert(plans)
-    .values(answer=sa.cast(sa.bindparam("answer", type_=sa.Text), JSON))
-    .on_conflict_do_nothing()
-    .returning(plans.c.plan_id)
-)
+_READ_COLUMNS = (*_STORED, "created_at", "last_asked_at")
+_READ = f"""
+SELECT {", ".join("answer::text" if name == "answer" else name for name in _READ_COLUMNS)}
+FROM plans WHERE plan_id = %s
+"""  # noqa: S608 - the columns are our own
 
 
 class PlanStore:
     """Every plan that was answered."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: Transactions, *, reading: KeptConnection, writing: KeptConnection) -> None:
         self._transactions = transactions
+        self._reading = reading
+        self._writing = writing
         self._writes: GroupedWrites[StoredPlan, bool] = GroupedWrites(self._insert)
 
     async def put(self, plan: StoredPlan) -> bool:
@@ -49,16 +53,13 @@ class PlanStore:
 
     async def get(self, plan_id: str) -> StoredPlan:
         """Return a plan; raises PlanNotFound."""
-        columns = (*_SUMMARY_COLUMNS, plans.c.model_config, plans.c.last_asked_at, _ANSWER_TEXT)
-        query = sa.select(*columns).where(plans.c.plan_id == plan_id)
         try:
-            async with self._transactions.read() as connection:
-                row = (await connection.execute(query)).one_or_none()
+            found = await self._reading.rows(_READ, (plan_id,))
         except Unstorable as error:
             raise PlanNotFound(plan_id) from error
-        if row is None:
+        if not found:
             raise PlanNotFound(plan_id)
-        return StoredPlan(**row._mapping)
+        return StoredPlan(**dict(zip(_READ_COLUMNS, found[0], strict=True)))
 
     async def note_asked(self, plan_id: str) -> None:
         """Note that a plan was asked for now; raises PlanNotFound where it was deleted meanwhile."""
@@ -92,9 +93,9 @@ class PlanStore:
         if not group:
             return ()
         # In one order everywhere: replicas that store the same plans cannot wait for each other in a circle.
-        rows = [_row(plan) for plan in sorted(group, key=lambda plan: plan.plan_id)]
-        async with self._transactions.write() as connection:
-            stored = set((await connection.execute(_INSERT, rows)).scalars())
+        ordered = sorted(group, key=lambda plan: plan.plan_id)
+        values = [value for plan in ordered for value in _values(plan)]
+        stored = {plan_id for (plan_id,) in await self._writing.rows(_insert(len(group)), values)}
         outcomes = []
         for plan in group:
             outcomes.append(plan.plan_id in stored)
@@ -103,6 +104,17 @@ class PlanStore:
         return outcomes
 
 
-def _row(plan: StoredPlan) -> dict[str, object]:
-    columns = (column.name for column in plans.c if column.name not in ("created_at", "last_asked_at"))
-    return {name: getattr(plan, name) for name in columns}
+@functools.cache
+def _insert(count: int) -> str:
+    """Return the statement that stores so many plans, and answers with the ids of those that were new."""
+    row = f"({', '.join(['%s'] * len(_STORED))})"
+    rows = ", ".join([row] * count)
+    return f"INSERT INTO plans ({', '.join(_STORED)}) VALUES {rows} ON CONFLICT DO NOTHING RETURNING plan_id"  # noqa: S608
+
+
+def _values(plan: StoredPlan) -> tuple[object, ...]:
+    return tuple(_json(getattr(plan, name)) if name in _JSON else getattr(plan, name) for name in _STORED)
+
+
+def _json(value: Mapping[str, object] | None) -> str | None:
+    return None if value is None else json.dumps(value)

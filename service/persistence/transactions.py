@@ -1,20 +1,16 @@
-"""The one way to the database, and what its failures are called.
-
-Stores never see a driver's exception: what is the database's trouble becomes
-`DatabaseUnavailable`, what no database could hold becomes `Unstorable`.
-"""
+"""The way to the database for all that is not asked with every plan (that goes by a `KeptConnection`)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from psycopg import errors as postgres_errors
-from sqlalchemy.exc import DataError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.errors import DatabaseUnavailable, Unstorable
+from service.errors import Unstorable
+from service.persistence.failures import failure_of, unavailable
 
 
 class Transactions:
@@ -48,12 +44,12 @@ class Transactions:
 async def _translated() -> AsyncIterator[None]:
     try:
         yield
-    except (OperationalError, InterfaceError, InternalError, PoolTimeoutError, ConnectionError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        raise DatabaseUnavailable(f"The database does not answer: {reason or type(error).__name__}.") from error
-    except ProgrammingError as error:
-        if isinstance(error.orig, postgres_errors.UndefinedTable | postgres_errors.UndefinedFunction):
-            raise DatabaseUnavailable("The database lacks our tables: run `plimsoll db upgrade` first.") from error
-        raise
-    except (DataError, UnicodeEncodeError) as error:
+    except (PoolTimeoutError, ConnectionError) as error:
+        raise unavailable(error) from error
+    except DBAPIError as error:
+        failure = failure_of(error.orig)
+        if failure is None:
+            raise
+        raise failure from error
+    except UnicodeEncodeError as error:
         raise Unstorable from error

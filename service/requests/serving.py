@@ -17,7 +17,7 @@ from planners.questions import (
     ServingQuestion,
     Speculation,
 )
-from service.requests.hardware import HardwareRequest
+from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import Concurrency, Degree, Fraction, Name, Seconds, SequenceTokens, Wire, whole
 
@@ -158,6 +158,12 @@ class InferRequest(Wire):
     serving: ServingPart = ServingPart()
     layout: ServingLayoutPart = ServingLayoutPart()
     objective: ServingObjective = "throughput"
+
+    @property
+    def has_one_layout(self) -> bool:
+        """Return whether all degrees that multiply to the GPUs are fixed; how experts spread may be left to choose."""
+        degrees = (self.layout.tensor_parallel, self.layout.pipeline_parallel, self.layout.data_parallel)
+        return None not in degrees and not isinstance(self.hardware, Fleet)
 
     def in_formats(self, *, weights: str | None, kv_cache: str | None) -> InferRequest:
         """Return the request with its formats filled in: its own, else those given, else bf16."""

@@ -21,10 +21,10 @@ from api.negotiation import wants_text
         ("text/html", False),
     ],
 )
-def test_a_table_goes_to_those_who_prefer_text(accept: str | None, is_text: bool):
-    assert wants_text(None, accept) is is_text
+async def test_a_table_goes_to_those_who_prefer_text(accept: str | None, is_text: bool):
+    assert await wants_text(None, accept) is is_text
 
 
-def test_the_parameter_decides_where_it_is_given():
-    assert wants_text("text", "application/json")
-    assert not wants_text("json", "text/plain")
+async def test_the_parameter_decides_where_it_is_given():
+    assert await wants_text("text", "application/json")
+    assert not await wants_text("json", "text/plain")

@@ -16,7 +16,7 @@ from service.errors import HubUnreachable, InvalidCheckpoint, PathNotAllowed
 from service.models import ModelResolver
 from service.persistence.database import Database
 from service.persistence.records import PlanFilter
-from service.planning import PlannedAnswer, PlanningService, PlanningTimedOut
+from service.planning import OnPlanned, PlannedAnswer, PlanningService, PlanningTimedOut
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 from service.settings import Settings
@@ -29,9 +29,10 @@ async def nothing_calibrated() -> dict[str, SiteEfficiency]:
     return {}
 
 
-def service(database: Database, **settings: Any) -> PlanningService:
+def service(database: Database, on_planned: OnPlanned | None = None, **settings: Any) -> PlanningService:
     given = Settings(**settings)
-    return PlanningService(database, given, catalogue(), ModelResolver(catalogue(), given), nothing_calibrated)
+    models = ModelResolver(catalogue(), given)
+    return PlanningService(database, given, catalogue(), models, nothing_calibrated, on_planned=on_planned)
 
 
 async def planned(service: PlanningService, **parts: Any) -> PlannedAnswer:
@@ -50,6 +51,18 @@ async def test_an_answer_is_stored_when_it_is_given(database: Database):
 async def test_another_replica_gives_the_same_bytes(database: Database):
     first, second = await planned(service(database)), await planned(service(database))
     assert second == first
+
+
+ONE_LAYOUT = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}
+
+
+async def test_one_layout_that_another_replica_stored_is_answered_with_the_same_bytes(database: Database):
+    request = InferRequest.model_validate(infer(layout=ONE_LAYOUT))
+    made: list[str] = []
+    replicas = [service(database, on_planned=lambda plan, _: made.append(plan.plan_id)) for _ in range(2)]
+    first, second = [await replica.plan_infer(request) for replica in replicas]
+    assert second == first
+    assert made == [first.plan_id]
 
 
 async def test_two_replicas_asked_at_once_give_the_same_bytes(database: Database):

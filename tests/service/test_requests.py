@@ -330,3 +330,22 @@ def test_an_unknown_companion_model_is_named_where_it_stands():
     with pytest.raises(UnknownModel) as refusal:
         request.to_question(describe_config(TINY_CONFIG, name="tiny"), resolve_hardware(one, catalogue()))
     assert refusal.value.pointer == "/training/companions/0/model"
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_one"),
+    [
+        ({"layout": {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}}, True),
+        ({"layout": {"tensor_parallel": 1, "pipeline_parallel": 1}}, False),
+        ({}, False),
+        (
+            {
+                "layout": {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1},
+                "hardware": {"fleet": [{"gpu": "h100-sxm-80gb"}, {"gpu": "l4-24gb"}]},
+            },
+            False,
+        ),
+    ],
+)
+def test_one_layout_is_left_where_the_degrees_of_one_kind_of_gpus_are_fixed(changes: dict[str, Any], has_one: bool):
+    assert InferRequest.model_validate(infer(**changes)).has_one_layout is has_one

@@ -21,7 +21,7 @@ from service.artifacts.training.launch import (
     uneven_nodes,
 )
 from service.artifacts.training.megatron import recompute_options
-from service.artifacts.training.yaml_text import yaml_text
+from service.artifacts.yaml_text import yaml_text
 
 # utils/dataclasses.py, MODEL_CONFIGS_TO_MEGATRON_PARSERS: those of them that are planned.
 MEGATRON_MODELS = frozenset({"gpt2", "llama"})

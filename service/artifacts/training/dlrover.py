@@ -20,7 +20,7 @@ from service.artifacts.training.launch import (
     uneven_nodes,
 )
 from service.artifacts.training.torchrun import environment, node_range_text, script
-from service.artifacts.training.yaml_text import yaml_text
+from service.artifacts.yaml_text import yaml_text
 
 JOB_NAME = "plimsoll-training"
 NAMESPACE = "dlrover"

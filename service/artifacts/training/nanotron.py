@@ -19,7 +19,7 @@ from service.artifacts.training.launch import (
     of_stacks,
 )
 from service.artifacts.training.model_facts import norm_epsilon, rope_kind, rope_theta
-from service.artifacts.training.yaml_text import yaml_text
+from service.artifacts.yaml_text import yaml_text
 
 # torch.optim.AdamW's defaults but for Llama's second beta, weight decay and clipping
 # (Touvron et al. 2023, arXiv:2302.13971, section 2.3); required, and the reader's to change.
