@@ -18,7 +18,7 @@ PAGES = {
     "/ui/serve": SETTLED,
     "/ui/plans": LISTED,
     "/ui/jobs": LISTED,
-    "/ui/compare": "document.querySelector('#note').textContent",
+    "/ui/compare": "document.querySelector('#note')?.textContent",
     "/ui/accuracy": LISTED,
     "/docs": "document.querySelectorAll('.opblock').length > 5",
 }
@@ -27,8 +27,8 @@ MOST_SHIFTED = 0.1
 WATCH_SHIFTS = """window.shifted = 0;
     new PerformanceObserver((list) => { for (const entry of list.getEntries()) window.shifted += entry.value; })
         .observe({type: "layout-shift", buffered: true});"""
-# WCAG 2.2, 1.4.3: large text is of 24 pixels, or of 18.66 pixels and bold. A colour is blended over what it lies on; text
-# of a drawing lies on the page, but for text on something that is drawn under it, which the test of the colours has.
+# WCAG 2.2, 1.4.3: large text is of 24 pixels, or of 18.66 pixels and bold. A colour is blended over what it lies on;
+# text of a drawing lies on the page, but for numbers on what is drawn under them, which the test of the colours has.
 UNREADABLE = """(() => {
     const parsed = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
     const over = ([r, g, b, a = 1], below) => [r, g, b].map((channel, at) => channel * a + below[at] * (1 - a));
