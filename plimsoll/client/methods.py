@@ -54,6 +54,7 @@ def _signed(method: Method, call: Callable[..., Any]) -> Method:
     """Let a method show the call's parameters after its own self, to whoever asks for help."""
     signature = inspect.signature(call)
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    shown = signature.replace(parameters=[own, *signature.parameters.values()], return_annotation=inspect.Signature.empty)
-    method.__signature__ = shown  # type: ignore[attr-defined]
+    shown = [own, *signature.parameters.values()]
+    # The call's answer is not the method's.
+    method.__signature__ = signature.replace(parameters=shown, return_annotation=inspect.Signature.empty)  # type: ignore[attr-defined]
     return method
