@@ -13,16 +13,14 @@ from cli.asking import Json, Kind, NoAnswer
 from cli.screen import ShowProgress
 from planners.catalogue import catalogue
 from planners.errors import ImpossibleLayout, PlimsollError
-from service.catalogue_pages import CataloguePages
-from service.models import ModelResolver
 from service.persistence.records import Progress
-from service.requests.models import DescribeRequest
 from service.requests.pointers import field_errors
-from service.settings import Settings, reading_anywhere
 
 if TYPE_CHECKING:
+    from service.catalogue_pages import CataloguePages
     from service.in_process import InProcess
     from service.requests.training import ValidationLevel
+    from service.settings import Settings
 
 Request = TypeVar("Request", bound=BaseModel)
 Answer = TypeVar("Answer")
@@ -31,20 +29,26 @@ RUNNING = "running"
 
 
 class Local:
-    """Asks this process."""
+    """Asks this process. Each answer imports what it needs, so that a list is there at once."""
 
-    def __init__(self) -> None:
-        self._settings = Settings()
+    @cached_property
+    def _settings(self) -> Settings:
+        from service.settings import Settings
+
+        return Settings()
 
     @cached_property
     def _service(self) -> InProcess:
-        # Here, so that the catalogues are listed without numpy and the planners.
         from service.in_process import InProcess
 
         return InProcess(self._settings)
 
     @cached_property
     def _pages(self) -> CataloguePages:
+        from service.catalogue_pages import CataloguePages
+        from service.models import ModelResolver
+        from service.settings import reading_anywhere
+
         return CataloguePages(catalogue(), ModelResolver(catalogue(), reading_anywhere(self._settings)))
 
     def plan(self, kind: Kind, request: Json, show: ShowProgress) -> dict[str, Any]:
@@ -96,6 +100,8 @@ class Local:
 
     def describe(self, model: str | Json) -> dict[str, Any]:
         """Return a model's description; raises NoAnswer."""
+        from service.requests.models import DescribeRequest
+
         asked = _request(DescribeRequest, {"model": model})
 
         async def answer() -> dict[str, Any]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planners.architecture import Block, KvState, ModelSpec
 from planners.formats import bytes_per_parameter
 from planners.huggingface.stored_formats import StoredFormats
 from service.checkpoint_comparison import CheckpointReport
-from service.models import ResolvedModel
+
+if TYPE_CHECKING:
+    from service.models import ResolvedModel
 
 CACHE_FORMAT = "bf16"
 CACHE_ELEMENT_BYTES = int(bytes_per_parameter(CACHE_FORMAT))

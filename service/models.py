@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planners.architecture import ModelSpec
 from planners.catalogue import Catalogue, typical_config
@@ -17,11 +18,13 @@ from service.canonical import canonical_json
 from service.checkpoint_comparison import CheckpointReport, checkpoint_report
 from service.checkpoints import checkpoint_state, read_checkpoint
 from service.config_files import read_config
-from service.hub import HubClient
 from service.recently_used import RecentlyUsed
 from service.requests.models import ConfigModel, HubModel, ModelRef, PathModel, SizeModel
 from service.requests.values import MOST_NAME_CHARACTERS
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.hub import HubClient
 
 MOST_DESCRIPTIONS = 256
 MOST_REPORTS = 64
@@ -67,9 +70,15 @@ class ModelResolver:
     def __init__(self, catalogue: Catalogue, settings: Settings) -> None:
         self._catalogue = catalogue
         self._settings = settings
-        self._hub = HubClient(settings)
         self._described: RecentlyUsed[str, ModelSpec] = RecentlyUsed(MOST_DESCRIPTIONS)
         self._reports: RecentlyUsed[ReportKey, CheckpointReport] = RecentlyUsed(MOST_REPORTS)
+
+    @cached_property
+    def _hub(self) -> HubClient:
+        # Here, so that who never asks the hub loads no HTTP client.
+        from service.hub import HubClient
+
+        return HubClient(self._settings)
 
     def resolve(self, asked: ModelRef) -> ResolvedModel:
         """Return the model; may read files or ask the hub mirror, so call it off the event loop.

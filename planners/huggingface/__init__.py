@@ -1,5 +1,22 @@
 """From a Hugging Face `config.json` to a `ModelSpec`, one small reader for each family."""
 
-from planners.huggingface.registry import describe_config, known_model_types
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planners.huggingface.registry import describe_config, known_model_types
 
 __all__ = ["describe_config", "known_model_types"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what the registry has: every family's reader is loaded when a config is first read, and not before.
+
+    The catalogue, which names models and reads none, is thereby listed without them.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from planners.huggingface import registry
+
+    return getattr(registry, name)

@@ -8,23 +8,13 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from planners.hardware import Gpu
 from plimsoll.client import calls, transport
-from plimsoll.client.calls import Call, Json, PlanBody
+from plimsoll.client.calls import Call
 from plimsoll.client.errors import ClientError
+from plimsoll.client.methods import awaiting
 from plimsoll.client.retries import Retries
 from plimsoll.client.waiting import DEFAULT_POLL_SECONDS, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, JobWait
-from service.answers import Accuracy, JobBody, JobPage, PlanPage, QuantizeBody
-from service.calibrating import CalibrationReport
-from service.catalogue_pages import GpuList, ModelList
-from service.measuring import MeasurementReport
-from service.model_description import ModelDescription
-from service.plan_answers import InferPlanBody, TrainPlanBody
-from service.requests.calibration import CalibrationRequest
-from service.requests.jobs import QuantizeRequest
-from service.requests.measurements import MeasurementRequest
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest, ValidationLevel
+from service.answers import JobBody
 
 Value = TypeVar("Value")
 
@@ -76,45 +66,24 @@ class AsyncClient:
             await self._sleep(seconds)
             retried += 1
 
-    async def plan_train(self, request: TrainRequest | Json, *, idempotency_key: str | None = None) -> TrainPlanBody:
-        """Plan a training job."""
-        return await self.send(calls.plan_train(request, idempotency_key))
-
-    async def plan_infer(self, request: InferRequest | Json) -> InferPlanBody:
-        """Size a serving deployment."""
-        return await self.send(calls.plan_infer(request))
-
-    async def plan(self, plan_id: str) -> PlanBody:
-        """Return a stored plan."""
-        return await self.send(calls.plan(plan_id))
-
-    async def plans(self, **filters: str | int | bool | None) -> PlanPage:
-        """Return stored plans, newest first; the filters are those of `GET /plans`."""
-        return await self.send(calls.plans(**filters))
-
-    async def artifact(self, plan_id: str, name: str) -> Any:
-        """Return one launch file of a plan: its text, or JSON values."""
-        return await self.send(calls.artifact(plan_id, name))
-
-    async def validate(self, plan_id: str, level: ValidationLevel, *, idempotency_key: str | None = None) -> JobBody:
-        """Queue a proof of a stored plan and return its job."""
-        return await self.send(calls.validate(plan_id, level, idempotency_key))
-
-    async def quantize(self, request: QuantizeRequest | Json, *, idempotency_key: str | None = None) -> QuantizeBody:
-        """Estimate a quantization and queue it."""
-        return await self.send(calls.quantize(request, idempotency_key))
-
-    async def job(self, job_id: str) -> JobBody:
-        """Return a job as it stands."""
-        return await self.send(calls.job(job_id))
-
-    async def jobs(self, **filters: str | int | bool | None) -> JobPage:
-        """Return jobs, newest first; the filters are those of `GET /jobs`."""
-        return await self.send(calls.jobs(**filters))
-
-    async def cancel(self, job_id: str) -> JobBody:
-        """Cancel a job and return it as it then stands."""
-        return await self.send(calls.cancel(job_id))
+    plan_train = awaiting(calls.plan_train)
+    plan_infer = awaiting(calls.plan_infer)
+    plan = awaiting(calls.plan)
+    plans = awaiting(calls.plans)
+    artifact = awaiting(calls.artifact)
+    validate = awaiting(calls.validate)
+    quantize = awaiting(calls.quantize)
+    job = awaiting(calls.job)
+    jobs = awaiting(calls.jobs)
+    cancel = awaiting(calls.cancel)
+    models = awaiting(calls.models)
+    model = awaiting(calls.model)
+    describe = awaiting(calls.describe)
+    hardware = awaiting(calls.hardware)
+    gpu = awaiting(calls.gpu)
+    calibrate = awaiting(calls.calibrate)
+    report = awaiting(calls.report)
+    accuracy = awaiting(calls.accuracy)
 
     async def wait(
         self,
@@ -130,38 +99,6 @@ class AsyncClient:
             on_progress(job)
             await self._sleep(poll_seconds)
         return job
-
-    async def models(self) -> ModelList:
-        """Return the models of the catalogue."""
-        return await self.send(calls.models())
-
-    async def model(self, name: str) -> ModelDescription:
-        """Describe a model of the catalogue, by id or alias."""
-        return await self.send(calls.model(name))
-
-    async def describe(self, model: str | Json) -> ModelDescription:
-        """Describe any model that a request may name."""
-        return await self.send(calls.describe(model))
-
-    async def hardware(self) -> GpuList:
-        """Return the GPUs and clusters of the catalogue."""
-        return await self.send(calls.hardware())
-
-    async def gpu(self, name: str) -> Gpu:
-        """Return a GPU's figures, by id or alias."""
-        return await self.send(calls.gpu(name))
-
-    async def calibrate(self, gpu: str, request: CalibrationRequest | Json) -> CalibrationReport:
-        """Fit a site's own efficiencies of a GPU to its measurements."""
-        return await self.send(calls.calibrate(gpu, request))
-
-    async def report(self, request: MeasurementRequest | Json) -> MeasurementReport:
-        """Report what a real run used and how fast it went."""
-        return await self.send(calls.report(request))
-
-    async def accuracy(self) -> Accuracy:
-        """Return how far the predictions on record were off."""
-        return await self.send(calls.accuracy())
 
     async def _once(self, call: Call[Any]) -> Any:
         try:

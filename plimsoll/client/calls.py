@@ -59,7 +59,7 @@ def _adapter(answer: Any) -> TypeAdapter[Any]:
     return TypeAdapter(answer)
 
 
-def plan_train(request: TrainRequest | Json, idempotency_key: str | None = None) -> Call[TrainPlanBody]:
+def plan_train(request: TrainRequest | Json, *, idempotency_key: str | None = None) -> Call[TrainPlanBody]:
     """Plan a training job."""
     return Call(
         method="POST",
@@ -81,7 +81,7 @@ def plan(plan_id: str) -> Call[PlanBody]:
 
 
 def plans(**filters: str | int | bool | None) -> Call[PlanPage]:
-    """List stored plans; the filters are those of `GET /plans`."""
+    """List stored plans, newest first; the filters are those of `GET /plans`."""
     return Call(method="GET", path="/plans", answer=PlanPage, query=_query(filters))
 
 
@@ -90,8 +90,8 @@ def artifact(plan_id: str, name: str) -> Call[Any]:
     return Call(method="GET", path=f"/plans/{_step(plan_id)}/artifacts/{_step(name)}", answer=None)
 
 
-def validate(plan_id: str, level: ValidationLevel, idempotency_key: str | None = None) -> Call[JobBody]:
-    """Queue a proof of a stored plan."""
+def validate(plan_id: str, level: ValidationLevel, *, idempotency_key: str | None = None) -> Call[JobBody]:
+    """Queue a proof of a stored plan; the answer is its job."""
     return Call(
         method="POST",
         path=f"/plans/{_step(plan_id)}/validate",
@@ -101,7 +101,7 @@ def validate(plan_id: str, level: ValidationLevel, idempotency_key: str | None =
     )
 
 
-def quantize(request: QuantizeRequest | Json, idempotency_key: str | None = None) -> Call[QuantizeBody]:
+def quantize(request: QuantizeRequest | Json, *, idempotency_key: str | None = None) -> Call[QuantizeBody]:
     """Estimate a quantization and queue it."""
     return Call(
         method="POST",
@@ -118,12 +118,12 @@ def job(job_id: str) -> Call[JobBody]:
 
 
 def jobs(**filters: str | int | bool | None) -> Call[JobPage]:
-    """List jobs; the filters are those of `GET /jobs`."""
+    """List jobs, newest first; the filters are those of `GET /jobs`."""
     return Call(method="GET", path="/jobs", answer=JobPage, query=_query(filters))
 
 
 def cancel(job_id: str) -> Call[JobBody]:
-    """Cancel a job; doing so again changes nothing."""
+    """Cancel a job, and return it as it then stands; doing so again changes nothing."""
     return Call(method="POST", path=f"/jobs/{_step(job_id)}/cancel", answer=JobBody)
 
 
@@ -137,9 +137,9 @@ def model(name: str) -> Call[ModelDescription]:
     return Call(method="GET", path=f"/models/{quote(name)}", answer=ModelDescription)
 
 
-def describe(asked: str | Json) -> Call[ModelDescription]:
+def describe(model: str | Json) -> Call[ModelDescription]:
     """Describe any model that a request may name."""
-    return Call(method="POST", path="/models/describe", answer=ModelDescription, body={"model": asked})
+    return Call(method="POST", path="/models/describe", answer=ModelDescription, body={"model": model})
 
 
 def hardware() -> Call[GpuList]:
@@ -152,9 +152,9 @@ def gpu(name: str) -> Call[Gpu]:
     return Call(method="GET", path=f"/hardware/{_step(name)}", answer=Gpu)
 
 
-def calibrate(gpu_name: str, request: CalibrationRequest | Json) -> Call[CalibrationReport]:
+def calibrate(gpu: str, request: CalibrationRequest | Json) -> Call[CalibrationReport]:
     """Fit a site's own efficiencies of a GPU to its measurements."""
-    path = f"/hardware/{_step(gpu_name)}/calibration"
+    path = f"/hardware/{_step(gpu)}/calibration"
     return Call(method="PUT", path=path, answer=CalibrationReport, body=_json(request))
 
 

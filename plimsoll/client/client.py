@@ -8,23 +8,13 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from planners.hardware import Gpu
 from plimsoll.client import calls, transport
-from plimsoll.client.calls import Call, Json, PlanBody
+from plimsoll.client.calls import Call
 from plimsoll.client.errors import ClientError
+from plimsoll.client.methods import waiting
 from plimsoll.client.retries import Retries
 from plimsoll.client.waiting import DEFAULT_POLL_SECONDS, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL, JobWait
-from service.answers import Accuracy, JobBody, JobPage, PlanPage, QuantizeBody
-from service.calibrating import CalibrationReport
-from service.catalogue_pages import GpuList, ModelList
-from service.measuring import MeasurementReport
-from service.model_description import ModelDescription
-from service.plan_answers import InferPlanBody, TrainPlanBody
-from service.requests.calibration import CalibrationRequest
-from service.requests.jobs import QuantizeRequest
-from service.requests.measurements import MeasurementRequest
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest, ValidationLevel
+from service.answers import JobBody
 
 Value = TypeVar("Value")
 
@@ -81,45 +71,24 @@ class Client:
             self._sleep(seconds)
             retried += 1
 
-    def plan_train(self, request: TrainRequest | Json, *, idempotency_key: str | None = None) -> TrainPlanBody:
-        """Plan a training job."""
-        return self.send(calls.plan_train(request, idempotency_key))
-
-    def plan_infer(self, request: InferRequest | Json) -> InferPlanBody:
-        """Size a serving deployment."""
-        return self.send(calls.plan_infer(request))
-
-    def plan(self, plan_id: str) -> PlanBody:
-        """Return a stored plan."""
-        return self.send(calls.plan(plan_id))
-
-    def plans(self, **filters: str | int | bool | None) -> PlanPage:
-        """Return stored plans, newest first; the filters are those of `GET /plans`."""
-        return self.send(calls.plans(**filters))
-
-    def artifact(self, plan_id: str, name: str) -> Any:
-        """Return one launch file of a plan: its text, or JSON values."""
-        return self.send(calls.artifact(plan_id, name))
-
-    def validate(self, plan_id: str, level: ValidationLevel, *, idempotency_key: str | None = None) -> JobBody:
-        """Queue a proof of a stored plan and return its job."""
-        return self.send(calls.validate(plan_id, level, idempotency_key))
-
-    def quantize(self, request: QuantizeRequest | Json, *, idempotency_key: str | None = None) -> QuantizeBody:
-        """Estimate a quantization and queue it."""
-        return self.send(calls.quantize(request, idempotency_key))
-
-    def job(self, job_id: str) -> JobBody:
-        """Return a job as it stands."""
-        return self.send(calls.job(job_id))
-
-    def jobs(self, **filters: str | int | bool | None) -> JobPage:
-        """Return jobs, newest first; the filters are those of `GET /jobs`."""
-        return self.send(calls.jobs(**filters))
-
-    def cancel(self, job_id: str) -> JobBody:
-        """Cancel a job and return it as it then stands."""
-        return self.send(calls.cancel(job_id))
+    plan_train = waiting(calls.plan_train)
+    plan_infer = waiting(calls.plan_infer)
+    plan = waiting(calls.plan)
+    plans = waiting(calls.plans)
+    artifact = waiting(calls.artifact)
+    validate = waiting(calls.validate)
+    quantize = waiting(calls.quantize)
+    job = waiting(calls.job)
+    jobs = waiting(calls.jobs)
+    cancel = waiting(calls.cancel)
+    models = waiting(calls.models)
+    model = waiting(calls.model)
+    describe = waiting(calls.describe)
+    hardware = waiting(calls.hardware)
+    gpu = waiting(calls.gpu)
+    calibrate = waiting(calls.calibrate)
+    report = waiting(calls.report)
+    accuracy = waiting(calls.accuracy)
 
     def wait(
         self,
@@ -135,38 +104,6 @@ class Client:
             on_progress(job)
             self._sleep(poll_seconds)
         return job
-
-    def models(self) -> ModelList:
-        """Return the models of the catalogue."""
-        return self.send(calls.models())
-
-    def model(self, name: str) -> ModelDescription:
-        """Describe a model of the catalogue, by id or alias."""
-        return self.send(calls.model(name))
-
-    def describe(self, model: str | Json) -> ModelDescription:
-        """Describe any model that a request may name."""
-        return self.send(calls.describe(model))
-
-    def hardware(self) -> GpuList:
-        """Return the GPUs and clusters of the catalogue."""
-        return self.send(calls.hardware())
-
-    def gpu(self, name: str) -> Gpu:
-        """Return a GPU's figures, by id or alias."""
-        return self.send(calls.gpu(name))
-
-    def calibrate(self, gpu: str, request: CalibrationRequest | Json) -> CalibrationReport:
-        """Fit a site's own efficiencies of a GPU to its measurements."""
-        return self.send(calls.calibrate(gpu, request))
-
-    def report(self, request: MeasurementRequest | Json) -> MeasurementReport:
-        """Report what a real run used and how fast it went."""
-        return self.send(calls.report(request))
-
-    def accuracy(self) -> Accuracy:
-        """Return how far the predictions on record were off."""
-        return self.send(calls.accuracy())
 
     def _once(self, call: Call[Any]) -> Any:
         try:

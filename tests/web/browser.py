@@ -49,7 +49,7 @@ NEEDS_CHROMIUM = [
 # A question's answer stands.
 SETTLED = "!document.querySelector('.waiting') && document.querySelectorAll('#parts .part').length > 4"
 # The catalogues are there to choose from.
-CATALOGUES = "document.querySelectorAll('#models option').length > 10"
+CATALOGUES = "document.querySelector('[data-models]')"
 DESKTOP = (1280, 900)
 PHONE = (390, 844)
 # A picture of a longer page ends here.
@@ -171,7 +171,13 @@ class Browser:
         """Fill a field of a form as a user does."""
         field = f"document.querySelector({json.dumps(form)}).elements[{json.dumps(name)}]"
         self.value(f"{field}.value = {json.dumps(value)}")
-        self.value(f"{field}.dispatchEvent(new Event('input', {{bubbles: true}}))")
+        for kind in ("input", "change"):
+            self.value(f"{field}.dispatchEvent(new Event('{kind}', {{bubbles: true}}))")
+
+    def type_text(self, text: str) -> None:
+        """Type into what has the focus."""
+        for letter in text:
+            self.call("Input.insertText", text=letter)
 
     def _note(self, message: dict[str, Any]) -> None:
         method, parameters = message.get("method"), message.get("params", {})

@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from tests.web.browser import NEEDS_CHROMIUM, Browser
+from tests.web.browser import CATALOGUES, NEEDS_CHROMIUM, Browser
 from tests.web.running import RunningService
 
 pytestmark = NEEDS_CHROMIUM
@@ -41,7 +41,7 @@ def plans(service: RunningService) -> list[str]:
 
 def quantize(page: Browser, config: dict[str, object]) -> None:
     page.visit("/ui/jobs")
-    page.until("document.querySelectorAll('#models option').length > 10")
+    page.until(CATALOGUES)
     page.fill("model.config", json.dumps(config), form="#quantize")
     page.click("#quantize button")
     page.until_text("#job h2", "quantize:")

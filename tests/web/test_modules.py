@@ -88,6 +88,23 @@ def test_a_front_leaves_out_what_another_beats_in_both():
     assert [point["x"] for point in worth("alternatives.js", f"m.paretoFront({points})")] == [1, 2, 4]
 
 
+def test_models_are_found_by_words_the_nearest_name_first():
+    names = {"a/Llama-3-8B-Instruct": [], "a/Llama-3-8B": ["l3"], "b/Other": []}
+    models = json.dumps([{"id": name, "aliases": aliases} for name, aliases in names.items()])
+
+    def found(text: str) -> Any:
+        return worth("modelsearch.js", f"m.matchingModels({models}, '{text}').map((each) => each.id)")
+
+    assert found("llama 8b") == ["a/Llama-3-8B", "a/Llama-3-8B-Instruct"]
+    assert found("L3") == ["a/Llama-3-8B"]
+    assert len(found(" ")) == 3
+
+
+@pytest.mark.parametrize(("value", "shown"), [(8_030_261_248, "8.03G"), (4.4949e26, "4.49 × 10²⁶"), (1e15, "1 × 10¹⁵")])
+def test_counts_of_any_size_are_shown(value: float, shown: str):
+    assert worth("quantities.js", f"m.count({value})") == shown
+
+
 def test_events_are_read_however_the_stream_is_cut():
     pieces = ["id: 7\nevent: prog", 'ress\ndata: {"done": 1}\n\n: ping\n\nevent: state\r\nda', "ta: x\r\n\r\n"]
     read = f"(read => {json.dumps(pieces)}.flatMap(read))(m.parser())"

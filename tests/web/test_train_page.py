@@ -118,6 +118,80 @@ def test_a_launch_file_is_downloaded(page: Browser):
     assert "torchrun" in page.value("window.saved[0].text()")
 
 
+def test_a_launch_file_that_a_plan_cannot_have_is_named_with_why(page: Browser):
+    page.ask(PIPELINE.format(chunks=2))
+    assert "accelerate: accelerate's launcher has no option for virtual pipeline stages." in page.text(".missing")
+
+
+def test_a_model_is_searched_by_words_and_asked_once_it_is_chosen(page: Browser):
+    page.ask("/")
+    page.value("document.querySelector('[name=model]').focus()")
+    page.type_text("llama 3.2 1b")
+    page.until("document.querySelectorAll('#models [role=option]').length > 0")
+    assert "Llama-3.1-8B" in page.text("#verdict")
+    assert page.value("document.querySelector('[name=model]').getAttribute('aria-expanded')") == "true"
+    page.press("ArrowDown", 40)
+    page.press("Enter", 13)
+    page.until(f"{SETTLED} && {VERDICT}.includes('Llama-3.2-1B')")
+    assert page.value("document.querySelector('#models').hidden")
+
+
+def test_any_layout_can_be_asked_why_it_was_not_chosen(page: Browser):
+    page.ask(PIPELINE.format(chunks=1))
+    part = "document.querySelector('[data-part=\"Why not this layout?\"]')"
+    page.value(f"{part}.querySelector('[name=pipeline_parallel]').value = '3'")
+    page.value(f"{part}.querySelector('button').click()")
+    page.until(f"{part}.querySelector('.told li')")
+    assert "3 does not divide 8 GPUs" in page.value(f"{part}.querySelector('.told').innerText")
+
+
+def test_what_was_unfolded_stays_so_with_the_next_answer(page: Browser):
+    page.ask("/")
+    page.value("document.querySelectorAll('.file summary')[1].click()")
+    page.fill("training.global_batch_size", "128")
+    page.until("location.search.includes('=128')")
+    page.until(f"{SETTLED} && document.querySelectorAll('.file')[1].open")
+
+
+def test_a_fixed_layout_is_counted_and_left_to_the_search_again(page: Browser):
+    page.ask(PIPELINE.format(chunks=1))
+    assert page.text("#fixed") == "4 fixed"
+    page.click("#free-layout")
+    page.until(f"{SETTLED} && !location.search.includes('layout.')")
+    assert page.text("#fixed") == "searched"
+
+
+def test_what_is_kept_free_is_said_in_gib_and_linked_in_bytes(page: Browser):
+    page.ask("/")
+    page.fill("hardware.reserve_bytes", "10")
+    # 10 x 2^30.
+    page.until(f"{SETTLED} && location.search.includes('reserve_bytes=10737418240')")
+    page.until_text("#parts", "kept free, 10.0 GiB")
+    page.ask(page.value("location.href"))
+    assert page.value("document.querySelector('[name=\"hardware.reserve_bytes\"]').value") == "10"
+
+
+def test_a_deadline_is_asked_for_where_there_is_one_to_keep(page: Browser):
+    page.ask("/")
+    field = "document.querySelector('[data-when]')"
+    assert page.value(f"{field}.hidden")
+    page.fill("objective", "deadline")
+    assert not page.value(f"{field}.hidden")
+    page.fill("objective", "throughput")
+    page.until(SETTLED)
+    page.forget_refusals()
+
+
+def test_a_refused_question_leaves_the_last_answer_standing(page: Browser):
+    page.ask("/")
+    page.fill("layout.tensor_parallel", "3")
+    page.until_text("#verdict", "the last answer that there was")
+    assert page.value("document.querySelectorAll('#parts .part').length") > 4
+    page.fill("layout.tensor_parallel", "2")
+    page.until(f"{SETTLED} && {VERDICT}.startsWith('Fits')")
+    page.forget_refusals()
+
+
 def test_what_a_model_is_called_is_never_markup(page: Browser):
     page.ask("/")
     page.fill("model", "<img src=x onerror=alert(1)>")
@@ -131,7 +205,9 @@ def test_nothing_runs_off_a_phones_side(page: Browser):
     page.resize(*PHONE)
     page.ask(PIPELINE.format(chunks=1))
     assert page.value("document.documentElement.scrollWidth") <= PHONE[0]
-    page.value("document.fonts.ready.then(() => true)")
+    assert page.text("#glance").startswith("Fits")
+    # What the form comes to is in sight above all of it.
+    assert page.value("document.querySelector('#glance').getBoundingClientRect().bottom") <= PHONE[1]
 
 
 def test_the_page_is_dark_for_those_who_want_it(page: Browser):

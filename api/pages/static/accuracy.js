@@ -13,8 +13,8 @@ const form = document.querySelector("#filters");
 const note = document.querySelector("#note");
 const place = document.querySelector("#scatter");
 
-function axisOf(quantity) {
-  if (quantity.endsWith("_bytes")) return { format: gib, unit: GIB };
+function axisOf(quantity, most) {
+  if (quantity.endsWith("_bytes")) return { format: gib, unit: most < GIB ? GIB / 1024 : GIB };
   return quantity.endsWith("per_second") || quantity.endsWith("tokens") ? { format: short } : { format: (seconds) => (seconds ? duration(seconds) : "0") };
 }
 
@@ -23,8 +23,8 @@ function draw(points) {
   const chosen = points.filter((point) => point.quantity === quantity && (!framework || point.framework === framework) && (!model || point.model === model));
   const frameworks = [...new Set(points.map((point) => point.framework))].sort();
   if (!chosen.length) { place.replaceChildren(el("p", { class: "quiet" }, "No measurement matches.")); return; }
-  const axis = axisOf(quantity);
   const most = Math.max(...chosen.flatMap((point) => [point.predicted, point.measured]));
+  const axis = axisOf(quantity, most);
   place.replaceChildren(chart({
     title: `${words(quantity)}: ${chosen.length} of the newest measurements; on the line the prediction is exact`,
     x: { label: "Measured", ...axis }, y: { label: "Predicted", ...axis },
@@ -40,7 +40,7 @@ function fill(name, values) {
 
 try {
   const { measurements, items, points } = await ask("/accuracy");
-  note.textContent = measurements ? `${whole(measurements)} comparisons on record.`
+  note.textContent = measurements ? `${whole(measurements)} comparison${measurements === 1 ? "" : "s"} on record.`
     : "Nothing is on record yet: validate a plan, or report a run to POST /measurements.";
   fill("quantity", points.map((point) => point.quantity));
   fill("framework", points.map((point) => point.framework));

@@ -1,10 +1,10 @@
 // Layouts beside the chosen one: step time against memory, and the front that nothing beats in both.
 
-import { ask } from "./asking.js";
 import { chart } from "./charts.js";
 import { el, section, table } from "./elements.js";
 import { setField } from "./forms.js";
 import { GIB, duration, gib, words } from "./quantities.js";
+import { reasonsOf, whyNot } from "./whynot.js";
 
 // Where each field of a layout stands in the form.
 const FIELDS = {
@@ -65,8 +65,8 @@ export function alternativesPart(answer, context) {
 
 function actions(layout, context) {
   if (!context.form) return "";
-  const told = el("span", { class: "told", role: "status" });
-  return el("span", {}, el("button", { type: "button", onclick: () => select(layout, context) }, "Use"), " ",
+  const told = el("div", { class: "told", role: "status" });
+  return el("div", {}, el("button", { type: "button", onclick: () => select(layout, context) }, "Use"), " ",
     el("button", { type: "button", onclick: () => tellWhyNot(layout, context, told) }, "Why not?"), told);
 }
 
@@ -83,12 +83,6 @@ function select(layout, context) {
 async function tellWhyNot(layout, context, told) {
   const named = Object.fromEntries(COMPARED.map((field) => [field, layout[field]]));
   named.recompute = layout.recompute_layers === null ? layout.recompute : { full_layers: layout.recompute_layers };
-  told.textContent = " …";
-  try {
-    const answer = await ask("/plan/train", { method: "POST", body: { ...context.request, compare: [named] } });
-    const [comparison] = answer.comparisons;
-    told.textContent = ` ${words(comparison.outcome)}. ${comparison.reasons.map((reason) => reason.detail).join(" ")}`;
-  } catch (problem) {
-    told.textContent = ` ${problem.message}`;
-  }
+  told.textContent = "…";
+  told.replaceChildren(...reasonsOf(await whyNot(context.request, named)));
 }

@@ -4,7 +4,7 @@ import { askForKey } from "./apikey.js";
 import { ask } from "./asking.js";
 import { legend, stackedBar } from "./bars.js";
 import { downloadButton } from "./downloads.js";
-import { copyButton, el, facts, section, table } from "./elements.js";
+import { copyButton, el, facts, section } from "./elements.js";
 import { setField } from "./forms.js";
 import { duration, gib, signed, words } from "./quantities.js";
 
@@ -12,13 +12,17 @@ const VERDICTS = { fits: "Fits", tight: "Tight", no: "Does not fit" };
 
 const REFUSED = new Set([401, 403]);
 
-/** Return the verdict, its margin, the figures that matter most and the summary. */
+/** Return the verdict with its margin, in a line. */
+export function verdictLine(answer) {
+  const spared = answer.plan.memory.margin_bytes;
+  return [el("strong", { class: answer.verdict }, VERDICTS[answer.verdict] ?? answer.verdict),
+    ` ${gib(Math.abs(spared))} ${spared < 0 ? "too much" : "to spare"} on each GPU`];
+}
+
+/** Return the verdict, the figures that matter most and the summary. */
 export function verdictOf(answer, figures) {
-  const memory = answer.plan.memory;
-  const spared = memory.margin_bytes;
   return [
-    el("p", { class: `verdict ${answer.verdict}` }, el("strong", {}, VERDICTS[answer.verdict] ?? answer.verdict),
-      ` ${gib(Math.abs(spared))} ${spared < 0 ? "too much" : "to spare"} on each GPU`),
+    el("p", { class: `verdict ${answer.verdict}` }, verdictLine(answer)),
     facts(figures),
     el("p", {}, answer.summary),
   ];
@@ -43,7 +47,7 @@ export function memoryPart(memory, gpu) {
   const scale = Math.max(capacity, memory.peak_high_bytes ?? 0, ...memory.stages.map((stage) => stage.peak_bytes));
   const worst = Math.max(...memory.stages.map((stage) => stage.peak_bytes));
   const bars = memory.stages.map((stage) => stackedBar({
-    title: `Stage ${stage.stage}, layers ${stage.layers.join("–")}: ${gib(stage.peak_bytes)}`,
+    title: `${memory.stages.length === 1 ? "Layers" : `Stage ${stage.stage}, layers`} ${stage.layers.join("–")}: ${gib(stage.peak_bytes)}`,
     parts: stage.items,
     format: gib,
     scale,
@@ -53,7 +57,8 @@ export function memoryPart(memory, gpu) {
     high: stage.peak_bytes === worst ? memory.peak_high_bytes : undefined,
   }));
   return section("Memory of one GPU", ...bars, stagesLegend(memory),
-    el("p", { class: "quiet" }, `The line is the limit, ${gib(memory.limit_bytes)}; the thin bar is the error of the worst stage.`));
+    el("p", { class: "quiet" }, `The line is the limit, ${gib(memory.limit_bytes)}${capacity > memory.limit_bytes ? `; hatched is what is kept free, ${gib(capacity - memory.limit_bytes)}` : ""}`
+      + `${memory.peak_high_bytes === undefined ? "" : "; the thin bar is how far the fullest GPU may be off"}.`));
 }
 
 /** Return the legend of all stages: with values where there is but one, and every part that any of them has. */
@@ -65,20 +70,15 @@ function stagesLegend({ items, stages }) {
 /** Return the advice with what each change gains; `take` is called with a change that is to be tried. */
 export function advicePart(advice, take) {
   if (!advice.length) return null;
-  const rows = advice.map((entry) => [
-    Object.entries(entry.change).map(([field, value]) => `${field} = ${textOf(value)}`).join(", "),
-    VERDICTS[entry.verdict] ?? words(entry.verdict ?? "?"),
-    gib(entry.peak_bytes),
-    gain(entry.peak_bytes_difference, gib),
-    entry.step_seconds == null ? "" : duration(entry.step_seconds),
-    gain(entry.step_seconds_difference, duration),
-    entry.reason,
-    take ? el("button", { type: "button", onclick: () => take(entry.change) }, "Try") : "",
-  ]);
-  return section("Advice", table("Changes that were checked", ["Change", "Verdict", "Peak", "Gain", "Step", "Gain", "Why", ""], rows));
+  return section("Advice", el("p", { class: "quiet" }, "Each change was planned, and does what it says."), el("ul", { class: "advice" }, advice.map((entry) => el("li", {},
+    el("div", { class: "row" }, take ? el("button", { type: "button", onclick: () => take(entry.change) }, "Try") : null,
+      el("code", {}, Object.entries(entry.change).map(([field, value]) => `${field} = ${textOf(value)}`).join(", ")),
+      el("strong", { class: entry.verdict }, VERDICTS[entry.verdict] ?? words(entry.verdict ?? "?"))),
+    el("p", {}, `Peak ${gib(entry.peak_bytes)}${gain(entry.peak_bytes_difference, gib)}`
+      + `${entry.step_seconds == null ? "" : `, step ${duration(entry.step_seconds)}${gain(entry.step_seconds_difference, duration)}`}. `, entry.reason)))));
 }
 
-const gain = (difference, format) => (difference == null ? "" : signed(difference, format));
+const gain = (difference, format) => (difference == null ? "" : ` (${signed(difference, format)})`);
 const textOf = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
 
 /** Put a change that advice names into the form; answers whether the form has a field for all of it. */
@@ -90,14 +90,17 @@ export function applyChange(form, change) {
   return true;
 }
 
-/** Return the launch files, each to copy or to download. */
-export function artifactsPart(answer) {
-  const files = Object.entries(answer.artifacts).map(([name, content]) => {
+/** Return the launch files, each to copy or to download, and those that cannot be made, with why. */
+export function artifactsPart({ artifacts, missing_artifacts: missing = {} }) {
+  const files = Object.entries(artifacts).map(([name, content], index) => {
     const text = typeof content === "string" ? content : JSON.stringify(content, null, 2);
-    return el("div", { class: "file" }, el("h3", {}, name), el("div", { class: "row" }, copyButton(text),
+    return el("details", { class: "file", open: index === 0 }, el("summary", {}, name), el("div", { class: "row" }, copyButton(text),
       downloadButton(text, typeof content === "string" ? name : `${name}.json`)), el("pre", { tabindex: 0, "aria-label": name }, text));
   });
-  return files.length ? section("Launch", ...files) : null;
+  const reasons = Object.entries(missing).map(([name, why]) => el("li", {}, el("strong", {}, name), `: ${why.join(" ")}`));
+  if (!files.length && !reasons.length) return null;
+  return section("Launch", files.length ? null : el("p", {}, "No program can be told this plan."), files,
+    reasons.length ? el("div", { class: "missing" }, el("h3", {}, "Cannot say this plan"), el("ul", {}, reasons)) : null);
 }
 
 /** Return what was assumed, and which plan this is. */

@@ -31,11 +31,11 @@ export async function fetched(path, request) {
   throw new Problem(await response.json().catch(() => ({ status: response.status, title: response.statusText })));
 }
 
-/** Return a function that acts once its caller has been quiet for a while, dropping what is still under way. */
-export function debounced(act, quietMilliseconds) {
+/** Return a function that acts once its caller has been quiet for so long, dropping what is still under way. */
+export function debounced(act) {
   let timer;
   let running;
-  return () => {
+  return (quietMilliseconds) => {
     clearTimeout(timer);
     timer = setTimeout(() => {
       running?.abort();

@@ -3,7 +3,7 @@
 import { el, svg } from "./elements.js";
 import { scaleOf } from "./scales.js";
 
-const WIDEST = 720;
+const WIDEST = 832;
 const NARROWEST = 320;
 // What stands beside a chart on a narrow screen.
 const GUTTER = 34;
@@ -14,15 +14,15 @@ const POINT_RADIUS = 6;
 const LETTER_WIDTH = 6.5;
 
 /**
- * Return a chart; `name` tells it from others on the page.
+ * Return a chart; `name` tells it from others on the page, `widest` is its width in pixels where there is room.
  * `x` and `y`: {label, format, log, unit, whole, bands}; ticks are round in that unit (1 where absent), and `bands`
  * ([{from, to, label}]) stand in place of ticks. `points`: [{x, y, label, kind, act}]. `lines`: [{points: [[x, y]], kind}].
  * `areas`: [{points: [[x, low, high]], colour}]. `marks`: [{y | x, label}] are drawn as dashed lines across.
  * `notes`: [{x, y, label}] are written beside their place.
  */
-export function chart({ name, title, x, y, points = [], lines = [], areas = [], marks = [], notes = [] }) {
+export function chart({ name, title, widest = WIDEST, x, y, points = [], lines = [], areas = [], marks = [], notes = [] }) {
   // One unit of the drawing is a pixel, so that its text is as large on a phone.
-  const width = Math.max(NARROWEST, Math.min(WIDEST, document.documentElement.clientWidth - GUTTER));
+  const width = Math.max(NARROWEST, Math.min(widest, document.documentElement.clientWidth - GUTTER));
   const xs = [...points.map((point) => point.x), ...[...lines, ...areas].flatMap((drawn) => drawn.points.map(([at]) => at)), ...known(marks, "x")];
   const ys = [...points.map((point) => point.y), ...lines.flatMap((line) => line.points.map(([, at]) => at)),
     ...areas.flatMap((area) => area.points.map(([, , high]) => high)), ...known(marks, "y")];

@@ -41,7 +41,10 @@ function draw(first, second) {
     return el("tr", { class: differs ? "differs" : null }, el("th", { scope: "row" }, differs ? "≠ " : "", words(name)),
       pair.map((value) => el("td", {}, shown(name, value))), el("td", {}, difference(name, ...pair)));
   });
-  place.replaceChildren(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Comparison" }, el("table", {},
+  const isOnly = place.lastElementChild?.classList.contains("only-differing") ?? true;
+  const only = el("label", { class: "field check" }, el("input", { type: "checkbox", checked: isOnly,
+    onchange: (event) => place.lastElementChild.classList.toggle("only-differing", event.target.checked) }), "Only what differs");
+  place.replaceChildren(only, el("div", { class: isOnly ? "scroll only-differing" : "scroll", tabindex: 0, role: "region", "aria-label": "Comparison" }, el("table", {},
     el("caption", {}, "Rows with ≠ differ"),
     el("thead", {}, el("tr", {}, ["Figure", "First", "Second", "Change"].map((heading) => el("th", { scope: "col" }, heading)))), el("tbody", {}, rows))));
 }

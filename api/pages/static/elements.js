@@ -32,9 +32,9 @@ export function table(caption, headings, rows) {
       el("tbody", {}, rows.map((row) => el("tr", {}, cells(row))))));
 }
 
-/** Return a part of an answer under its heading. */
+/** Return a part of an answer under its heading, by which it is known from answer to answer. */
 export function section(title, ...children) {
-  return el("section", { class: "part" }, el("h2", {}, title), ...children);
+  return el("section", { class: "part", "data-part": title, tabindex: -1 }, el("h2", {}, title), ...children);
 }
 
 /** Return [name, value] pairs as a list to take in at a glance. */

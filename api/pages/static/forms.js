@@ -2,14 +2,15 @@
 
 import { ask } from "./asking.js";
 import { copied, el } from "./elements.js";
-import { gib, short } from "./quantities.js";
+import { offerModels } from "./modelsearch.js";
+import { gib } from "./quantities.js";
 
 /** Return the request that a form describes: empty fields are left away. Throws SyntaxError for a torn config. */
 export function requestOf(form) {
   const request = {};
   for (const field of namedFields(form)) {
     const text = field.value.trim();
-    if (text === "" || field.name === "model.config") continue;
+    if (text === "" || field.name === "model.config" || isUnasked(field)) continue;
     place(request, field.name.split("."), valueOf(field, text));
   }
   const config = form.elements["model.config"]?.value.trim();
@@ -18,7 +19,7 @@ export function requestOf(form) {
 }
 
 function valueOf(field, text) {
-  if (field.type === "number") return Number(text);
+  if (field.type === "number") return Number(inBaseUnit(field, text));
   return field.dataset.type === "boolean" ? text === "true" : text;
 }
 
@@ -30,9 +31,28 @@ function place(target, steps, value) {
 
 const namedFields = (form) => [...form.elements].filter((field) => field.name);
 
+// A field that another one's value calls for, and that it does not call for now.
+const isUnasked = (field) => field.closest("[data-when]")?.hidden === true;
+
+/** Show those fields that the values of others call for (data-when="name=value"), and hide the rest of their kind. */
+export function offerConditional(form) {
+  for (const part of form.querySelectorAll("[data-when]")) {
+    const [name, value] = part.dataset.when.split("=");
+    part.hidden = form.elements[name].value !== value;
+  }
+  const fixed = fixedLayout(form);
+  form.querySelector("#fixed").textContent = fixed.length ? `${fixed.length} fixed` : "searched";
+  form.querySelector("#free-layout").disabled = fixed.length === 0;
+}
+
+const fixedLayout = (form) => [...form.querySelectorAll("#layout [name]")].filter((field) => field.value.trim() !== "");
+
 // A pasted config may be longer than any server takes as an address: it stands behind the #, which is never sent.
 const isLong = (field) => field.tagName === "TEXTAREA";
-const asQuery = (fields) => new URLSearchParams(fields.map((field) => [field.name, field.value.trim()]));
+const asQuery = (fields) => new URLSearchParams(fields.map((field) => [field.name, inBaseUnit(field, field.value.trim())]));
+// A field may ask in a unit of its own (data-unit, in base units); requests and addresses have base units.
+const inBaseUnit = (field, text) => (field.dataset.unit ? String(Number(text) * field.dataset.unit) : text);
+const inOwnUnit = (field, text) => (field.dataset.unit && text !== "" ? String(Number(text) / field.dataset.unit) : text);
 
 /** Put a form's filled fields into the address, so that the address restores it. */
 export function remember(form) {
@@ -57,31 +77,26 @@ export function restore(form) {
 
 const mayBeEmpty = (field) => field.tagName !== "SELECT" || [...field.options].some((option) => option.value === "");
 
-/** Set a field; a choice that a list does not hold is added, so that the service can say what is wrong with it. */
+/** Set a field to a value of the request; a choice that a list does not hold is added, so that the service can say what is wrong with it. */
 export function setField(field, value) {
   if (field.tagName === "SELECT" && ![...field.options].some((option) => option.value === value)) {
     field.append(el("option", { value }, value));
   }
-  field.value = value;
+  field.value = inOwnUnit(field, value);
+  // Folds of a layout say how much of it is fixed; anything else that is set is shown.
   const folded = field.closest("details");
-  if (folded && value !== "") folded.open = true;
+  if (folded && folded.id !== "layout" && value !== "") folded.open = true;
 }
 
 /** Fill the lists of models and GPUs from the catalogues; answers the GPUs by id. */
 export async function fillCatalogues(form) {
   const [models, gpus] = await Promise.all([ask("/models"), ask("/hardware")]);
-  fillModels(models.items);
+  offerModels(models.items);
   const select = form.elements["hardware.gpu"];
   const chosen = select.value;
   select.replaceChildren(...gpus.items.map((gpu) => el("option", { value: gpu.id }, `${gpu.name} (${gib(gpu.memory_bytes)})`)));
   setField(select, chosen);
   return new Map(gpus.items.map((gpu) => [gpu.id, gpu]));
-}
-
-/** Offer the catalogue's models to search in. */
-export function fillModels(models) {
-  document.querySelector("#models").replaceChildren(...models.map((model) =>
-    el("option", { value: model.id }, `${short(model.parameters.total)} parameters`)));
 }
 
 /** Mark the fields that a problem points at, and take earlier marks away. */
@@ -95,12 +110,16 @@ export function markFields(form, errors) {
   }
 }
 
-/** Make the buttons under a form work: copy its link, start over. */
-export function linkButtons(form) {
+/** Make the buttons of a form work: copy its link, start over, leave the layout to the search again (`replan` is then called). */
+export function linkButtons(form, replan) {
   const note = document.querySelector("#form-note");
   document.querySelector("#copy-link").addEventListener("click", async () => {
     remember(form);
     note.textContent = (await copied(location.href)) ? "Link copied." : "The address bar holds the link.";
+  });
+  document.querySelector("#free-layout").addEventListener("click", () => {
+    for (const field of fixedLayout(form)) field.value = "";
+    replan();
   });
   document.querySelector("#start-over").addEventListener("click", () => location.assign(location.pathname));
 }

@@ -3,8 +3,9 @@
 import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
 import { el, table } from "./elements.js";
-import { fillModels, remember, requestOf, restore } from "./forms.js";
+import { remember, requestOf, restore } from "./forms.js";
 import { follow } from "./jobprogress.js";
+import { offerModels } from "./modelsearch.js";
 import { words } from "./quantities.js";
 
 const note = document.querySelector("#note");
@@ -23,7 +24,10 @@ async function start(path, body) {
 }
 
 function open(id) {
-  follow(id, document.querySelector("#job"), list);
+  const place = document.querySelector("#job");
+  history.replaceState(null, "", `${location.pathname}${location.search}#${id}`);
+  follow(id, place, list);
+  place.scrollIntoView({ block: "nearest" });
   list();
 }
 
@@ -58,8 +62,10 @@ filters.addEventListener("input", () => { remember(filters); list(); });
 const query = new URLSearchParams(location.search);
 if (query.has("plan_id")) validation.elements.plan_id.value = query.get("plan_id");
 restore(filters);
-await list();
+// A link to a job has its id behind the #.
+if (location.hash) open(decodeURIComponent(location.hash.slice(1)));
+else await list();
 // Only to choose from; a key that may not list plans can still name one.
 const [models, plans] = await Promise.all(["/models", "/plans"].map((path) => ask(path).catch(() => ({ items: [] }))));
-fillModels(models.items);
+offerModels(models.items);
 document.querySelector("#plans").replaceChildren(...plans.items.map((plan) => el("option", { value: plan.plan_id }, plan.summary)));

@@ -4,13 +4,16 @@ import { chart } from "./charts.js";
 import { el, section } from "./elements.js";
 import { duration, short, whole } from "./quantities.js";
 
+// Two stand beside each other on a large screen.
+const WIDEST = 420;
+
 /** Return the curves of latency and throughput; nothing where not even one request fits. */
 export function performancePart({ performance, cost_usd_per_million_output_tokens: cost }, slo) {
   if (!performance?.curve?.length) return null;
   const { curve, concurrency: asked } = performance;
   const axis = { label: "Concurrency", format: short, log: true };
   const drawn = (title, label, field, format, kind, promised) => chart({
-    title, x: axis, y: { label, format },
+    title, widest: WIDEST, x: axis, y: { label, format },
     lines: [{ points: curve.map((point) => [point.concurrency, point[field]]), kind }],
     points: curve.map((point) => ({ x: point.concurrency, y: point[field], kind: point.concurrency === asked ? "chosen" : kind,
       label: `concurrency ${point.concurrency}: ${format(point[field])}` })),

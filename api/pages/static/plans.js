@@ -3,7 +3,7 @@
 import { problemOf } from "./answers.js";
 import { ask, debounced } from "./asking.js";
 import { el, table } from "./elements.js";
-import { fillModels, remember, requestOf, restore } from "./forms.js";
+import { remember, requestOf, restore } from "./forms.js";
 import { words } from "./quantities.js";
 
 const QUIET_MILLISECONDS = 200;
@@ -27,23 +27,25 @@ async function load(signal, cursor = null) {
 
 function draw(cursor) {
   note.textContent = shown.length ? "" : "No plans.";
-  document.querySelector("#list").replaceChildren(table("Plans, newest first", ["Plan", "Kind", "Verdict", "Model", "GPUs", "With", "Made", "", "Summary"],
+  const list = table("Plans, newest first", ["Plan", "Kind", "Verdict", "Model", "GPUs", "With", "Made", "", "Summary"],
     shown.map((plan) => [
       el("a", { href: `${PAGE_OF_KIND[plan.kind]}?plan=${encodeURIComponent(plan.plan_id)}` }, el("code", {}, plan.plan_id.slice(0, 10))),
       plan.kind, words(plan.verdict), plan.model, `${plan.gpus} × ${plan.gpu}`, plan.framework,
       plan.created_at ? new Date(plan.created_at).toLocaleString() : "",
       el("a", { href: `/ui/compare?a=${encodeURIComponent(plan.plan_id)}` }, "compare"), plan.summary,
-    ])));
+    ]));
+  list.classList.add("nowrap");
+  document.querySelector("#list").replaceChildren(list);
   more.hidden = cursor === null;
   more.onclick = () => load(undefined, cursor);
 }
 
-const reload = debounced(load, QUIET_MILLISECONDS);
-form.addEventListener("input", () => { remember(form); reload(); });
-form.addEventListener("submit", (event) => { event.preventDefault(); reload(); });
+const reload = debounced(load);
+form.addEventListener("input", () => { remember(form); reload(QUIET_MILLISECONDS); });
+form.addEventListener("submit", (event) => { event.preventDefault(); reload(0); });
 restore(form);
 await load();
 // Only to choose from: the list itself has said what is wrong.
 const [models, gpus] = await Promise.all(["/models", "/hardware"].map((path) => ask(path).catch(() => ({ items: [] }))));
-fillModels(models.items);
+document.querySelector("#models").replaceChildren(...models.items.map((model) => el("option", { value: model.id })));
 document.querySelector("#gpus").replaceChildren(...gpus.items.map((gpu) => el("option", { value: gpu.id }, gpu.name)));

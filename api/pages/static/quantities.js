@@ -31,6 +31,16 @@ export function short(number) {
   return `${Number((number / size).toPrecision(SIGNIFICANT_DIGITS))}${letter}`;
 }
 
+/** Return a count of parameters as models' names have it: 8.03B. */
+export const billions = (number) => short(number).replace("G", "B");
+
+/** Return a count of any size: what has no letter above as a power of ten. */
+export function count(number) {
+  if (number < 1e15) return short(number);
+  const power = Math.floor(Math.log10(number));
+  return `${Number((number / 10 ** power).toPrecision(SIGNIFICANT_DIGITS))} × 10${[...String(power)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}`;
+}
+
 /** Return a wire name as words. */
 export const words = (name) => String(name).replaceAll("_", " ");
 

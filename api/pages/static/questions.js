@@ -1,57 +1,86 @@
 // A form whose answer follows as one types: asked once the typing pauses, shown when the latest answer comes.
 
-import { problemOf, planOfAddress } from "./answers.js";
+import { planOfAddress, problemOf, verdictLine } from "./answers.js";
 import { ask, debounced } from "./asking.js";
-import { fillCatalogues, linkButtons, markFields, remember, requestOf, restore } from "./forms.js";
+import { el } from "./elements.js";
+import { fillCatalogues, linkButtons, markFields, offerConditional, remember, requestOf, restore } from "./forms.js";
+import { painted, swapParts } from "./parts.js";
 
-// With a planning of some 60 ms the answer stands well within 200 ms of the last key.
-const QUIET_MILLISECONDS = 80;
+// Longer than a key that repeats by itself takes (33 ms), and little of the 200 ms in which an answer is to stand.
+const QUIET_MILLISECONDS = 50;
 
-/** Run a page whose form is asked at `path`; `show(answer, context)` draws an answer. */
-export async function runQuestion({ path, show }) {
+/**
+ * Run a page whose form is asked at `path`. `verdict(answer)` returns what is to be seen first, and `parts(answer, context)`
+ * the rest, which is drawn once the verdict has been painted.
+ */
+export async function runQuestion({ path, verdict, parts }) {
   const form = document.querySelector("#question");
-  const answerBox = document.querySelector("#answer");
-  const verdict = document.querySelector("#verdict");
-  const context = { form, gpus: new Map() };
+  const boxes = Object.fromEntries(["answer", "verdict", "parts", "glance"].map((id) => [id, document.querySelector(`#${id}`)]));
+  let catalogues = Promise.resolve(new Map());
+  let shown = null;
+
+  async function show(answer, context, signal) {
+    shown = null;
+    boxes.verdict.replaceChildren(...verdict(answer));
+    boxes.glance.replaceChildren(...verdictLine(answer));
+    boxes.answer.classList.remove("stale");
+    const [gpus] = await Promise.all([catalogues, painted()]);
+    if (signal?.aborted) return;
+    swapParts(boxes.parts, parts(answer, { ...context, gpus }));
+    boxes.answer.classList.remove("waiting");
+    shown = JSON.stringify(context.request);
+  }
+
+  function refuse(problem) {
+    shown = null;
+    markFields(form, problem.errors ?? []);
+    boxes.verdict.replaceChildren(...problemOf(problem), ...(boxes.parts.childElementCount
+      ? [el("p", { class: "quiet" }, "What stands below is the last answer that there was.")] : []));
+    boxes.glance.replaceChildren("No answer: see why");
+    boxes.answer.classList.remove("waiting");
+    boxes.answer.classList.add("stale");
+  }
 
   async function answer(signal) {
-    answerBox.classList.add("waiting");
+    boxes.answer.classList.add("waiting");
     try {
       const request = requestOf(form);
+      // Typed and taken back.
+      if (JSON.stringify(request) === shown) { boxes.answer.classList.remove("waiting"); return; }
       const answered = await ask(path, { method: "POST", body: request, signal });
       if (signal.aborted) return;
       markFields(form, []);
-      show(answered, { ...context, request });
-      answerBox.classList.remove("waiting", "stale");
+      await show(answered, { form, request, replan }, signal);
     } catch (problem) {
-      if (problem.name === "AbortError") return;
-      const said = problem instanceof SyntaxError ? new Error(`config.json is not JSON: ${problem.message}`) : problem;
-      markFields(form, problem.errors ?? []);
-      verdict.replaceChildren(...problemOf(said));
-      answerBox.classList.remove("waiting");
-      answerBox.classList.add("stale");
+      if (problem.name !== "AbortError") refuse(problem instanceof SyntaxError ? new Error(`config.json is not JSON: ${problem.message}`) : problem);
     }
   }
 
-  const askSoon = debounced(answer, QUIET_MILLISECONDS);
-  context.replan = () => { remember(form); askSoon(); };
-  form.addEventListener("input", context.replan);
-  form.addEventListener("submit", (event) => { event.preventDefault(); context.replan(); });
-  linkButtons(form);
+  const askSoon = debounced(answer);
+  // What is chosen from a list or by a button is meant at once.
+  const replan = (event) => {
+    offerConditional(form);
+    remember(form);
+    askSoon(event?.type === "input" && event.target.tagName !== "SELECT" ? QUIET_MILLISECONDS : 0);
+  };
+  form.addEventListener("input", replan);
+  form.addEventListener("submit", (event) => { event.preventDefault(); replan(); });
+  linkButtons(form, replan);
   restore(form);
+  offerConditional(form);
   try {
     const stored = await planOfAddress();
     if (stored) {
       form.hidden = true;
       document.querySelector(".columns").classList.add("single");
-      show(stored, { form: null, gpus: new Map(), request: null });
+      await show(stored, { form: null, request: null });
       return;
     }
-    // The first question does not wait for the catalogues: the form holds its values already.
-    const first = new AbortController();
-    const [gpus] = await Promise.all([fillCatalogues(form), answer(first.signal)]);
-    context.gpus = gpus;
   } catch (problem) {
-    verdict.replaceChildren(...problemOf(problem));
+    refuse(problem);
+    return;
   }
+  // The first question does not wait for the catalogues: the form holds its values already.
+  catalogues = fillCatalogues(form).catch((problem) => { refuse(problem); return new Map(); });
+  askSoon(0);
 }

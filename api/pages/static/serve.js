@@ -13,11 +13,12 @@ import { runQuestion } from "./questions.js";
 // Kept from answer to answer, with what was pasted.
 const log = engineLog();
 
-function show(answer, context) {
+const verdict = (answer) => [...verdictOf(answer, figures(answer.plan)), el("p", {}, promises(answer).join(" "))];
+
+function parts(answer, context) {
   const { plan } = answer;
-  document.querySelector("#verdict").replaceChildren(...verdictOf(answer, figures(plan)), el("p", {}, promises(answer).join(" ")));
   log.ofPlan(answer.plan_id);
-  document.querySelector("#parts").replaceChildren(...[
+  return [
     advicePart(answer.advice, context.form ? (change) => tryChange(change, context) : null),
     layoutPart(plan),
     memoryPart(plan.memory, context.gpus.get(context.request?.hardware?.gpu)),
@@ -28,7 +29,7 @@ function show(answer, context) {
     artifactsPart(answer),
     log.part,
     assumptionsPart(answer),
-  ].filter(Boolean));
+  ].filter(Boolean);
 }
 
 /** Return what to see at first: what the cache holds, how fast it is and what it costs. */
@@ -91,4 +92,4 @@ function use({ gpus, ...degrees }, context) {
   context.replan();
 }
 
-runQuestion({ path: "/plan/infer", show });
+runQuestion({ path: "/plan/infer", verdict, parts });

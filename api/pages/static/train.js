@@ -7,15 +7,18 @@ import { el, facts, section, table } from "./elements.js";
 import { meshPart } from "./mesh.js";
 import { memoryOverTime } from "./moments.js";
 import { pipelinePart } from "./pipeline.js";
-import { duration, gib, percent, short, whole, words } from "./quantities.js";
+import { count, duration, gib, percent, whole, words } from "./quantities.js";
 import { runQuestion } from "./questions.js";
+import { whyNotForm } from "./whynot.js";
 
-function show(answer, context) {
+// Kept from answer to answer, with what was named.
+const whyNot = whyNotForm(document.querySelector("#question"));
+
+function parts(answer, context) {
   const { plan } = answer;
   const gpu = context.gpus.get(context.request?.hardware?.gpu);
   const perNode = context.request?.hardware?.gpus_per_node ?? gpu?.gpus_per_node ?? Math.min(plan.layout.gpus, 8);
-  document.querySelector("#verdict").replaceChildren(...verdictOf(answer, figures(plan)));
-  document.querySelector("#parts").replaceChildren(...[
+  return [
     section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
       `${whole(answer.search.layouts_considered)} layouts evaluated, ${whole(answer.search.layouts_fitting)} fit, ${whole(answer.search.layouts_excluded)} excluded by a rule, in ${duration(answer.search.seconds)}.`)),
     advicePart(answer.advice, context.form ? (change) => tryChange(change, context) : null),
@@ -24,12 +27,13 @@ function show(answer, context) {
     stepPart(plan.step),
     pipelinePart(plan),
     alternativesPart(answer, context),
+    whyNot.of(context),
     runPart(plan.run),
     meshPart(plan, perNode),
     communicationPart(plan.communication),
     artifactsPart(answer),
     assumptionsPart(answer),
-  ].filter(Boolean));
+  ].filter(Boolean);
 }
 
 /** Return what to see at first: the peak, the step and what they come to. */
@@ -63,7 +67,7 @@ function runPart(run) {
   if (!run?.steps) return null;
   const known = [
     ["Steps", whole(run.steps)], ["Time", duration(run.expected_seconds ?? run.seconds)], ["GPU hours", whole(run.gpu_hours)],
-    ["Cost", run.cost_usd == null ? "say US$ per GPU hour" : `US$ ${whole(run.cost_usd)}`], ["Work", `${short(run.model_flops)}FLOP`],
+    ["Cost", run.cost_usd == null ? "say US$ per GPU hour" : `US$ ${whole(run.cost_usd)}`], ["Work", `${count(run.model_flops)} FLOP`],
     ["Failures a day", run.failures_per_day.toPrecision(2)], ["Checkpoint", `${gib(run.checkpoint_bytes)} every ${duration(run.checkpoint_interval_seconds)}`],
     ["Goodput", percent(run.goodput)],
   ];
@@ -77,4 +81,4 @@ function communicationPart(calls) {
       calls.map((call) => [call.group, words(call.operation), gib(call.bytes_per_layer), whole(call.calls_per_step), duration(call.seconds)]))));
 }
 
-runQuestion({ path: "/plan/train", show });
+runQuestion({ path: "/plan/train", verdict: (answer) => verdictOf(answer, figures(answer.plan)), parts });
