@@ -39,9 +39,19 @@ class Lane:
 
     def _launches_of(self, container: Container) -> Iterator[Launch | NotRead]:
         for words in programs(container):
-            launch = serving_launch(words, container.image) or training_launch(words, self.gpus)
-            if launch is not None:
+            launch = serving_launch(words, container, gpus=self.demand.gpus_per_pod) or training_launch(
+                words, self.gpus, container
+            )
+            if isinstance(launch, NotRead) and container.unread:
+                yield NotRead(reason=f"{launch.reason}. {not_at_hand(container)}")
+            elif launch is not None:
                 yield launch
+
+
+def not_at_hand(*containers: Container) -> str:
+    """Return which ConfigMaps of containers could not be read and why, an empty text where there is none."""
+    missing = dict.fromkeys(reason for container in containers for reason in container.unread)
+    return f"Not read: {'; '.join(missing)}" if missing else ""
 
 
 def lanes(group: PodGroup, catalogue: Catalogue) -> tuple[Lane, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from planners.catalogue import catalogue
+from service.admission.config_maps import GivenConfigMaps
 from service.admission.judge import AdmissionService
 from service.admission.policy import Policies
 from service.admission.review import read_review
@@ -52,14 +53,16 @@ class Broken:
         raise RuntimeError("bug")
 
 
-def service(policy: str = "", tmp_path=None, answers: Any = None) -> AdmissionService:
+def service(policy: str = "", tmp_path=None, answers: Any = None, config_maps: Any = None) -> AdmissionService:
     known = catalogue()
     file = None
     if policy:
         file = tmp_path / "policy.toml"
         file.write_text(policy)
     answers = answers or Sizer(ModelResolver(known, Settings()), known)
-    return AdmissionService(answers=answers, plans=Plans(), catalogue=known, policies=Policies(file))
+    return AdmissionService(
+        answers=answers, plans=Plans(), catalogue=known, policies=Policies(file), config_maps=config_maps
+    )
 
 
 @pytest.fixture(scope="module")
@@ -397,3 +400,47 @@ async def test_bitsandbytes_is_offered_only_where_vllm_still_has_it(judge):
         container = a_container(*LARGE, gpus=2, image=f"vllm/vllm-openai:{tag}")
         answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
         assert ("--quantization bitsandbytes" in answer.message) is is_offered
+
+
+TGI = "ghcr.io/huggingface/text-generation-inference:3.3.6"
+
+
+def from_config_map(container: dict[str, Any]) -> dict[str, Any]:
+    return {**container, "envFrom": [{"configMapRef": {"name": "settings"}}]}
+
+
+# 72.7e9 x 2 bytes are 135.4 GiB: in four bits they fit two cards of 79.2 GiB, in 16 with nothing left for the cache.
+@pytest.mark.parametrize(("quantize", "is_allowed"), [("bitsandbytes-nf4", True), ("", False)])
+async def test_tgis_variables_are_judged_from_a_config_map(quantize: str, is_allowed: bool):
+    settings = {
+        "MODEL_ID": "Qwen/Qwen2.5-72B-Instruct",
+        "NUM_SHARD": "1",
+        **({"QUANTIZE": quantize} if quantize else {}),
+    }
+    judge = service(config_maps=GivenConfigMaps({("serving", "settings"): settings}))
+    manifest = an_object("Deployment", from_config_map(a_container(image=TGI)))
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert (answer.is_allowed, answer.is_judged) == (is_allowed, True)
+
+
+async def test_a_config_map_that_is_not_read_is_named(judge):
+    manifest = an_object("Deployment", from_config_map(a_container(image=TGI)))
+    (warning,) = (await judge.review(read_review(a_review("Deployment", manifest)))).warnings
+    assert "Not read: ConfigMap settings (no Kubernetes API is configured to read it through)" in warning
+
+
+async def test_a_command_that_needs_no_config_map_is_judged_without_it(judge):
+    answer = await judge.review(
+        read_review(a_review("Deployment", an_object("Deployment", from_config_map(a_container(*LARGE, gpus=2)))))
+    )
+    assert (answer.is_allowed, answer.is_judged) == (False, True)
+
+
+class NeverAsked:
+    async def get(self, namespace: str, name: str) -> Any:
+        raise AssertionError(f"{namespace}/{name} was asked for")
+
+
+async def test_a_workload_without_gpus_asks_for_no_config_map():
+    manifest = an_object("Deployment", from_config_map(a_container(*LARGE, gpus=0)))
+    assert (await service(config_maps=NeverAsked()).review(read_review(a_review("Deployment", manifest)))).is_judged
