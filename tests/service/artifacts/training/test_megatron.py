@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from planners.catalogue import catalogue
 from service.admission.launches import Launch
 from service.admission.shell import programs
 from service.admission.training_commands import training_launch
@@ -193,6 +194,22 @@ def test_what_the_catalogue_leaves_away_is_asked_of_the_reader():
     assert (listed["rotary_base"], listed["norm_epsilon"]) == ("$ROPE_THETA", "$NORM_EPSILON")
     # A config of the reader's own that leaves a key away means transformers' default.
     assert (given["rotary_base"], given["norm_epsilon"]) == ("10000", "1e-06")
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "epsilon"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "10000", "1e-05"),
+        ("meta-llama/Llama-3.1-70B", "500000", "1e-05"),
+        ("mistralai/Mixtral-8x7B-v0.1", "1000000", "1e-05"),
+        ("Qwen/Qwen2.5-72B-Instruct", "1000000", "1e-06"),
+        ("Qwen/Qwen3-8B", "1000000", "1e-06"),
+    ],
+)
+def test_models_of_the_catalogue_are_described_whole(model: str, base: str, epsilon: str):
+    # As their own config.json has it.
+    listed = told(launch("megatron", config=catalogue().model(model).config, model_name=model))
+    assert (listed["rotary_base"], listed["norm_epsilon"]) == (base, epsilon)
 
 
 def test_the_command_is_read_back_as_the_plan():
