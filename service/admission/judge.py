@@ -224,7 +224,10 @@ def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
         said = f" ({demand.unknown} is in no catalogue)" if demand.unknown else ""
         raise _NotJudged(f"no node selector or affinity names the GPU{said}, and the policy has no default for it")
     gpus = _needed_gpus(launch) or lane.gpus
-    hardware = {"gpu": gpu, "gpus": gpus, "gpus_per_node": min(demand.gpus_per_pod, gpus)}
+    hardware: dict[str, Any] = {"gpu": gpu, "gpus": gpus}
+    if lane.gpus > demand.gpus_per_pod:
+        # A pod alone says nothing of its node: a way out with more GPUs may well be on the same one.
+        hardware["gpus_per_node"] = min(demand.gpus_per_pod, gpus)
     if demand.mig_profile is None:
         return hardware
     memory_bytes = slice_bytes(gpu, demand.mig_profile)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from planners.catalogue import Catalogue
 from planners.errors import PlimsollError
 from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand
+from service.admission.here_documents import with_here_documents
 from service.admission.launches import Launch, NotRead
 from service.admission.serving_commands import serving_launch
 from service.admission.shell import programs
@@ -38,6 +39,7 @@ class Lane:
         return ()
 
     def _launches_of(self, container: Container) -> Iterator[Launch | NotRead]:
+        container = with_here_documents(container)
         for words in programs(container):
             launch = serving_launch(words, container, gpus=self.demand.gpus_per_pod) or training_launch(
                 words, self.gpus, container

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,6 +109,29 @@ async def test_a_refusal_gives_the_numbers_and_the_way_out(judge):
     # 70.55e9 x 2 bytes over two GPUs.
     assert "65.7 GiB of weights" in answer.message
     assert "; fits with --max-model-len " in answer.message
+
+
+async def test_the_way_out_with_more_gpus_is_on_the_same_node(judge):
+    # 70.55e9 x 2 bytes are 131.4 GiB.
+    container = a_container("--model", "meta-llama/Meta-Llama-3-70B-Instruct", image="vllm/vllm-openai:v0.11.0")
+    answer = await judge.review(read_review(a_review("Deployment", an_object("Deployment", container))))
+    assert "131.4 GiB of weights" in answer.message
+    assert re.search(r"fits with ([0-9]) GPUs and --tensor-parallel-size \1 or", answer.message)
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("python3 -m sglang.launch_server --model-path {model}", "--tp-size"),
+        ("trtllm-serve {model}", "--tp_size"),
+        ("text-generation-launcher --model-id {model}", "--num-shard"),
+    ],
+)
+async def test_the_way_out_is_typed_as_the_engine_takes_it(judge, command: str, flag: str):
+    words = command.format(model="meta-llama/Meta-Llama-3-70B-Instruct").split()
+    container = a_container(image="x", command=words)
+    answer = await judge.review(read_review(a_review("Deployment", an_object("Deployment", container))))
+    assert re.search(rf"fits with ([0-9]) GPUs and {flag} \1\b", answer.message)
 
 
 @pytest.mark.parametrize(
