@@ -15,6 +15,7 @@ from starlette.requests import Request
 from api.metrics import Metrics
 from planners.catalogue import Catalogue, catalogue
 from service.admission.judge import AdmissionService
+from service.admission.kubernetes_api import config_maps_of
 from service.admission.policy import Policies
 from service.admission.sizing import Sizer
 from service.calibrating import CalibrationService
@@ -135,6 +136,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
             plans=database.plans,
             catalogue=known,
             policies=Policies(settings.admission_policy_file),
+            config_maps=config_maps_of(settings),
         ),
         metrics=metrics,
         settings=settings,

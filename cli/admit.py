@@ -11,11 +11,12 @@ import typer
 import yaml
 
 from planners.catalogue import catalogue
+from service.admission.config_maps import GivenConfigMaps
 from service.admission.judge import AdmissionService
 from service.admission.policy import Policies
 from service.admission.review import Answer, Review
 from service.admission.sizing import Sizer
-from service.admission.workloads import READERS
+from service.admission.workloads import READERS, below, each_of
 from service.errors import DatabaseUnavailable
 from service.models import ModelResolver
 from service.persistence.records import StoredPlan
@@ -33,17 +34,22 @@ class NoStoredPlans:
 
 
 def admit(file: Path, policy: Path | None) -> int:
-    """Print the verdict of each manifest in a YAML or JSON file; return 0, 1 (refused) or 2 (could not judge)."""
+    """Print the verdict of each manifest in a YAML or JSON file; return 0, 1 (refused) or 2 (could not judge).
+
+    What a workload takes from ConfigMaps is read where they stand in the same file.
+    """
     settings, known = Settings(), catalogue()
+    documents = _documents(file)
     service = AdmissionService(
         answers=Sizer(ModelResolver(known, settings), known),
         plans=NoStoredPlans(),
         catalogue=known,
         policies=Policies(policy or settings.admission_policy_file),
+        config_maps=GivenConfigMaps(_config_maps(documents)),
     )
     worst = ADMITTED
     judged = 0
-    for review in _reviews(file):
+    for review in _reviews(documents):
         answer = asyncio.run(service.review(review))
         _print(review, answer)
         judged += 1
@@ -65,32 +71,55 @@ def _print(review: Review, answer: Answer) -> None:
             typer.echo(f"  {line}")
 
 
-def _reviews(file: Path) -> Iterator[Review]:
+def _documents(file: Path) -> list[dict[str, Any]]:
+    """Return a file's documents, those of a List one by one."""
     try:
         documents = list(yaml.safe_load_all(file.read_text()))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         typer.echo(f"{file}: {error}", err=True)
         raise typer.Exit(NOT_JUDGED) from error
+    objects = [document for document in documents if isinstance(document, dict)]
+    items = (item for document in objects if document.get("kind") == "List" for item in each_of(document.get("items")))
+    return [*objects, *(item for item in items if isinstance(item, dict))]
+
+
+def _reviews(documents: list[dict[str, Any]]) -> Iterator[Review]:
     for document in documents:
-        if not isinstance(document, dict):
-            continue
         group = str(document.get("apiVersion", "")).rpartition("/")[0]
         kind = str(document.get("kind", ""))
         if (group, kind) in READERS:
             yield _created(group, kind, document)
 
 
+def _config_maps(documents: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, str]]:
+    found = {}
+    for document in documents:
+        if document.get("kind") == "ConfigMap" and document.get("apiVersion") == "v1":
+            data = document.get("data")
+            texts = data if isinstance(data, dict) else {}
+            found[_namespace(document), _name(document)] = {
+                str(key): text for key, text in texts.items() if isinstance(text, str)
+            }
+    return found
+
+
 def _created(group: str, kind: str, manifest: dict[str, Any]) -> Review:
-    metadata = manifest.get("metadata")
-    named = metadata if isinstance(metadata, dict) else {}
     return Review(
         uid="on-disk",
         operation="CREATE",
         group=group,
         kind=kind,
-        name=str(named.get("name", "")),
-        namespace=str(named.get("namespace", "default")),
+        name=_name(manifest),
+        namespace=_namespace(manifest),
         object=manifest,
         old_object=None,
         is_dry_run=True,
     )
+
+
+def _name(manifest: dict[str, Any]) -> str:
+    return str(below(manifest, ("metadata", "name")) or "")
+
+
+def _namespace(manifest: dict[str, Any]) -> str:
+    return str(below(manifest, ("metadata", "namespace")) or "default")

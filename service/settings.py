@@ -118,6 +118,20 @@ class Settings(BaseSettings):
         description="The TOML file that says by namespace what admission does; read again when it changes. "
         "Unset: `enforce` everywhere.",
     )
+    kubernetes_api_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="The Kubernetes API that admission reads ConfigMaps through, in a cluster "
+        "`https://kubernetes.default.svc`. Unset: it reads none, and says what was missing.",
+    )
+    kubernetes_token_file: Path = Field(
+        default=Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
+        description="The token that is shown to that API over HTTPS, read anew for every request.",
+    )
+    kubernetes_ca_file: Path = Field(
+        default=Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
+        description="The authority (PEM) that signed that API's certificate.",
+    )
     max_body_bytes: int = Field(default=2 * 2**20, ge=1024, description="The largest request body that is read.")
     body_timeout_seconds: float = Field(
         default=20.0, gt=0, description="How long a request's head, and then its body, may take to arrive."

@@ -14,8 +14,9 @@ from planners.errors import PlimsollError
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
 from service.admission.annotations import PLAN, PLAN_ID
+from service.admission.config_maps import ConfigMaps, NoConfigMaps, with_config_maps
 from service.admission.judgement import Finding, serving_finding, training_finding
-from service.admission.lanes import Lane, lanes
+from service.admission.lanes import Lane, lanes, not_at_hand
 from service.admission.launches import Launch, NotRead
 from service.admission.mig import slice_bytes
 from service.admission.planned import Planned, planned_finding, read_planned
@@ -61,7 +62,17 @@ class _NotJudged(Exception):
 class AdmissionService:
     """Answers reviews."""
 
-    def __init__(self, *, answers: Answers, plans: StoredPlans, catalogue: Catalogue, policies: Policies) -> None:
+    def __init__(
+        self,
+        *,
+        answers: Answers,
+        plans: StoredPlans,
+        catalogue: Catalogue,
+        policies: Policies,
+        config_maps: ConfigMaps | None = None,
+    ) -> None:
+        """Take what a judgement needs; ConfigMaps are not read where `config_maps` is None."""
+        self._config_maps = config_maps or NoConfigMaps()
         self._answers = answers
         self._plans = plans
         self._catalogue = catalogue
@@ -92,6 +103,8 @@ class AdmissionService:
         if group is None:
             return
         annotations = {**annotations_of(manifest), **group.annotations}
+        if lanes(group, self._catalogue):
+            group = await with_config_maps(group, review.namespace, self._config_maps)
         for lane in lanes(group, self._catalogue):
             if PLAN_ID in annotations:
                 yield await self._against_stored(annotations[PLAN_ID], lane, group)
@@ -133,8 +146,10 @@ class AdmissionService:
         launches = lane.launches()
         if not launches:
             names = ", ".join(container.name[:60] for container in lane.containers)
+            missing = not_at_hand(*lane.containers)
             raise _NotJudged(
-                f"container {names} starts nothing this service can read. Say the job in an annotation {PLAN}"
+                f"container {names} starts nothing this service can read. "
+                + (missing or f"Say the job in an annotation {PLAN}")
             )
         for launch in launches:
             if isinstance(launch, NotRead):
@@ -209,7 +224,10 @@ def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
         said = f" ({demand.unknown} is in no catalogue)" if demand.unknown else ""
         raise _NotJudged(f"no node selector or affinity names the GPU{said}, and the policy has no default for it")
     gpus = _needed_gpus(launch) or lane.gpus
-    hardware = {"gpu": gpu, "gpus": gpus, "gpus_per_node": min(demand.gpus_per_pod, gpus)}
+    hardware: dict[str, Any] = {"gpu": gpu, "gpus": gpus}
+    if lane.gpus > demand.gpus_per_pod:
+        # A pod alone says nothing of its node: a way out with more GPUs may well be on the same one.
+        hardware["gpus_per_node"] = min(demand.gpus_per_pod, gpus)
     if demand.mig_profile is None:
         return hardware
     memory_bytes = slice_bytes(gpu, demand.mig_profile)

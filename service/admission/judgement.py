@@ -8,20 +8,52 @@ from typing import Any, Literal
 
 from planners.plans import Advice, TrainingAnswer
 from planners.serving.answer import ServingAdvice, ServingAnswer
+from service.artifacts import sglang, tgi
 from service.artifacts.vllm import on_loading
 
 GIB = 2**30
-# What a person types to make the change that an advice names.
-SERVING_FLAGS = {
-    "layout.tensor_parallel": "--tensor-parallel-size",
-    "layout.pipeline_parallel": "--pipeline-parallel-size",
-    "serving.max_model_len": "--max-model-len",
-    "serving.gpu_memory_utilization": "--gpu-memory-utilization",
-    "serving.kv_cache": "--kv-cache-dtype",
-    "serving.weights": "--quantization",
-    "serving.max_num_seqs": "--max-num-seqs",
-    "serving.max_num_batched_tokens": "--max-num-batched-tokens",
+# What a person types to make the change that an advice names, by engine; TGI serves what is planned for transformers.
+# Without an option of that name a change cannot be made on the command line, and is not offered.
+SERVING_FLAGS: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "layout.tensor_parallel": "--tensor-parallel-size",
+        "layout.pipeline_parallel": "--pipeline-parallel-size",
+        "layout.data_parallel": "--data-parallel-size",
+        "serving.max_model_len": "--max-model-len",
+        "serving.gpu_memory_utilization": "--gpu-memory-utilization",
+        "serving.kv_cache": "--kv-cache-dtype",
+        "serving.weights": "--quantization",
+        "serving.max_num_seqs": "--max-num-seqs",
+        "serving.max_num_batched_tokens": "--max-num-batched-tokens",
+    },
+    "sglang": {
+        "layout.tensor_parallel": "--tp-size",
+        "layout.pipeline_parallel": "--pp-size",
+        "layout.data_parallel": "--dp-size",
+        "serving.max_model_len": "--context-length",
+        "serving.gpu_memory_utilization": "--mem-fraction-static",
+        "serving.kv_cache": "--kv-cache-dtype",
+        "serving.weights": "--quantization",
+        "serving.max_num_seqs": "--max-running-requests",
+        "serving.max_num_batched_tokens": "--chunked-prefill-size",
+    },
+    "tensorrt-llm": {
+        "layout.tensor_parallel": "--tp_size",
+        "layout.pipeline_parallel": "--pp_size",
+        "serving.max_model_len": "--max_seq_len",
+        "serving.gpu_memory_utilization": "--free_gpu_memory_fraction",
+        "serving.max_num_seqs": "--max_batch_size",
+        "serving.max_num_batched_tokens": "--max_num_tokens",
+    },
+    "transformers": {
+        "layout.tensor_parallel": "--num-shard",
+        "serving.max_model_len": "--max-total-tokens",
+        "serving.gpu_memory_utilization": "--cuda-memory-fraction",
+        "serving.weights": "--quantize",
+        "serving.max_num_batched_tokens": "--max-batch-prefill-tokens",
+    },
 }
+GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
 
 
@@ -68,7 +100,7 @@ def serving_finding(program: str, answer: ServingAnswer) -> Finding:
     refused = not answer.fits and is_certain
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program}: {numbers}{_ways_out(_possible(answer), SERVING_FLAGS, _format_names(answer))}."
+        text=f"{program}: {numbers}{_ways_out(_possible(answer), _flags(answer), _format_names(answer))}."
         + ("" if refused else " It may just fit."),
     )
 
@@ -93,18 +125,32 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
     )
 
 
+def _flags(answer: ServingAnswer) -> Mapping[str, str]:
+    return SERVING_FLAGS[answer.plan.settings.engine]
+
+
 def _format_names(answer: ServingAnswer) -> Mapping[str, str]:
-    """Return what the engine calls the formats that it quantizes to while loading; of others it takes ours."""
-    settings = answer.plan.settings
-    return on_loading(settings.engine_version) if settings.engine == "vllm" else {}
+    """Return what the engine calls the formats that it quantizes to while loading, by ours."""
+    engine = answer.plan.settings.engine
+    if engine == "vllm":
+        return on_loading(answer.plan.settings.engine_version)
+    return {"sglang": sglang.ON_LOADING, "transformers": tgi.ON_LOADING}.get(engine, {})
 
 
 def _possible(answer: ServingAnswer) -> Sequence[ServingAdvice]:
-    """Return the advice that a person can follow on the command line: vLLM quantizes to some formats only."""
-    if answer.plan.settings.engine != "vllm":
-        return answer.advice
-    names = _format_names(answer)
-    return [entry for entry in answer.advice if entry.change.get("serving.weights", "fp8") in names]
+    """Return the advice that a person can follow on the command line: engines quantize to some formats only."""
+    names, flags = _format_names(answer), _flags(answer)
+    return [
+        entry
+        for entry in answer.advice
+        if entry.change.get("serving.weights", "fp8") in (names or ("fp8",))
+        and all(_is_typed(name, value, flags) for name, value in entry.change.items())
+    ]
+
+
+def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:
+    """Return whether a change is an option of the command, or what stands beside it."""
+    return name in flags or not name.startswith(("layout.", "serving.")) or (name.startswith("layout.") and value == 1)
 
 
 def _ways_out(
@@ -125,4 +171,7 @@ def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_nam
         name: format_names.get(value, value) if name == "serving.weights" else value
         for name, value in (told or change).items()
     }
-    return " and ".join(f"{flags.get(name, name.rpartition('.')[2])} {value}" for name, value in values.items())
+    return " and ".join(
+        f"{value} GPUs" if name == GPUS else f"{flags.get(name, name.rpartition('.')[2])} {value}"
+        for name, value in values.items()
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from planners.catalogue import Catalogue
 from planners.errors import PlimsollError
 from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand
+from service.admission.here_documents import with_here_documents
 from service.admission.launches import Launch, NotRead
 from service.admission.serving_commands import serving_launch
 from service.admission.shell import programs
@@ -38,10 +39,21 @@ class Lane:
         return ()
 
     def _launches_of(self, container: Container) -> Iterator[Launch | NotRead]:
+        container = with_here_documents(container)
         for words in programs(container):
-            launch = serving_launch(words, container.image) or training_launch(words, self.gpus)
-            if launch is not None:
+            launch = serving_launch(words, container, gpus=self.demand.gpus_per_pod) or training_launch(
+                words, self.gpus, container
+            )
+            if isinstance(launch, NotRead) and container.unread:
+                yield NotRead(reason=f"{launch.reason}. {not_at_hand(container)}")
+            elif launch is not None:
                 yield launch
+
+
+def not_at_hand(*containers: Container) -> str:
+    """Return which ConfigMaps of containers could not be read and why, an empty text where there is none."""
+    missing = dict.fromkeys(reason for container in containers for reason in container.unread)
+    return f"Not read: {'; '.join(missing)}" if missing else ""
 
 
 def lanes(group: PodGroup, catalogue: Catalogue) -> tuple[Lane, ...]:

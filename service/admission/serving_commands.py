@@ -1,91 +1,34 @@
-"""Launch commands of serving engines, read as a request to `/plan/infer`.
-
-Sources: vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py; sglang/srt/server_args.py.
-"""
+"""Launch commands of serving engines, read as a request to `/plan/infer`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from service.admission.flags import Arguments, Flag, read_flags
+from service.admission.flags import Arguments, read_flags
 from service.admission.launches import Launch, NotRead
+from service.admission.option_files import OptionsFileNotRead, option_words
+from service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
 from service.admission.shell import image_name
+from service.admission.tgi_commands import tgi_launch
+from service.admission.workloads import Container
 
 VERSION_TAG = re.compile(r"^v?([0-9]+\.[0-9]+)(?:[.-]|$)")
-ENGINE_IMAGES = {"vllm/vllm-openai": "vllm", "lmsysorg/sglang": "sglang"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineCommand:
-    """How one engine is told what `/plan/infer` asks.
-
-    Flags in `unread` take memory that no planner counts; with one of `decisive` the
-    command's other flags no longer say what is loaded where.
-    """
-
-    engine: str
-    flags: tuple[Flag, ...]
-    unread: frozenset[str]
-    decisive: frozenset[str]
-    cache_dtypes: Mapping[str, str | None]
-
-
-VLLM = EngineCommand(
-    engine="vllm",
-    flags=(
-        Flag(names=("model",), field="model", form="text"),
-        Flag(names=("tensor-parallel-size", "tp"), field="tensor_parallel", form="whole"),
-        Flag(names=("pipeline-parallel-size", "pp"), field="pipeline_parallel", form="whole"),
-        Flag(names=("data-parallel-size", "dp"), field="data_parallel", form="whole"),
-        Flag(names=("enable-expert-parallel", "ep"), field="expert_parallel", form="switch"),
-        Flag(names=("decode-context-parallel-size", "dcp"), field="decode_context_parallel", form="whole"),
-        Flag(names=("max-model-len",), field="max_model_len", form="whole"),
-        Flag(names=("gpu-memory-utilization",), field="gpu_memory_utilization", form="number"),
-        Flag(names=("max-num-seqs",), field="max_num_seqs", form="whole"),
-        Flag(names=("max-num-batched-tokens",), field="max_num_batched_tokens", form="whole"),
-        Flag(names=("block-size",), field="block_size", form="whole"),
-        Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
-        Flag(names=("quantization", "q"), field="quantization", form="text"),
-        Flag(names=("dtype",), field="dtype", form="text"),
-    ),
-    unread=frozenset({
-        "--speculative-config", "--enable-lora", "--enforce-eager", "--kv-transfer-config",
-        "--num-gpu-blocks-override", "--compilation-config",
-    }),
-    decisive=frozenset({"--config", "--cpu-offload-gb", "--hf-overrides"}),
-    cache_dtypes={
-        "auto": None, "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
-    },
-)  # fmt: skip
-SGLANG = EngineCommand(
-    engine="sglang",
-    flags=(
-        Flag(names=("model-path", "model"), field="model", form="text"),
-        Flag(names=("tensor-parallel-size", "tp-size", "tp"), field="tensor_parallel", form="whole"),
-        Flag(names=("pipeline-parallel-size", "pp-size", "pp"), field="pipeline_parallel", form="whole"),
-        Flag(names=("data-parallel-size", "dp-size", "dp"), field="data_parallel", form="whole"),
-        Flag(names=("attention-data-parallel-size", "attn-dp-size"), field="attention_data_parallel", form="whole"),
-        Flag(names=("enable-dp-attention",), field="is_attention_data_parallel", form="switch"),
-        Flag(names=("expert-parallel-size", "ep-size", "ep"), field="expert_ranks", form="whole"),
-        Flag(names=("context-length",), field="max_model_len", form="whole"),
-        Flag(names=("mem-fraction-static",), field="gpu_memory_utilization", form="number"),
-        Flag(names=("max-running-requests",), field="max_num_seqs", form="whole"),
-        Flag(names=("chunked-prefill-size",), field="max_num_batched_tokens", form="whole"),
-        Flag(names=("page-size",), field="block_size", form="whole"),
-        Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
-        Flag(names=("quantization",), field="quantization", form="text"),
-        Flag(names=("dtype",), field="dtype", form="text"),
-    ),
-    unread=frozenset({
-        "--speculative-algorithm", "--speculative-draft-model-path", "--disaggregation-mode", "--max-total-tokens",
-        "--lora-paths",
-    }),
-    decisive=frozenset({"--config", "--cpu-offload-gb", "--json-model-override-args"}),
-    cache_dtypes={"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"},
-)  # fmt: skip
+ENGINE_IMAGES = {
+    "vllm/vllm-openai": "vllm",
+    "vllm/vllm-openai-rocm": "vllm",
+    "lmsysorg/sglang": "sglang",
+    "nvidia/tensorrt-llm/release": "tensorrt-llm",
+}
+PYTHON = re.compile(r"^python[0-9.]*$")
+# What `python -m` starts.
+MODULES = {
+    "vllm.entrypoints.openai.api_server": VLLM,
+    "vllm.entrypoints.api_server": VLLM,
+    "sglang.launch_server": SGLANG,
+    "huggingfaceserver": HUGGING_FACE_SERVER,
+}
+TGI_PROGRAM = "text-generation-launcher"
 DTYPES = {
     "auto": None, "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32",
     "float": "fp32",
@@ -97,34 +40,65 @@ AS_STORED = (
 )  # fmt: skip
 LAYOUT_FIELDS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "decode_context_parallel")
 SERVING_FIELDS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size")
+# The backend that the planner has the rules of; TensorRT-LLM's own since 1.0.
+PYTORCH = "pytorch"
+TRTLLM_OTHER_COMMANDS = (("mm_embedding_serve",), ("disaggregated",), ("disaggregated_mpi_worker",), ("grpc",))
 
 
-def serving_launch(words: tuple[str, ...], image: str) -> Launch | NotRead | None:
-    """Return what a command would serve, what of it cannot be read, or None where it serves nothing we know."""
+def serving_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> Launch | NotRead | None:
+    """Return what a command of a container with `gpus` GPUs would serve.
+
+    NotRead where something of it cannot be read, None where it serves nothing we know.
+    """
+    if words[0].rpartition("/")[2] == TGI_PROGRAM:
+        return tgi_launch(words[1:], container, gpus=gpus)
     found = _engine_arguments(words)
     if found is None:
         return None
     command, rest = found
-    read = read_flags(rest, command.flags)
+    try:
+        read = _read_arguments(command, rest, container)
+    except OptionsFileNotRead as missing:
+        return NotRead(reason=f"the {command.program} command: {missing}")
     if read.problems:
-        return NotRead(reason=f"the {command.engine} command: {'; '.join(read.problems)}")
-    model = read.values.get("model") or next(iter(read.positionals), None)
+        return NotRead(reason=f"the {command.program} command: {'; '.join(read.problems)}")
+    return _launch(command, read, container)
+
+
+def _read_arguments(command: EngineCommand, words: tuple[str, ...], container: Container) -> Arguments:
+    """Return the options of a command, and of the file that it names; raises OptionsFileNotRead."""
+    read = read_flags(words, command.flags)
+    path = read.values.get("options_file")
+    if path is None or read.problems:
+        return read
+    of_file = option_words(str(path), container)
+    return read_flags((*words, *of_file) if command.file_wins else (*of_file, *words), command.flags)
+
+
+def _launch(command: EngineCommand, read: Arguments, container: Container) -> Launch | NotRead:
+    positionals = read.positionals if command.takes_positional else ()
+    model = read.values.get("model") or next(iter(positionals), None)
     if not isinstance(model, str):
-        return NotRead(reason=f"the {command.engine} command names no model")
+        return NotRead(reason=f"the {command.program} command names no model")
+    if read.values.get("backend", PYTORCH) != PYTORCH:
+        return NotRead(
+            reason=f"the {command.program} command runs a backend ({read.values['backend']}) with rules of its own"
+        )
     formats = _formats(command, read)
     if isinstance(formats, NotRead):
         return formats
     others = {name.replace("_", "-") for name in read.others}
+    others |= {name.partition(".")[0] for name in others}
     for name in sorted(command.decisive & others):
-        return NotRead(reason=f"{name} decides what the {command.engine} command loads, and is not read")
+        return NotRead(reason=f"{name} decides what the {command.program} command loads, and is not read")
     serving = {name: read.values[name] for name in SERVING_FIELDS if name in read.values}
-    layout = _layout(read)
+    layout = _layout(command, read)
     if isinstance(layout, NotRead):
         return layout
     unread = sorted(command.unread & others)
-    version = _engine_version(command.engine, image)
+    version = _engine_version(command.engine, container.image)
     return Launch(
-        program=f"{command.engine} serving {model}",
+        program=f"{command.program} serving {model}",
         kind="infer",
         request={
             "model": model,
@@ -141,13 +115,14 @@ def _engine_arguments(words: tuple[str, ...]) -> tuple[EngineCommand, tuple[str,
         return VLLM, words[2:]
     if program == "sglang" and words[1:2] == ("serve",):
         return SGLANG, words[2:]
-    if re.match(r"^python[0-9.]*$", program) and "-m" in words:
+    if program == "trtllm-serve":
+        # `serve` is what it does unless it is told another command.
+        rest = words[2:] if words[1:2] == ("serve",) else words[1:]
+        return None if rest[:1] in TRTLLM_OTHER_COMMANDS else (TENSORRT_LLM, rest)
+    if PYTHON.match(program) and "-m" in words:
         place = words.index("-m")
-        module, rest = words[place + 1 : place + 2], words[place + 2 :]
-        if module in (("vllm.entrypoints.openai.api_server",), ("vllm.entrypoints.api_server",)):
-            return VLLM, rest
-        if module == ("sglang.launch_server",):
-            return SGLANG, rest
+        module = words[place + 1] if place + 1 < len(words) else ""
+        return (MODULES[module], words[place + 2 :]) if module in MODULES else None
     return None
 
 
@@ -171,10 +146,11 @@ def _formats(command: EngineCommand, read: Arguments) -> dict[str, Any] | NotRea
     return formats
 
 
-def _layout(read: Arguments) -> dict[str, int] | NotRead:
+def _layout(command: EngineCommand, read: Arguments) -> dict[str, int] | NotRead:
     """Return the degrees of the command: 1 where it names none.
 
     SGLang counts the ranks of attention's data parallelism among its tensor ranks.
+    TensorRT-LLM's attention is data-parallel over all tensor ranks or over none.
     vLLM's data parallelism divides attention alone where experts are parallel, over
     all tensor- and data-parallel ranks; else its ranks are replicas.
     """
@@ -182,7 +158,7 @@ def _layout(read: Arguments) -> dict[str, int] | NotRead:
     layout = {"tensor_parallel": 1, "pipeline_parallel": 1, **named}
     attention = int(read.values.get("attention_data_parallel", 1))
     if read.values.get("is_attention_data_parallel"):
-        attention = layout.pop("data_parallel", 1)
+        attention = layout["tensor_parallel"] if command is TENSORRT_LLM else layout.pop("data_parallel", 1)
     if attention > 1:
         if layout["tensor_parallel"] % attention:
             return NotRead(

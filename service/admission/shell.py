@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
+from service.admission.option_files import file_text
 from service.admission.workloads import Container
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh")
@@ -28,6 +29,11 @@ ENTRYPOINTS: Mapping[str, tuple[str, ...]] = {
     "vllm/vllm-openai": ("vllm", "serve"),
     "vllm/vllm-openai-rocm": ("vllm", "serve"),
 }
+# Clouds publish the launcher's image under names of their own, which hold its name.
+TGI_IMAGE, TGI_ENTRYPOINT = "text-generation-inference", ("text-generation-launcher",)
+# The first line of a script that a shell runs.
+SHELL_SCRIPT = re.compile(r"^#![^\n]*\b(?:sh|bash|dash|ash|zsh)\b")
+MOST_NESTED_SCRIPTS = 10
 MOST_COMMANDS = 100
 MOST_TEXT_CHARACTERS = 100_000
 
@@ -37,15 +43,21 @@ def programs(container: Container) -> Iterator[tuple[str, ...]]:
 
     Shell text is split into its commands, `exec`, `env` and assignments in front
     are dropped, and variables are replaced where the container writes their value.
-    What cannot be split yields nothing.
+    Scripts are opened that a ConfigMap holds. What cannot be split yields nothing.
     """
-    command = container.command or ENTRYPOINTS.get(image_name(container.image), ())
-    words = [_kubernetes_expanded(word, container.env) for word in (*command, *container.args)]
-    for number, program in enumerate(_commands(words, dict(container.env))):
+    words = [_kubernetes_expanded(word, container.env) for word in (*_entrypoint(container), *container.args)]
+    for number, program in enumerate(_commands(words, dict(container.env), container)):
         if number >= MOST_COMMANDS:
             return
         if program:
             yield tuple(program)
+
+
+def _entrypoint(container: Container) -> tuple[str, ...]:
+    if container.command:
+        return container.command
+    name = image_name(container.image)
+    return TGI_ENTRYPOINT if TGI_IMAGE in name else ENTRYPOINTS.get(name, ())
 
 
 def image_name(image: str) -> str:
@@ -57,15 +69,26 @@ def image_name(image: str) -> str:
     return "/".join(parts[1:] if len(parts) > 1 and re.search(r"[.:]|^localhost$", parts[0]) else parts)
 
 
-def _commands(words: Sequence[str], env: dict[str, str]) -> Iterator[list[str]]:
+def _commands(words: Sequence[str], env: dict[str, str], container: Container, depth: int = 0) -> Iterator[list[str]]:
     program = _without_prefixes(list(words), env)
-    if program and PurePosixPath(program[0]).name in SHELLS:
+    text = _script(program, container) if program and depth < MOST_NESTED_SCRIPTS else None
+    if text is None:
+        yield program
+        return
+    for command in _split(text):
+        yield from _commands([_shell_expanded(word, env) for word in command], env, container, depth + 1)
+
+
+def _script(program: Sequence[str], container: Container) -> str | None:
+    """Return the shell text that a program is, None where it is none or its file is not at hand."""
+    if PurePosixPath(program[0]).name in SHELLS:
         text = _shell_text(program[1:])
-        if text is not None:
-            for command in _split(text):
-                yield from _commands([_shell_expanded(word, env) for word in command], env)
-            return
-    yield program
+        file = next((word for word in program[1:] if not word.startswith("-")), None)
+        if text is None and file is not None:
+            text = file_text(file, container)
+        return None if text is None else text[:MOST_TEXT_CHARACTERS]
+    text = file_text(program[0], container)
+    return text[:MOST_TEXT_CHARACTERS] if text is not None and SHELL_SCRIPT.match(text) else None
 
 
 def _shell_text(words: Sequence[str]) -> str | None:
@@ -73,7 +96,7 @@ def _shell_text(words: Sequence[str]) -> str | None:
     for number, word in enumerate(words):
         if word.startswith("-") and not word.startswith("--") and word.endswith("c"):
             following = words[number + 1 : number + 2]
-            return following[0][:MOST_TEXT_CHARACTERS] if following else None
+            return following[0] if following else None
         if not word.startswith("-"):
             return None
     return None

@@ -2,16 +2,21 @@
 
 Sources: megatron/training/arguments.py; transformers' TrainingArguments and TRL's ModelConfig; accelerate's
 commands/launch.py; deepspeed/launcher/runner.py; torch/distributed/run.py.
+What stands in a file of DeepSpeed's or Accelerate's is read by `training_files`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
-from service.admission.flags import Arguments, Flag, read_flags
+from service.admission.flags import Flag, read_flags
 from service.admission.launches import Launch, NotRead
 from service.admission.megatron_commands import megatron_launch
+from service.admission.option_files import OptionsFileNotRead
+from service.admission.training_files import values_of_accelerate, values_of_deepspeed
+from service.admission.workloads import Container
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 PYTHON = re.compile(r"^python[0-9.]*$")
@@ -33,10 +38,11 @@ TRAINER_FLAGS = (
     Flag(names=("lora-r", "lora-rank"), field="lora_rank", form="whole"),
     Flag(names=("load-in-4bit",), field="load_in_4bit", form="switch"),
     Flag(names=("fsdp",), field="fsdp", form="text"),
-    Flag(names=("deepspeed", "deepspeed-config"), field="deepspeed_file", form="text"),
+    Flag(names=("deepspeed", "deepspeed-config", "deepspeed-config-file"), field="deepspeed_file", form="text"),
     Flag(names=("config-file",), field="accelerate_file", form="text"),
     Flag(names=("use-fsdp",), field="use_fsdp", form="switch"),
     Flag(names=("fsdp-sharding-strategy",), field="fsdp_strategy", form="text"),
+    Flag(names=("mixed-precision",), field="mixed_precision", form="text"),
     Flag(names=("use-deepspeed",), field="use_deepspeed", form="switch"),
     Flag(names=("zero-stage",), field="zero_stage", form="whole"),
     Flag(names=("offload-optimizer-device",), field="offload_optimizer", form="text"),
@@ -53,15 +59,17 @@ ZERO_STAGES = {
     "full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "1": 3, "2": 2, "3": 0, "4": 3,
 }  # fmt: skip
 
+Values: TypeAlias = Mapping[str, Any]
 
-def training_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead | None:
+
+def training_launch(words: tuple[str, ...], gpus: int, container: Container) -> Launch | NotRead | None:
     """Return what a command would train on `gpus` GPUs, what is missing, or None where it trains nothing we know."""
     if not _is_launcher(words):
         return None
     if any(MEGATRON_MARK.match(word.replace("_", "-")) for word in words):
         return megatron_launch(words, gpus)
     if any(word.lstrip("-").replace("-", "_").startswith(TRAINER_MARKS) for word in words if word.startswith("--")):
-        return _trainer_launch(words, gpus)
+        return _trainer_launch(words, gpus, container)
     if PYTHON.match(words[0].rpartition("/")[2]):
         return None
     return NotRead(reason=f"{words[0][:60]} starts a script whose arguments name no model")
@@ -72,21 +80,21 @@ def _is_launcher(words: tuple[str, ...]) -> bool:
     return program in LAUNCHERS or bool(PYTHON.match(program))
 
 
-def _trainer_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead:
+def _trainer_launch(words: tuple[str, ...], gpus: int, container: Container) -> Launch | NotRead:
     read = read_flags(words[1:], TRAINER_FLAGS)
-    values = read.values
-    for field in ("deepspeed_file", "accelerate_file"):
-        if field in values:
-            return NotRead(reason=f"the parallelism stands in {str(values[field])[:80]}, which is not in the object")
     if read.problems:
         return NotRead(reason="; ".join(read.problems))
+    try:
+        values = _with_files(read.values, container)
+    except OptionsFileNotRead as error:
+        return NotRead(reason=f"the parallelism stands in a file: {error}")
     missing = [name for name in ("model", "sequence_length") if name not in values]
     if missing:
         return NotRead(reason=f"the command does not say: {', '.join(missing)}")
     optimizer = str(values.get("optimizer", "adamw_torch"))
     if optimizer not in OPTIMIZERS:
         return NotRead(reason=f"--optim {optimizer[:40]} is no optimizer this service knows")
-    layout = _trainer_layout(read, gpus)
+    layout = _trainer_layout(values, gpus)
     if isinstance(layout, NotRead):
         return layout
     micro_batch = int(values.get("micro_batch_size", 8))  # TrainingArguments' own default
@@ -96,8 +104,8 @@ def _trainer_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead:
         request={
             "model": values["model"],
             "training": {
-                **_method(read),
-                "precision": "bf16-mixed" if values.get("bf16") else "fp16-mixed" if values.get("fp16") else "fp32",
+                **_method(values),
+                "precision": _precision(values),
                 "optimizer": OPTIMIZERS[optimizer],
                 "sequence_length": values["sequence_length"],
                 "micro_batch_size": micro_batch,
@@ -110,16 +118,33 @@ def _trainer_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead:
     )
 
 
-def _method(read: Arguments) -> dict[str, Any]:
-    if not read.values.get("use_peft"):
+def _with_files(values: Values, container: Container) -> Values:
+    """Return the values with those of the files that they name; the command's own come first, as both programs do.
+
+    Raises OptionsFileNotRead.
+    """
+    if "accelerate_file" in values:
+        values = {**values_of_accelerate(str(values["accelerate_file"]), container), **values}
+    if "deepspeed_file" in values:
+        values = {**values_of_deepspeed(str(values["deepspeed_file"]), container), **values}
+    return values
+
+
+def _precision(values: Values) -> str:
+    if values.get("bf16") or values.get("mixed_precision") == "bf16":
+        return "bf16-mixed"
+    return "fp16-mixed" if values.get("fp16") or values.get("mixed_precision") == "fp16" else "fp32"
+
+
+def _method(values: Values) -> dict[str, Any]:
+    if not values.get("use_peft"):
         return {"method": "full"}
-    method = "qlora" if read.values.get("load_in_4bit") else "lora"
-    rank = read.values.get("lora_rank")
+    method = "qlora" if values.get("load_in_4bit") else "lora"
+    rank = values.get("lora_rank")
     return {"method": method, **({"lora": {"rank": rank}} if rank is not None else {})}
 
 
-def _trainer_layout(read: Arguments, gpus: int) -> dict[str, Any] | NotRead:
-    values = read.values
+def _trainer_layout(values: Values, gpus: int) -> dict[str, Any] | NotRead:
     layout: dict[str, Any] = {"data_parallel": gpus, "tensor_parallel": 1, "pipeline_parallel": 1, "offload": "none"}
     if values.get("use_deepspeed"):
         layout["zero_stage"] = int(values.get("zero_stage", 2))  # accelerate launch's own default
@@ -136,4 +161,6 @@ def _trainer_layout(read: Arguments, gpus: int) -> dict[str, Any] | NotRead:
     name = strategy.split()[0].lower()
     if name not in ZERO_STAGES:
         return NotRead(reason=f"the FSDP strategy {name[:40]} is none this service knows")
+    if values.get("fsdp_offload"):
+        layout["offload"] = "optimizer+parameters"
     return {**layout, "zero_stage": ZERO_STAGES[name]}

@@ -7,11 +7,16 @@ RayCluster v1, and Volcano's Job v1alpha1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planners.errors import PlimsollError
+
+# The model format of KServe's server for Hugging Face's checkpoints, and how its runtime starts it.
+KSERVE_HUGGING_FACE = "huggingface"
+KSERVE_HUGGING_FACE_COMMAND = ("python3", "-m", "huggingfaceserver")
 
 
 class UnreadableObject(PlimsollError):
@@ -22,7 +27,12 @@ class UnreadableObject(PlimsollError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """One container with what of it decides memory; `env` holds the plainly written values only."""
+    """One container with what of it decides memory.
+
+    `env` and `files` (by absolute path) hold what is plainly written, and what of
+    ConfigMaps could be read; `unread` says what of them could not. `definition` is the
+    container as it stands in the object.
+    """
 
     name: str
     image: str
@@ -31,6 +41,9 @@ class Container:
     env: Mapping[str, str]
     resources: Mapping[str, Any]
     pointer: str
+    definition: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,22 +148,23 @@ def _patched_selector(spec: Mapping[str, Any]) -> dict[str, Any]:
 
     They stand in `runtimePatches`, before Trainer 2.2 in `podTemplateOverrides`.
     """
-    pods = [_below(override, ("spec",)) for override in _each(spec.get("podTemplateOverrides"))]
-    for patch in _each(spec.get("runtimePatches")):
-        jobs = _below(patch, ("trainingRuntimeSpec", "template", "spec", "replicatedJobs"))
-        pods += [_below(job, ("template", "spec", "template", "spec")) for job in _each(jobs)]
-    selectors = (_below(pod, ("nodeSelector",)) for pod in pods)
+    pods = [below(override, ("spec",)) for override in each_of(spec.get("podTemplateOverrides"))]
+    for patch in each_of(spec.get("runtimePatches")):
+        jobs = below(patch, ("trainingRuntimeSpec", "template", "spec", "replicatedJobs"))
+        pods += [below(job, ("template", "spec", "template", "spec")) for job in each_of(jobs)]
+    selectors = (below(pod, ("nodeSelector",)) for pod in pods)
     return {name: text for selector in selectors if isinstance(selector, dict) for name, text in selector.items()}
 
 
-def _below(value: Any, steps: Path) -> Any:
+def below(value: Any, steps: Path) -> Any:
     """Return what lies there, None where nothing does: a patch says only what it changes."""
     for step in steps:
         value = value.get(step) if isinstance(value, dict) else None
     return value
 
 
-def _each(value: Any) -> list[Any]:
+def each_of(value: Any) -> list[Any]:
+    """Return the entries of a list, none of what is no list."""
     return value if isinstance(value, list) else []
 
 
@@ -169,11 +183,26 @@ def _inference_service(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "predictor")
     predictor = _at(manifest, path)
     model = predictor.get("model")
-    containers = predictor.get("containers") or ([_mapping(model, (*path, "model"))] if model else [])
+    containers = predictor.get("containers") or ([_model_container(_mapping(model, (*path, "model")))] if model else [])
     template = {"metadata": manifest.get("metadata") or {}, "spec": {**predictor, "containers": containers}}
     pods = _count(_mapping(predictor.get("workerSpec") or {}, (*path, "workerSpec")), "pipelineParallelSize", path)
     least, most = (_count(predictor, name, path) for name in ("minReplicas", "maxReplicas"))
     return PodGroup(members=(_pods(template, path, pods),), replicas=least if least == most else None)
+
+
+def _model_container(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the container of a model that names its format and no program: KServe's own server of that format.
+
+    Its runtime for `huggingface` starts `python -m huggingfaceserver`, and mounts
+    what `storageUri` names at /mnt/models (kserve, config/runtimes/kserve-huggingfaceserver.yaml).
+    """
+    if model.get("command") or below(model, ("modelFormat", "name")) != KSERVE_HUGGING_FACE:
+        return model
+    args = each_of(model.get("args"))
+    stored = re.match(r"^hf://([^:]+)", str(model.get("storageUri") or ""))
+    named = any(str(word).startswith(("--model_id", "--model-id")) for word in args)
+    model_id = [f"--model_id={stored[1]}"] if stored and not named else []
+    return {**model, "command": list(KSERVE_HUGGING_FACE_COMMAND), "args": [*model_id, *args]}
 
 
 def _ray_cluster(manifest: Mapping[str, Any]) -> PodGroup:
@@ -269,6 +298,7 @@ def _container(value: Any, path: Path) -> Container:
         env=_plain_env(container.get("env"), (*path, "env")),
         resources=_mapping(container.get("resources") or {}, (*path, "resources")),
         pointer=pointer(path),
+        definition=container,
     )
 
 

@@ -1,8 +1,9 @@
 """`vllm serve` and its options.
 
-Sources: vllm/engine/arg_utils.py, vllm/config and vllm/entrypoints/cli/serve.py at 0.33.0, where every option
-stands; `--decode-context-parallel-size` came with 0.11, `--nnodes`, `--node-rank` and `--master-addr` with 0.12.
-With 0.28 bitsandbytes left for a plugin (vllm-project/vllm#43529), which the images do not carry.
+Sources: vllm/engine/arg_utils.py, vllm/config and vllm/entrypoints/cli/serve.py, read in the releases 0.10.2,
+0.11.2, 0.12.0, 0.27.1, 0.28.0 and 0.33.0. All have every option but these: `--decode-context-parallel-size` is in
+0.10.2 and `--nnodes`, `--node-rank` and `--master-addr` in 0.11.2, so that the next minor's first release has them.
+0.27.1 lists bitsandbytes and 0.28.0 no longer does (vllm-project/vllm#43529: a plugin, which the images do not carry).
 """
 
 from __future__ import annotations

@@ -46,3 +46,19 @@ def test_a_file_that_cannot_be_read_is_not_judged(tmp_path, content):
     if content is not None:
         file.write_bytes(content)
     assert CliRunner().invoke(app, ["admit", "-f", str(file)]).exit_code == 2
+
+
+def test_a_config_map_in_the_same_file_is_read(tmp_path):
+    container = a_container("--model", "$(MODEL)", "-tp", "2", gpus=2)
+    container["envFrom"] = [{"configMapRef": {"name": "settings"}}]
+    config_map = {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": "serving"},
+        "data": {"MODEL": "Qwen/Qwen2.5-72B-Instruct"},
+    }  # fmt: skip
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", **an_object("Deployment", container)}
+    file = tmp_path / "list.yaml"
+    for items, code in (([config_map, deployment], 1), ([deployment], 2)):
+        file.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
+        ended = CliRunner().invoke(app, ["admit", "-f", str(file)])
+        assert ended.exit_code == code
+    assert "Not read: ConfigMap settings (it is not in the file)" in ended.output

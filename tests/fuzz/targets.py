@@ -24,6 +24,7 @@ from api.strict_json import MalformedBody, strict_json
 from planners.catalogue import catalogue
 from planners.errors import PlimsollError
 from planners.huggingface.registry import READERS
+from service.admission.config_maps import ConfigMapNotRead
 from service.admission.judge import PLAN, PLAN_ID, AdmissionService
 from service.admission.policy import Policies
 from service.admission.review import InvalidReview, answered, read_review
@@ -143,8 +144,35 @@ _ARGUMENTS = (
     "--model", "meta-llama/Llama-3.1-8B", "--tensor-parallel-size", "2", "--max-model-len=8192", "-tp", "--tp-size",
     "--gpu-memory-utilization", "0.9", "torchrun", "--nproc_per_node=8", "python", "-m", "vllm.entrypoints.openai",
     "sglang.launch_server", "--kv-cache-dtype", "fp8", "train.py", "--micro-batch-size", "--num-layers", "32",
+    "trtllm-serve", "--tp_size", "--config", "/etc/o/a", "--extra_llm_api_options=/etc/o/a", "--backend", "pytorch",
+    "text-generation-launcher", "--model-id", "--num-shard", "--quantize", "huggingfaceserver", "vllm", "serve",
+    "accelerate", "launch", "--config_file", "--deepspeed", "deepspeed", "--model_name_or_path", "--max_seq_length",
+    "/etc/o/run.sh", "bash", "-c", "cat > /etc/o/a <<EOF\na: 1\nEOF\nvllm serve m", "--enable-attention-dp",
     "&&", "|", ";", "$(echo", "`", "'", '"', "\\", "$MODEL", "${TP:-2}", "sh", "-c", "exec", "=", "--", "-", "1e400",
 )  # fmt: skip
+
+
+_IMAGES = (
+    "vllm/vllm-openai:v0.19.0", "ghcr.io/huggingface/text-generation-inference:3.3.6", "lmsysorg/sglang:latest", "x",
+    "nvcr.io/nvidia/tensorrt-llm/release:1.2.0", "a@sha256:b", "localhost:5000/vllm/vllm-openai:", "",
+)  # fmt: skip
+_OPTIONS = (
+    "a: 1", "kv_cache_config: {dtype: fp8, max_tokens: x}\nenable_attention_dp: true", "[1, 2]", "a: [", "<<: 1", "",
+    "tensor-parallel-size: {a: 1}", "model: m\nmax-model-len: 1e400", "zero_optimization: {stage: 3}",
+    "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: [1]}", "#!/bin/sh\nvllm serve $MODEL",
+    "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: /etc/o/a}", "? [a]\n: b", "a: 2001-01-01",
+)  # fmt: skip
+
+
+class _AnyConfigMap:
+    """A ConfigMap of options whose text is what was drawn last."""
+
+    text = ""
+
+    async def get(self, namespace: str, name: str) -> dict[str, str]:
+        if name != "o":
+            raise ConfigMapNotRead("away")
+        return {"a": self.text, "run.sh": self.text, "MODEL_ID": self.text, "NUM_SHARD": self.text}
 
 
 @st.composite
@@ -154,14 +182,19 @@ def _reviews(draw: st.DrawFn) -> Any:
     container = a_container(*draw(words), gpus=draw(st.integers(0, 9)))
     if draw(st.booleans()):
         container["command"] = draw(words)
+    container["image"] = draw(st.sampled_from(_IMAGES))
+    container["envFrom"] = [{"configMapRef": {"name": draw(st.sampled_from(("o", "none")))}}] * draw(st.integers(0, 2))
+    container["volumeMounts"] = [{"name": "o", "mountPath": "/etc/o"}]
     kind = draw(st.sampled_from(sorted(KINDS)))
-    manifest = an_object(kind, container, pods=draw(st.integers(1, 3)))
+    volumes = [{"name": "o", "configMap": {"name": "o"}}]
+    manifest = an_object(kind, container, pods=draw(st.integers(1, 3)), volumes=volumes)
     note = draw(st.sampled_from((None, PLAN_ID, PLAN)))
     if note is not None:
         text = draw(st.text(max_size=20) | values.map(json.dumps))
         manifest["metadata"]["annotations"] = {note: text}
     operation = draw(st.sampled_from(("CREATE", "UPDATE")))
-    return draw(spoiled(st.just(a_review(kind, manifest, operation=operation))))
+    text = draw(st.sampled_from(_OPTIONS) | values.map(json.dumps) | st.text(max_size=20))
+    return draw(spoiled(st.just(a_review(kind, manifest, operation=operation)))), text
 
 
 class _NoPlans:
@@ -173,16 +206,24 @@ class _NoPlans:
 def _judge() -> AdmissionService:
     known = catalogue()
     sizer = Sizer(ModelResolver(known, Settings()), known)
-    return AdmissionService(answers=sizer, plans=_NoPlans(), catalogue=known, policies=Policies(None))
+    return AdmissionService(
+        answers=sizer, plans=_NoPlans(), catalogue=known, policies=Policies(None), config_maps=_CONFIG_MAPS
+    )
 
 
-def check_admission(body: Any) -> None:
-    """Review a workload: the answer is one that an API server can read."""
+_CONFIG_MAPS = _AnyConfigMap()
+
+
+def check_admission(drawn: tuple[Any, str]) -> None:
+    """Review a workload: the answer is one that an API server can read, and no accident inside nor a silent consent."""
+    body, _CONFIG_MAPS.text = drawn
     try:
         review = read_review(body)
     except InvalidReview:
         return
     answer = asyncio.run(_judge().review(review))
+    assert not any("in trouble" in warning for warning in answer.warnings)
+    assert answer.is_judged or answer.warnings
     json.dumps(answered(review.uid, answer), allow_nan=False).encode()
 
 

@@ -28,6 +28,7 @@ class Hub:
     answers: dict[str, Answer] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
+    tokens: list[str | None] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -44,6 +45,7 @@ def running_hub() -> Iterator[Hub]:
         def do_GET(self) -> None:
             hub.asked.append(self.path)
             hub.hosts.append(self.headers["host"])
+            hub.tokens.append(self.headers["authorization"])
             answer = hub.answers.get(self.path, Answer(status=404))
             stopped.wait(answer.delay_seconds)
             try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from service.admission.workloads import Container
+
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 GROUPS = {
     "Pod": "",
@@ -25,6 +27,14 @@ GROUPS = {
 KINDS = (
     "Pod", "Deployment", "StatefulSet", "Job", "JobSet", "PyTorchJob", "LeaderWorkerSet", "InferenceService",
 )  # fmt: skip
+
+
+def a_plain_container(**parts: Any) -> Container:
+    """Return a container as it was read, with nothing in it but what is given."""
+    empty: dict[str, Any] = {
+        "name": "main", "image": "x", "command": (), "args": (), "env": {}, "resources": {}, "pointer": "",
+    }  # fmt: skip
+    return Container(**{**empty, **parts})
 
 
 def a_container(*args: str, gpus: int = 1, image: str = "vllm/vllm-openai:v0.19.0", **parts: Any) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from planners.catalogue import catalogue
+from service.admission.config_maps import GivenConfigMaps
 from service.admission.judge import AdmissionService
 from service.admission.policy import Policies
 from service.admission.review import read_review
@@ -52,14 +54,16 @@ class Broken:
         raise RuntimeError("bug")
 
 
-def service(policy: str = "", tmp_path=None, answers: Any = None) -> AdmissionService:
+def service(policy: str = "", tmp_path=None, answers: Any = None, config_maps: Any = None) -> AdmissionService:
     known = catalogue()
     file = None
     if policy:
         file = tmp_path / "policy.toml"
         file.write_text(policy)
     answers = answers or Sizer(ModelResolver(known, Settings()), known)
-    return AdmissionService(answers=answers, plans=Plans(), catalogue=known, policies=Policies(file))
+    return AdmissionService(
+        answers=answers, plans=Plans(), catalogue=known, policies=Policies(file), config_maps=config_maps
+    )
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +109,29 @@ async def test_a_refusal_gives_the_numbers_and_the_way_out(judge):
     # 70.55e9 x 2 bytes over two GPUs.
     assert "65.7 GiB of weights" in answer.message
     assert "; fits with --max-model-len " in answer.message
+
+
+async def test_the_way_out_with_more_gpus_is_on_the_same_node(judge):
+    # 70.55e9 x 2 bytes are 131.4 GiB.
+    container = a_container("--model", "meta-llama/Meta-Llama-3-70B-Instruct", image="vllm/vllm-openai:v0.11.0")
+    answer = await judge.review(read_review(a_review("Deployment", an_object("Deployment", container))))
+    assert "131.4 GiB of weights" in answer.message
+    assert re.search(r"fits with ([0-9]) GPUs and --tensor-parallel-size \1 or", answer.message)
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("python3 -m sglang.launch_server --model-path {model}", "--tp-size"),
+        ("trtllm-serve {model}", "--tp_size"),
+        ("text-generation-launcher --model-id {model}", "--num-shard"),
+    ],
+)
+async def test_the_way_out_is_typed_as_the_engine_takes_it(judge, command: str, flag: str):
+    words = command.format(model="meta-llama/Meta-Llama-3-70B-Instruct").split()
+    container = a_container(image="x", command=words)
+    answer = await judge.review(read_review(a_review("Deployment", an_object("Deployment", container))))
+    assert re.search(rf"fits with ([0-9]) GPUs and {flag} \1\b", answer.message)
 
 
 @pytest.mark.parametrize(
@@ -397,3 +424,47 @@ async def test_bitsandbytes_is_offered_only_where_vllm_still_has_it(judge):
         container = a_container(*LARGE, gpus=2, image=f"vllm/vllm-openai:{tag}")
         answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
         assert ("--quantization bitsandbytes" in answer.message) is is_offered
+
+
+TGI = "ghcr.io/huggingface/text-generation-inference:3.3.6"
+
+
+def from_config_map(container: dict[str, Any]) -> dict[str, Any]:
+    return {**container, "envFrom": [{"configMapRef": {"name": "settings"}}]}
+
+
+# 72.7e9 x 2 bytes are 135.4 GiB: in four bits they fit two cards of 79.2 GiB, in 16 with nothing left for the cache.
+@pytest.mark.parametrize(("quantize", "is_allowed"), [("bitsandbytes-nf4", True), ("", False)])
+async def test_tgis_variables_are_judged_from_a_config_map(quantize: str, is_allowed: bool):
+    settings = {
+        "MODEL_ID": "Qwen/Qwen2.5-72B-Instruct",
+        "NUM_SHARD": "1",
+        **({"QUANTIZE": quantize} if quantize else {}),
+    }
+    judge = service(config_maps=GivenConfigMaps({("serving", "settings"): settings}))
+    manifest = an_object("Deployment", from_config_map(a_container(image=TGI)))
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert (answer.is_allowed, answer.is_judged) == (is_allowed, True)
+
+
+async def test_a_config_map_that_is_not_read_is_named(judge):
+    manifest = an_object("Deployment", from_config_map(a_container(image=TGI)))
+    (warning,) = (await judge.review(read_review(a_review("Deployment", manifest)))).warnings
+    assert "Not read: ConfigMap settings (no Kubernetes API is configured to read it through)" in warning
+
+
+async def test_a_command_that_needs_no_config_map_is_judged_without_it(judge):
+    answer = await judge.review(
+        read_review(a_review("Deployment", an_object("Deployment", from_config_map(a_container(*LARGE, gpus=2)))))
+    )
+    assert (answer.is_allowed, answer.is_judged) == (False, True)
+
+
+class NeverAsked:
+    async def get(self, namespace: str, name: str) -> Any:
+        raise AssertionError(f"{namespace}/{name} was asked for")
+
+
+async def test_a_workload_without_gpus_asks_for_no_config_map():
+    manifest = an_object("Deployment", from_config_map(a_container(*LARGE, gpus=0)))
+    assert (await service(config_maps=NeverAsked()).review(read_review(a_review("Deployment", manifest)))).is_judged

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from service.admission.launches import NotRead
 from service.admission.serving_commands import serving_launch
+from tests.service.admission.reviews import a_plain_container
 
 
-def request(command: str, image: str = "x"):
-    return serving_launch(tuple(command.split()), image).request
+def launch(command: str, image: str = "x", *, gpus: int = 1, **parts: Any):
+    return serving_launch(tuple(command.split()), a_plain_container(image=image, **parts), gpus=gpus)
+
+
+def request(command: str, image: str = "x", **parts: Any):
+    return launch(command, image, **parts).request
 
 
 @pytest.mark.parametrize(
@@ -68,8 +75,8 @@ def test_the_version_is_that_of_the_engines_own_image(image: str, version):
 
 
 def test_what_changes_memory_unread_is_noted():
-    launch = serving_launch(("vllm", "serve", "m", "--enable-lora", "--seed", "1"), "x")
-    assert launch.notes == ("--enable-lora changes memory and is not taken into account",)
+    read = launch("vllm serve m --enable-lora --seed 1")
+    assert read.notes == ("--enable-lora changes memory and is not taken into account",)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +90,14 @@ def test_what_changes_memory_unread_is_noted():
     ],
 )
 def test_what_cannot_be_read_says_what(command: str, reason: str):
-    read = serving_launch(tuple(command.split()), "x")
+    read = launch(command)
     assert isinstance(read, NotRead)
     assert reason in read.reason
 
 
 @pytest.mark.parametrize("command", ["vllm bench", "python train.py", "python -m http.server", "sleep 1", "vllm"])
 def test_other_commands_serve_nothing(command: str):
-    assert serving_launch(tuple(command.split()), "x") is None
+    assert launch(command) is None
 
 
 @pytest.mark.parametrize(
@@ -107,15 +114,74 @@ def test_other_commands_serve_nothing(command: str):
 )  # fmt: skip
 def test_sglangs_data_parallel_attention_takes_no_more_gpus(command: str, layout: dict[str, int]):
     words = ("python", "-m", "sglang.launch_server", "--model-path", "m", *command.split())
-    assert serving_launch(words, "x").request["layout"] == {"pipeline_parallel": 1, **layout}
+    assert launch(" ".join(words)).request["layout"] == {"pipeline_parallel": 1, **layout}
 
 
 def test_attention_ranks_that_do_not_divide_the_tensor_ranks_are_told():
     words = ("python", "-m", "sglang.launch_server", "--model-path", "m", "--tp", "8", "--attn-dp-size", "3")
-    assert "3 data-parallel ranks do not divide 8" in serving_launch(words, "x").reason
+    assert "3 data-parallel ranks do not divide 8" in launch(" ".join(words)).reason
 
 
-@pytest.mark.parametrize("option", ["--config x.yaml", "--cpu-offload-gb 4", "--hf-overrides {}"])
+@pytest.mark.parametrize("option", ["--cpu-offload-gb 4", "--hf-overrides {}"])
 def test_what_decides_the_load_elsewhere_is_not_guessed(option: str):
-    found = serving_launch(("vllm", "serve", "m", *option.split()), "x")
+    found = launch(f"vllm serve m {option}")
     assert found.reason == f"{option.split()[0]} decides what the vllm command loads, and is not read"
+
+
+def test_trtllm_serve_is_read():
+    read = request(
+        "trtllm-serve serve m --tp_size 4 --ep_size 2 --max_seq_len 8192 --max_num_tokens 4096 --max_batch_size 64 "
+        "--kv_cache_free_gpu_memory_fraction 0.8 --backend pytorch",
+        "nvcr.io/nvidia/tensorrt-llm/release:1.2.0",
+    )
+    assert read["serving"] == {
+        "max_model_len": 8192, "max_num_batched_tokens": 4096, "max_num_seqs": 64, "gpu_memory_utilization": 0.8,
+        "engine": "tensorrt-llm", "engine_version": "1.2",
+    }  # fmt: skip
+    assert read["layout"] == {"tensor_parallel": 4, "pipeline_parallel": 1, "expert_parallel": 2}
+
+
+OPTIONS = "kv_cache_config: {dtype: fp8, tokens_per_block: 64}\nenable_attention_dp: true\nmax_batch_size: 32\n"
+
+
+def test_tensorrt_llms_file_replaces_what_the_command_says():
+    read = request("trtllm-serve m --tp_size 8 --max_batch_size 64 --config /o.yaml", files={"/o.yaml": OPTIONS})
+    assert (read["serving"]["kv_cache"], read["serving"]["block_size"], read["serving"]["max_num_seqs"]) == (
+        "fp8", 64, 32,
+    )  # fmt: skip
+    # Every rank of its tensor group attends to requests of its own.
+    assert (read["layout"]["tensor_parallel"], read["layout"]["attention_data_parallel"]) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("trtllm-serve m --backend tensorrt", "a backend (tensorrt)"),
+        ("trtllm-serve m --cp_size 2", "--cp-size decides"),
+        ("trtllm-serve m --config /o.yaml", "/o.yaml is not in the object"),
+        ("vllm serve m --config /o.yaml", "/o.yaml is not in the object"),
+        ("python3 -m huggingfaceserver --model_dir=/mnt/models", "huggingfaceserver command names no model"),
+    ],
+)
+def test_what_another_engine_leaves_unsaid_is_told(command: str, reason: str):
+    read = launch(command)
+    assert isinstance(read, NotRead)
+    assert reason in read.reason
+
+
+def test_vllms_command_line_comes_before_its_file():
+    files = {"/o.yaml": "model: m\ntensor-parallel-size: 4\nmax_model_len: 8192\nenforce-eager: true"}
+    read = launch("vllm serve --config /o.yaml -tp 2", files=files)
+    assert (read.request["model"], read.request["layout"]["tensor_parallel"]) == ("m", 2)
+    assert read.request["serving"]["max_model_len"] == 8192
+    assert read.notes == ("--enforce-eager changes memory and is not taken into account",)
+
+
+def test_kserves_server_hands_its_options_to_vllm():
+    read = request("python3 -m huggingfaceserver --model_name=chat --model_id=m --max_length=4096 --dtype=bfloat16")
+    assert read["serving"] == {"max_model_len": 4096, "weights": "bf16", "engine": "vllm"}
+
+
+@pytest.mark.parametrize("command", ["trtllm-serve disaggregated -c x.yaml", "trtllm-serve mm_embedding_serve m"])
+def test_tensorrt_llms_other_commands_serve_nothing_we_know(command: str):
+    assert launch(command) is None

@@ -4,6 +4,7 @@ import pytest
 
 from service.admission.shell import image_name, programs
 from service.admission.workloads import Container
+from tests.service.admission.reviews import a_plain_container
 
 
 def words(*command: str, image: str = "x", args: tuple[str, ...] = (), **env: str) -> list[tuple[str, ...]]:
@@ -87,3 +88,35 @@ def test_an_images_name_is_without_registry_tag_and_digest(image: str, name: str
 )
 def test_an_mpi_launcher_starts_what_comes_after_its_options(command: str):
     assert words(*command.split()) == [("python", "train.py")]
+
+
+RUN = "#!/usr/bin/env bash\nset -e\nexec vllm serve m --tensor-parallel-size $TP\n"
+
+
+@pytest.mark.parametrize(
+    "command", [("bash", "/scripts/run.sh"), ("/scripts/run.sh",), ("sh", "-c", "/scripts/run.sh")]
+)
+def test_a_script_that_is_at_hand_is_opened(command: tuple[str, ...]):
+    container = a_plain_container(command=command, env={"TP": "2"}, files={"/scripts/run.sh": RUN})
+    assert list(programs(container))[-1] == ("vllm", "serve", "m", "--tensor-parallel-size", "2")
+
+
+def test_a_script_that_starts_itself_ends():
+    files = {"/run.sh": "#!/bin/sh\n/run.sh; /run.sh"}
+    assert len(list(programs(a_plain_container(command=("/run.sh",), files=files)))) <= 100
+
+
+def test_a_python_script_is_no_shell_text():
+    files = {"/run.py": "#!/usr/bin/env python3\nvllm serve m"}
+    assert list(programs(a_plain_container(command=("/run.py",), files=files))) == [("/run.py",)]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "ghcr.io/huggingface/text-generation-inference:3.3.6",
+        "us-docker.pkg.dev/x/gcr.io/huggingface-text-generation-inference-cu124.2-3.ubuntu2204.py311",
+    ],
+)
+def test_the_launchers_images_start_it(image: str):
+    assert words(image=image, args=("--model-id", "m")) == [("text-generation-launcher", "--model-id", "m")]

@@ -4,6 +4,7 @@ import pytest
 
 from service.admission.launches import NotRead
 from service.admission.training_commands import training_launch
+from tests.service.admission.reviews import a_plain_container
 
 TRAINER = "train.py --model_name_or_path m --max_seq_length 4096 --per_device_train_batch_size 2"
 MEGATRON = (
@@ -13,7 +14,7 @@ MEGATRON = (
 
 
 def request(command: str, gpus: int = 8):
-    return training_launch(tuple(command.split()), gpus).request
+    return training_launch(tuple(command.split()), gpus, a_plain_container()).request
 
 
 @pytest.mark.parametrize("launcher", ["torchrun --nproc-per-node 8", "accelerate launch", "python3", "deepspeed"])
@@ -84,8 +85,8 @@ def test_megatrons_experts_are_a_mixture():
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        (f"deepspeed {TRAINER} --deepspeed ds.json", "ds.json, which is not in the object"),
-        (f"accelerate launch --config_file fsdp.yaml {TRAINER}", "fsdp.yaml, which is not in the object"),
+        (f"deepspeed {TRAINER} --deepspeed ds.json", "ds.json is not in the object"),
+        (f"accelerate launch --config_file fsdp.yaml {TRAINER}", "fsdp.yaml is not in the object"),
         ("torchrun train.py --model_name_or_path m", "does not say: sequence_length"),
         (f"torchrun {TRAINER} --optim odd", "--optim odd"),
         (f"torchrun {TRAINER} --fsdp odd_shard", "strategy odd_shard"),
@@ -99,11 +100,11 @@ def test_megatrons_experts_are_a_mixture():
     ],
 )
 def test_what_cannot_be_read_says_what(command: str, reason: str):
-    read = training_launch(tuple(command.split()), 8)
+    read = training_launch(tuple(command.split()), 8, a_plain_container())
     assert isinstance(read, NotRead)
     assert reason in read.reason
 
 
 @pytest.mark.parametrize("command", ["python prepare.py", "sleep 1", "nvidia-smi", "python -m http.server"])
 def test_other_commands_train_nothing(command: str):
-    assert training_launch(tuple(command.split()), 8) is None
+    assert training_launch(tuple(command.split()), 8, a_plain_container()) is None

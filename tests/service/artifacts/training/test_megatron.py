@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from planners.catalogue import catalogue
 from service.admission.launches import Launch
 from service.admission.shell import programs
 from service.admission.training_commands import training_launch
@@ -195,13 +196,29 @@ def test_what_the_catalogue_leaves_away_is_asked_of_the_reader():
     assert (given["rotary_base"], given["norm_epsilon"]) == ("10000", "1e-06")
 
 
+@pytest.mark.parametrize(
+    ("model", "base", "epsilon"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "10000", "1e-05"),
+        ("meta-llama/Llama-3.1-70B", "500000", "1e-05"),
+        ("mistralai/Mixtral-8x7B-v0.1", "1000000", "1e-05"),
+        ("Qwen/Qwen2.5-72B-Instruct", "1000000", "1e-06"),
+        ("Qwen/Qwen3-8B", "1000000", "1e-06"),
+    ],
+)
+def test_models_of_the_catalogue_are_described_whole(model: str, base: str, epsilon: str):
+    # As their own config.json has it.
+    listed = told(launch("megatron", config=catalogue().model(model).config, model_name=model))
+    assert (listed["rotary_base"], listed["norm_epsilon"]) == (base, epsilon)
+
+
 def test_the_command_is_read_back_as_the_plan():
     degrees = {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 4, "context_parallel": 1}
     given = launch("megatron", **degrees, virtual_pipeline=2, zero_stage=1, sequence_parallel=True, recompute="full")
     command = ("bash", "-c", str(training_artifacts(given).files["torchrun"]))
     container = Container(name="main", image="", command=command, args=(), env={}, resources={}, pointer="")
     (program,) = programs(container)
-    read = training_launch(program, given.layout.gpus)
+    read = training_launch(program, given.layout.gpus, container)
     assert isinstance(read, Launch)
     layout, training = read.request["layout"], read.request["training"]
     assert {name: layout[name] for name in degrees} == degrees
