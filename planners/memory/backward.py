@@ -67,18 +67,24 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
 
     At its last matrix all its tensors are there, gradients that meet and one matrix's
     gradient; at its first norm little but that norm's tensors and, where a unit's gradients are reduced together,
-    those of all its matrices: the worse of the two for wide layers and few tokens.
+    those of all its matrices: the worse of the two for wide layers and few tokens. A mixture has two moments more:
+    its outputs' gradient is scattered before any matrix has one, and at the experts' first product theirs all have.
     """
-    held, active, size = moment.held, moment.active, moment.job.precision.compute_bytes
+    held, active, job = moment.held, moment.active, moment.job
+    size = job.precision.compute_bytes
     activations = active.working_set + active.transient + held.dequantized
-    if not moment.job.profile.kernels.backward_transients:
+    if not job.profile.kernels.backward_transients:
         return activations, NOTHING
-    fresh = size * held.largest_matrix_elements
+    fresh = size * np.maximum(held.largest_matrix_elements, held.last_expert_elements)
     if not moment.any_gathered:
         return activations, fresh
-    all_fresh = size * held.layer_elements
-    ends_worse = moment.is_gathered & (all_fresh + active.first_norm > fresh + activations)
-    return np.where(ends_worse, active.first_norm, activations), np.where(ends_worse, all_fresh, fresh)
+    moments = [(active.first_norm, size * held.layer_elements)]
+    if job.model.experts_per_token and job.method == "full":
+        moments += [(active.combine, NOTHING), (active.experts_product, size * held.expert_elements)]
+    for of_activations, of_gradients in moments:
+        is_worse = moment.is_gathered & (of_activations + of_gradients > activations + fresh)
+        activations, fresh = np.where(is_worse, of_activations, activations), np.where(is_worse, of_gradients, fresh)
+    return activations, fresh
 
 
 def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray, fresh: FloatArray) -> Items:

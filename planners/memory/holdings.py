@@ -38,7 +38,8 @@ class Holdings:
     """A stage's states at rest.
 
     `layer_*` are one layer's, `root_*` those of embedding, last norm and head
-    together, `head_*` those of last norm and head.
+    together, `head_*` those of last norm and head. `expert_elements` are those of a layer's
+    experts where one tensor holds them all, `last_expert_elements` of their last matrices alone.
     """
 
     parameters: FloatArray
@@ -61,6 +62,8 @@ class Holdings:
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
     largest_matrix_elements: FloatArray
+    expert_elements: FloatArray
+    last_expert_elements: FloatArray
     dequantized: FloatArray
     dummy_gradients: FloatArray
 
@@ -137,9 +140,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         head_gradients=gradients.head_alone() * states.gradient,
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
-        largest_matrix_elements=functools.reduce(
-            np.maximum, [by_parameters.spread(_largest_matrix, part) for part in job.layers]
-        ),
+        largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),
+        expert_elements=_most_of_any_layer(_stacked_experts, job, by_parameters),
+        last_expert_elements=_most_of_any_layer(_last_stacked_matrices, job, by_parameters),
         dequantized=frozen.dequantized,
         dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
     )
@@ -295,6 +298,25 @@ def _head_matrix(part: BlockWeights, way: Way) -> int:
 
 def _largest_matrix(part: BlockWeights, way: Way) -> int:
     return max((matrix_elements(weight, way) for weight in part.trainable), default=0)
+
+
+def _most_of_any_layer(quantity: Callable[[BlockWeights, Way], float], job: Job, by: Divisions) -> FloatArray:
+    return functools.reduce(np.maximum, [by.spread(quantity, part) for part in job.layers])
+
+
+def _stacked_experts(part: BlockWeights, way: Way) -> int:
+    """Return the elements of the layer's experts on a rank, none where a stack has a tensor for each."""
+    if not way.policy.stacks_experts:
+        return 0
+    return sum(local(weight, way)[0].stored_elements for weight in part.trainable if weight.experts > 1)
+
+
+def _last_stacked_matrices(part: BlockWeights, way: Way) -> int:
+    """Return the elements of the experts' last matrices, the first to be differentiated."""
+    if not way.policy.stacks_experts:
+        return 0
+    last = (weight for weight in part.trainable if weight.experts > 1 and weight.split is Split.ROW)
+    return sum(local(weight, way)[0].stored_elements for weight in last)
 
 
 def _distinct_matrices(layers: tuple[BlockWeights, ...], way: Way) -> int:

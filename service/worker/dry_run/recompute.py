@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,30 +28,41 @@ def recompute_activations(model: Any, mode: str, *, layers: int | None, selectiv
             if layers is None or index < layers:
                 stack[index] = checkpoint_wrapper(layer, preserve_rng_state=False)
         elif selective is SelectiveRecompute.OPERATIONS:
-            stack[index] = checkpoint_wrapper(layer, preserve_rng_state=False, context_fn=_operation_contexts)
+            contexts = functools.partial(_operation_contexts, _router_shape(layer))
+            stack[index] = checkpoint_wrapper(layer, preserve_rng_state=False, context_fn=contexts)
         else:
             _recompute_attention(model)
             return
 
 
-def _operation_contexts() -> Any:
-    """Return contexts that keep what torchtitan keeps: attention, reduce-scatters, every other matrix product.
+def _router_shape(layer: Any) -> torch.Size | None:
+    """Return the shape of the matrix that a layer's router multiplies by, None where it has no router."""
+    router = getattr(layer.mlp, "gate", None)
+    return None if router is None else router.weight.t().shape
 
-    Source: torchtitan, distributed/activation_checkpoint.py (`_op_sac_save_list`).
+
+def _operation_contexts(router_shape: torch.Size | None) -> Any:
+    """Return contexts that keep what torchtitan keeps: attention, collectives' results, every other matrix product.
+
+    A product with a router's matrix is neither kept nor counted. Source: torchtitan,
+    distributed/activation_checkpoint.py, models/llama4/infra/parallelize.py (`_op_sac_save_list`) and
+    config/job_config.py (`per_op_sac_force_recompute_mm_shapes_by_fqns`, by default the routers').
     """
     kept = {
         torch.ops.aten.mm.default,
         torch.ops.aten._scaled_dot_product_flash_attention.default,
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
         torch.ops._c10d_functional.reduce_scatter_tensor.default,
+        torch.ops._c10d_functional.all_to_all_single.default,
     }
     products_seen = {False: 0, True: 0}
 
-    def policy(context: Any, operation: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        is_product = operation is torch.ops.aten.mm.default
+    def policy(context: Any, operation: Any, *args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        is_product = operation is torch.ops.aten.mm.default and args[1].shape != router_shape
         products_seen[context.is_recompute] += is_product
         is_skipped_product = is_product and products_seen[context.is_recompute] % 2 == 0
-        if operation in kept and not is_skipped_product:
+        is_routers = operation is torch.ops.aten.mm.default and not is_product
+        if operation in kept and not is_skipped_product and not is_routers:
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
