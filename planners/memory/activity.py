@@ -23,7 +23,7 @@ from planners.memory.job import BlockWeights, Job
 from planners.memory.mixture_backward import kept_at_combine, kept_at_experts_first_product
 from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
-from planners.memory.selective import scattered_bytes, selectively_kept_bytes
+from planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_kept_bytes
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
@@ -97,7 +97,11 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         everything = everything + count * full
         if has_selective:
             scattered = np.where(sequence_division > 1, tokens * layer.scattered_bytes / sequence_division, 0.0)
-            kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered)
+            exchanged = 0.0
+            if layer.exchanged_bytes:
+                sent = tokens * busiest * layer.exchanged_bytes / dispatch_division
+                exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
+            kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered + exchanged)
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
         first_norm = np.maximum(first_norm, tokens * layer.input_width * layer.first_norm_bytes / sequence_division)
@@ -143,6 +147,7 @@ class _LayerBytes:
     experts_product: KeptBytes
     combine: KeptBytes
     scattered_bytes: int
+    exchanged_bytes: int
     input_width: int
     first_norm_bytes: int
     widest: float
@@ -200,6 +205,7 @@ def _kept_of_layer(
         experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
         combine=kept_at_combine(part.block, whole, size),
         scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
+        exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         input_width=checkpoint_width(part.block),
         first_norm_bytes=norm_backward_bytes(part.block, kernels, size),
         widest=widest,

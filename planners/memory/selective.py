@@ -100,6 +100,17 @@ def scattered_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
     return element_bytes * sum(widths[operation.output] for operation in dense)
 
 
+def exchanged_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
+    """Return what is kept of each token of a rank once its copies go to experts on other ranks and come back.
+
+    torchtitan's list names the all-to-alls, so that the outputs of both are saved
+    (models/llama4/infra/parallelize.py, `_op_sac_save_list`).
+    """
+    if policy != "alternate_matmuls":
+        return 0
+    return 2 * element_bytes * sum(tensor.width for tensor in block.tensors if tensor.name == "dispatched")
+
+
 def _saved_outputs(block: Block) -> Iterator[str]:
     """Yield what the first, third, fifth … product writes.
 
