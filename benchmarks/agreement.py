@@ -106,7 +106,11 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     if case.layers is not None:
         config["num_hidden_layers"] = case.layers
     way = dict(case.way)
-    mode, length = way.pop("recompute"), way.pop("sequence_length")
+    recompute, length = way.pop("recompute"), way.pop("sequence_length")
+    asked = dict(recompute) if isinstance(recompute, Mapping) else {"mode": recompute}
+    asked.setdefault("mode", "full" if "every" in asked else "selective")
+    asked["modules"] = tuple(asked.get("modules", ()))
+    offload = way.pop("activation_offload", False)
     training = {"method": way.pop("method", "full"), "precision": "bf16-mixed", "optimizer": "adamw"}
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
     micro_batches = way.pop("micro_batches", PIPELINE_MICRO_BATCHES if pipeline > 1 else 1)
@@ -117,9 +121,9 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         sequence_length=length,
         global_batch_size=8 // tensor // pipeline * micro_batches,
         micro_batch_size=1,
-        recompute=Recompute(mode=mode),
+        recompute=Recompute(**asked),
         fused_cross_entropy=False,
-        activation_offload=False,
+        activation_offload=offload,
         framework=framework,
         layout=LayoutRequest(
             tensor_parallel=tensor,
@@ -134,7 +138,9 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     plan = plan_without_advice(question).plan
     request = {
         "model": {"name": case.model, "config": config},
-        "request": {"training": {**training, "sequence_length": length, "attention": "flash"}},
+        "request": {
+            "training": {**training, "sequence_length": length, "attention": "flash", "recompute": recompute}
+        },
         "plan": {"layout": dataclasses.asdict(plan.layout), "memory": dataclasses.asdict(plan.memory)},
     }
     return request, dataclasses.asdict(plan.memory)

@@ -20,9 +20,10 @@ from planners.memory.activations import (
 )
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
+from planners.memory.mixture_backward import kept_at_combine, kept_at_experts_first_product
 from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
-from planners.memory.selective import scattered_bytes, selectively_kept_bytes
+from planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_kept_bytes
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
@@ -40,8 +41,8 @@ class Activity:
     `checkpoint` what a layer keeps and what a fully recomputed one keeps,
     `recomputed_layers` how many are, `working_set` one layer with everything,
     `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
-    the layer as its first norm is differentiated, `gathered`
-    the buffers that tensor parallelism gathers into and scatters from.
+    the layer as its first norm is differentiated, `experts_product` and `combine` what is there as the experts'
+    first matrices and the sum of their outputs are, `gathered` the buffers that tensor parallelism gathers into and scatters from.
     """
 
     stage: FloatArray
@@ -51,6 +52,8 @@ class Activity:
     working_set: FloatArray
     transient: FloatArray
     first_norm: FloatArray
+    experts_product: FloatArray
+    combine: FloatArray
     head: FloatArray
     logits: FloatArray
     gathered: FloatArray
@@ -87,18 +90,26 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
     stream_bytes = np.where(casts, FP32_BYTES, size) if has_casts else size
     everything = kept_selectively = working_set = checkpoint = transient = first_norm = np.zeros(1)
+    experts_product = combine = np.zeros(1)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         layer = _layer_bytes(part, job)
         full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
         everything = everything + count * full
         if has_selective:
             scattered = np.where(sequence_division > 1, tokens * layer.scattered_bytes / sequence_division, 0.0)
-            kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered)
+            exchanged = 0.0
+            if layer.exchanged_bytes:
+                sent = tokens * busiest * layer.exchanged_bytes / dispatch_division
+                exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
+            kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered + exchanged)
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
         first_norm = np.maximum(first_norm, tokens * layer.input_width * layer.first_norm_bytes / sequence_division)
         meeting = layer.meeting_gradients * busiest * layer.widest / tensor + layer.input_width / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
+        if job.model.experts_per_token:
+            experts_product = np.maximum(experts_product, on_rank(layer.experts_product))
+            combine = np.maximum(combine, on_rank(layer.combine))
         if layer.scan_workspace:
             transient = np.maximum(transient, tokens * layer.scan_workspace / tensor)
     kept = np.where(is_selective, kept_selectively, everything) if has_selective else everything
@@ -113,6 +124,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         working_set=working_set,
         transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
         first_norm=first_norm,
+        experts_product=experts_product,
+        combine=combine,
         head=np.where(rows.has_head, head, 0.0),
         logits=np.where(rows.has_head, _logits(layouts, job, tokens, tensor), 0.0),
         gathered=np.where(
@@ -131,7 +144,10 @@ class _LayerBytes:
     whole: KeptBytes
     cast: KeptBytes
     selective: KeptBytes
+    experts_product: KeptBytes
+    combine: KeptBytes
     scattered_bytes: int
+    exchanged_bytes: int
     input_width: int
     first_norm_bytes: int
     widest: float
@@ -186,7 +202,10 @@ def _kept_of_layer(
             fp8_input_bytes=fp8_input_bytes,
             modules=modules,
         ),
+        experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
+        combine=kept_at_combine(part.block, whole, size),
         scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
+        exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         input_width=checkpoint_width(part.block),
         first_norm_bytes=norm_backward_bytes(part.block, kernels, size),
         widest=widest,

@@ -29,6 +29,8 @@ def backward_items(moment: Moment) -> Iterator[Items]:
     if (moment.layouts.full_layers != ALL_LAYERS).any():
         edge = moment.active.recomputed_layers
         yield _layer_items(moment, np.clip(np.stack([edge, edge - 1.0]), 0.0, top), *own)
+    if moment.expert_units.any():
+        yield _beside_reduced_experts(moment, np.stack(ends))
     if moment.own_units:
         yield _head_reduction(moment)
     splits_vocabulary = moment.layouts.tensor_parallel > 1
@@ -67,18 +69,24 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
 
     At its last matrix all its tensors are there, gradients that meet and one matrix's
     gradient; at its first norm little but that norm's tensors and, where a unit's gradients are reduced together,
-    those of all its matrices: the worse of the two for wide layers and few tokens.
+    those of all its matrices: the worse of the two for wide layers and few tokens. A mixture has two moments more:
+    its outputs' gradient is scattered before any matrix has one, and at the experts' first product theirs all have.
     """
-    held, active, size = moment.held, moment.active, moment.job.precision.compute_bytes
+    held, active, job = moment.held, moment.active, moment.job
+    size = job.precision.compute_bytes
     activations = active.working_set + active.transient + held.dequantized
-    if not moment.job.profile.kernels.backward_transients:
+    if not job.profile.kernels.backward_transients:
         return activations, NOTHING
-    fresh = size * held.largest_matrix_elements
+    fresh = size * np.maximum(held.largest_matrix_elements, held.last_expert_elements)
     if not moment.any_gathered:
         return activations, fresh
-    all_fresh = size * held.layer_elements
-    ends_worse = moment.is_gathered & (all_fresh + active.first_norm > fresh + activations)
-    return np.where(ends_worse, active.first_norm, activations), np.where(ends_worse, all_fresh, fresh)
+    moments = [(active.first_norm, size * held.layer_elements)]
+    if job.model.experts_per_token and job.method == "full":
+        moments += [(active.combine, NOTHING), (active.experts_product, size * held.expert_elements)]
+    for of_activations, of_gradients in moments:
+        is_worse = moment.is_gathered & (of_activations + of_gradients > activations + fresh)
+        activations, fresh = np.where(is_worse, of_activations, activations), np.where(is_worse, of_gradients, fresh)
+    return activations, fresh
 
 
 def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray, fresh: FloatArray) -> Items:
@@ -93,7 +101,9 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         gathered = np.where(moment.gathered_by_layer, moment.open_root + moment.one_layer + ahead, 0.0) + np.where(
             moment.gathered_once, moment.open_root + moment.one_layer * lasting, 0.0
         )
-        before = np.where(layers_above > 0, held.layer_padded, held.head_padded if moment.own_units else 0.0)
+        # Of experts in a unit of their own the layer above was reduced last, and its experts before it.
+        alone = np.where(moment.expert_units, held.layer_padded - held.expert_padded, held.layer_padded)
+        before = np.where(layers_above > 0, alone, held.head_padded if moment.own_units else 0.0)
         reduced = np.where(moment.is_reduced, traffic.reduce_bytes * before, 0.0)
     if moment.any_copies:
         copied_layers = np.where(moment.layouts.recompute == FULL, 1.0, layer + 1.0)
@@ -108,6 +118,40 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         activations=alive + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + reduced + moment.buckets + moment.accumulated,
+        layer=layer,
+    )
+
+
+def _beside_reduced_experts(moment: Moment, layer: FloatArray) -> Items:
+    """Return the moments at which a layer's first norm is differentiated while its experts are reduced.
+
+    Their weights and gradients have been let go of; the buffer in the reduction's width has not.
+    """
+    held, active, job = moment.held, moment.active, moment.job
+    size = job.precision.compute_bytes
+    layers_above = moment.rows.layers - 1.0 - layer
+    ahead = np.where(layer > 0, moment.layer_buffer, moment.last_unit)
+    dense = size * (held.layer_elements - held.expert_elements)
+    gathered = np.where(moment.gathered_by_layer, moment.open_root + dense + ahead, 0.0) + np.where(
+        moment.gathered_once, moment.open_root + moment.whole_layers, 0.0
+    )
+    recomputed, kept = _left_to_do(moment, layer)
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=_layer_gradients(moment, layers_above, np.ceil(held.expert_gradients) + dense),
+        activations=active.checkpoint * recomputed
+        + active.layer * kept
+        + active.first_norm
+        + moment.others_activations
+        + moment.constant_activations,
+        logits=NOTHING,
+        communication=np.where(
+            moment.expert_units & moment.is_reduced, gathered + job.profile.weights.reduce_bytes * held.expert_padded, 0.0
+        )
+        + moment.buckets
+        + moment.accumulated,
         layer=layer,
     )
 

@@ -38,7 +38,8 @@ class Holdings:
     """A stage's states at rest.
 
     `layer_*` are one layer's, `root_*` those of embedding, last norm and head
-    together, `head_*` those of last norm and head.
+    together, `head_*` those of last norm and head, `expert_*` those of a layer's experts;
+    `last_expert_elements` are of their last matrices alone, where one tensor holds them all.
     """
 
     parameters: FloatArray
@@ -61,6 +62,10 @@ class Holdings:
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
     largest_matrix_elements: FloatArray
+    expert_elements: FloatArray
+    expert_padded: FloatArray
+    expert_gradients: FloatArray
+    last_expert_elements: FloatArray
     dequantized: FloatArray
     dummy_gradients: FloatArray
 
@@ -137,9 +142,11 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         head_gradients=gradients.head_alone() * states.gradient,
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
-        largest_matrix_elements=functools.reduce(
-            np.maximum, [by_parameters.spread(_largest_matrix, part) for part in job.layers]
-        ),
+        largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),
+        expert_elements=_of_experts(split_elements, job, by_parameters),
+        expert_padded=_of_experts(padded_elements, job, by_parameters),
+        expert_gradients=_of_experts(shard_elements, job, division(rules.gradients_from)) * states.gradient,
+        last_expert_elements=_most_of_any_layer(_last_stacked_matrices, job, by_parameters),
         dequantized=frozen.dequantized,
         dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
     )
@@ -295,6 +302,32 @@ def _head_matrix(part: BlockWeights, way: Way) -> int:
 
 def _largest_matrix(part: BlockWeights, way: Way) -> int:
     return max((matrix_elements(weight, way) for weight in part.trainable), default=0)
+
+
+def _most_of_any_layer(quantity: Callable[[BlockWeights, Way], float], job: Job, by: Divisions) -> FloatArray:
+    return functools.reduce(np.maximum, [by.spread(quantity, part) for part in job.layers])
+
+
+def _of_experts(quantity: Callable[[BlockWeights, Divisions], FloatArray], job: Job, by: Divisions) -> FloatArray:
+    """Return a quantity of the experts of the layer that has most; nothing of a dense model."""
+    if not job.model.experts_per_token:
+        return np.zeros(1)
+    return functools.reduce(np.maximum, [quantity(_experts_only(part), by) for part in job.layers])
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
+def _experts_only(part: BlockWeights) -> BlockWeights:
+    return BlockWeights(
+        block=part.block, trainable=tuple(weight for weight in part.trainable if weight.experts > 1), frozen=()
+    )
+
+
+def _last_stacked_matrices(part: BlockWeights, way: Way) -> int:
+    """Return the elements of the experts' last matrices, the first to be differentiated."""
+    if not way.policy.stacks_experts:
+        return 0
+    last = (weight for weight in part.trainable if weight.experts > 1 and weight.split is Split.ROW)
+    return sum(local(weight, way)[0].stored_elements for weight in last)
 
 
 def _distinct_matrices(layers: tuple[BlockWeights, ...], way: Way) -> int:

@@ -22,7 +22,8 @@ class Moment:
     `own_units` says that the embedding, and the last norm with the head, are gathered
     and reduced by themselves; else they are one with the root. `open_root` is what of
     them stays gathered while layers are differentiated, `last_unit` what is gathered
-    ahead while the lowest layer is. `accumulated` are the whole gradients in the reduction's width that a
+    ahead while the lowest layer is. `expert_units` says where a layer's experts are one too, over the ranks that
+    hold the same ones (torchtitan, models/llama4/infra/parallelize.py, `apply_fsdp`). `accumulated` are the whole gradients in the reduction's width that a
     pipeline sums until its last micro-batch; until then it has no shards of them.
     """
 
@@ -35,6 +36,7 @@ class Moment:
     gathered_once: BoolArray
     stays_gathered: BoolArray
     own_units: bool
+    expert_units: BoolArray
     open_root: FloatArray
     last_unit: FloatArray
     autocast_copies: BoolArray
@@ -124,6 +126,7 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         gathered_once=gathered_once,
         stays_gathered=stays,
         own_units=own_units,
+        expert_units=is_gathered & np.bool_(traffic.vocabulary_units) & (layouts.expert_parallel > 1),
         open_root=np.where(by_layer, 0.0, embedding) if own_units else root,
         last_unit=embedding if own_units else NOTHING,
         autocast_copies=copies,

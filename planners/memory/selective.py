@@ -6,9 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from planners.architecture import Block, Operation, OperationKind, Part, Region, Split, Weight
-from planners.memory.activations import DISPATCHED_TENSORS, EXPERT_TENSORS, KeptBytes, checkpoint_width, kept_bytes
+from planners.memory.activations import (
+    DISPATCHED_TENSORS,
+    EXPERT_TENSORS,
+    ROUTER,
+    KeptBytes,
+    checkpoint_width,
+    kept_bytes,
+)
 from planners.memory.profile import Kernels
 from planners.memory.recompute_modules import CORE_ATTENTION, dropped
+
+# Which weights an operation multiplies by, by the first word of its name; attention's have names of their own.
+PART_OF_PREFIX = {"feed": Part.FEED_FORWARD, "shared": Part.SHARED_EXPERT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +100,23 @@ def scattered_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
     return element_bytes * sum(widths[operation.output] for operation in dense)
 
 
+def exchanged_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
+    """Return what is kept of each token of a rank once its copies go to experts on other ranks and come back.
+
+    torchtitan's list names the all-to-alls, so that the outputs of both are saved
+    (models/llama4/infra/parallelize.py, `_op_sac_save_list`).
+    """
+    if policy != "alternate_matmuls":
+        return 0
+    return 2 * element_bytes * sum(tensor.width for tensor in block.tensors if tensor.name == "dispatched")
+
+
 def _saved_outputs(block: Block) -> Iterator[str]:
     """Yield what the first, third, fifth … product writes.
 
     torchtitan's list names aten.mm and counts its calls; a product with a bias is
-    aten.addmm, is not counted and never saved (distributed/activation_checkpoint.py).
+    aten.addmm, is not counted and never saved (distributed/activation_checkpoint.py). Neither is the router's
+    (`per_op_sac_force_recompute_mm_shapes_by_fqns`), nor the experts' grouped one, which is an operation of its own.
     """
     plain = [product for product in _products(block) if not product.has_bias]
     for product in plain[::2]:
@@ -103,7 +125,11 @@ def _saved_outputs(block: Block) -> Iterator[str]:
 
 def _products(block: Block) -> Iterator[_Product]:
     """Yield the multiplications in their order; matrices that the checkpoint holds as one are multiplied by at once."""
-    operations = [operation for operation in block.operations if operation.kind is OperationKind.MATMUL]
+    operations = [
+        operation
+        for operation in block.operations
+        if operation.kind is OperationKind.MATMUL and not _is_left_out(operation)
+    ]
     biases = {weight.name for weight in block.weights if weight.name.endswith(".bias")}
     index = 0
     while index < len(operations):
@@ -114,6 +140,10 @@ def _products(block: Block) -> Iterator[_Product]:
         has_bias = any(weight.name.removesuffix(".weight") + ".bias" in biases for weight in weights)
         yield _Product(outputs=tuple(operation.output for operation in done), has_bias=has_bias)
         index += len(done)
+
+
+def _is_left_out(operation: Operation) -> bool:
+    return operation.name == ROUTER or operation.name.startswith("expert_")
 
 
 def _run_of_kind(operations: list[Operation], start: int) -> list[Operation]:
@@ -128,7 +158,7 @@ def _run_of_kind(operations: list[Operation], start: int) -> list[Operation]:
 
 def _weights_like(block: Block, operation: Operation) -> list[Weight]:
     """Return the matrices of the operation's half that lie the same way: first ones, or the last."""
-    part = Part.FEED_FORWARD if operation.name.startswith("feed_forward") else Part.ATTENTION
+    part = PART_OF_PREFIX.get(operation.name.split("_")[0], Part.ATTENTION)
     return [
         weight
         for weight in block.weights

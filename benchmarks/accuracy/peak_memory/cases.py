@@ -270,6 +270,9 @@ def _kernels(row: Mapping[str, str], framework: str) -> str | None:
     fusions = row["fusions"]
     if framework == "accelerate":
         return "fused" if "foak" in fusions or "liger" in fusions else "eager"
+    if framework == "megatron":
+        # Megatron compiles the cross-entropy that it calls fused; its other kernels are hand-written always.
+        return "compiled" if "fused cross-entropy" in fusions else None
     if fusions.startswith("compile"):
         return "compiled"
     return "eager" if fusions.startswith("eager") else None

@@ -86,6 +86,7 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
         **{name.replace("_", "-"): value for name, value in recompute_options(layout).items()},
         "recompute-modules": question.recompute.modules or None if question.recompute is not None else None,
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
+        "cross-entropy-loss-fusion": question.kernels == "compiled",
         "tokenizer-type": "HuggingFaceTokenizer",
         "tokenizer-model": launch.model_path,
     }

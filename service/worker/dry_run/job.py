@@ -7,16 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.memory.recompute_modules import CORE_ATTENTION
 from planners.questions import Lora
 
 # transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
 # know by name, and the others' are fused or stand in another order.
 LLAMA_LIKE_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-TRACED_MODEL_TYPES = (*LLAMA_LIKE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2")
+# Those whose feed-forwards are mixtures of experts, which transformers holds as two tensors a layer.
+MIXTURE_MODEL_TYPES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+TRACED_MODEL_TYPES = (
+    *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2",
+)  # fmt: skip
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
 TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
 TRACED_KERNELS = (None, "eager", "fused")
 RECOMPUTE_MODES = ("none", "selective", "full")
+# Megatron-LM's names of parts of a dense layer (planners/memory/recompute_modules.py).
+LAYER_NORM, FEED_FORWARD = "layernorm", "mlp"
+TRACED_RECOMPUTE_MODULES = (CORE_ATTENTION, LAYER_NORM, FEED_FORWARD)
 TRACED_METHODS = ("full", "lora", "qlora")
 # What of a training request is read here or, as a choice of the planner's, from the plan's layout. A part
 # that is not among them changes the job in a way that no trace knows of.
@@ -54,7 +62,9 @@ class TraceJob:
     """One rank's training step: model, batch, precision and layout.
 
     `config` is the model's `config.json`. `recompute_layers` limits full
-    recomputation to that many layers of a stage. `data_parallel` ranks are grouped
+    recomputation to that many layers of a stage, `recompute_every` to every so-manieth;
+    `recompute_modules` are the parts of each layer that selective recomputation
+    computes again, none meaning what the stack does. `data_parallel` ranks are grouped
     into copies of `shard_group` ranks.
     """
 
@@ -76,6 +86,10 @@ class TraceJob:
     sequence_parallel: bool
     zero_stage: int
     shard_group: int
+    expert_parallel: int = 1
+    recompute_every: int | None = None
+    recompute_modules: tuple[str, ...] = ()
+    activation_offload: bool = False
     kernels: str | None = None
     stages: tuple[PipelineStage, ...] = ()
     method: str = "full"
@@ -143,6 +157,9 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             sequence_parallel=layout["sequence_parallel"],
             zero_stage=layout["zero_stage"],
             shard_group=layout["shard_group"],
+            expert_parallel=layout.get("expert_parallel", 1),
+            activation_offload=layout.get("activation_offload", False),
+            **_recompute_parts(training.get("recompute")),
             stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),
             method=training.get("method", "full"),
             lora=_lora(training.get("lora")),
@@ -166,6 +183,13 @@ def _stages(memory: Mapping[str, Any], pipeline_parallel: int) -> tuple[Pipeline
     )
 
 
+def _recompute_parts(asked: Any) -> dict[str, Any]:
+    """Return which layers or parts of layers a request names; a mode's name alone names none."""
+    if not isinstance(asked, dict):
+        return {}
+    return {"recompute_every": asked.get("every"), "recompute_modules": tuple(asked.get("modules", ()))}
+
+
 def _lora(part: Mapping[str, Any] | None) -> Lora:
     if part is None:
         return Lora()
@@ -184,19 +208,13 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
         ("virtual_pipeline", 1),
         ("pipeline_schedule", "1f1b"),
         ("context_parallel", 1),
-        ("expert_parallel", 1),
         ("offload", "none"),
-        ("activation_offload", False),
     ):
         value = layout.get(name, natural)
         if value != natural:
             raise NotYetAvailable(f"A layout with {name} {value!r} is not traced yet.", pointer=f"/layout/{name}")
     if training.get("expert_imbalance", 1.0) != 1.0:
         raise NotYetAvailable("expert_imbalance is not traced yet.", pointer="/training/expert_imbalance")
-    recompute = training.get("recompute")
-    for form in ("every", "modules"):
-        if isinstance(recompute, dict) and form in recompute:
-            raise NotYetAvailable(f"recompute by {form!r} is not traced yet.", pointer="/training/recompute")
     if training.get("gradient_compression", "none") != "none":
         raise NotYetAvailable("compressed gradients are not traced yet.", pointer="/training/gradient_compression")
     for name in ("gradient_dtype", "optimizer_state_dtype", "evaluation", "companions"):
@@ -217,6 +235,12 @@ def _refuse_job(job: TraceJob) -> None:
     ):
         if value not in known:
             raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=pointer)
+    for module in job.recompute_modules:
+        if module not in TRACED_RECOMPUTE_MODULES:
+            raise NotYetAvailable(
+                f"Recomputing {module!r} is not traced yet; traced are {TRACED_RECOMPUTE_MODULES}.",
+                pointer="/training/recompute/modules",
+            )
     if job.pipeline_parallel > 1 and (job.trains_adapters or job.config.get("tie_word_embeddings")):
         raise NotYetAvailable(
             "A pipeline with adapters or with a head tied to the embedding is not traced yet.",

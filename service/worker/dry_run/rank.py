@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from service.worker.dry_run.building import traced_model
+from service.worker.dry_run.experts import deal_experts, expert_mesh
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
 from service.worker.dry_run.job import PipelineStage, TraceJob
@@ -63,6 +64,9 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineSta
     refuse_untraced_sharding(job, stack)
     model = traced_model(job, stack)
     is_tied = model.lm_head.weight is model.model.embed_tokens.weight
+    experts = expert_mesh(job, mesh.device_type) if job.expert_parallel > 1 else None
+    if experts is not None:
+        deal_experts(model, experts["expert"].get_group())
     cut_to_stage(model, stage)
     gathers_logits = job.tensor_parallel == 1 or stack.gathers_logits
     if job.tensor_parallel > 1:
@@ -75,11 +79,16 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineSta
         fuse_loss(model)
     if stack.has_fused_kernels:
         fuse_layers(model)
-    recompute_activations(model, job.recompute, layers=job.recompute_layers, selective=stack.selective)
+    recompute_activations(model, job, stack.selective)
     if is_fully_sharded(job):
         own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy
         shard_fully(
-            model, _data_mesh(mesh, job), job, wraps_vocabulary=own_units, frees_root=not stack.wraps_vocabulary
+            model,
+            _data_mesh(mesh, job),
+            job,
+            wraps_vocabulary=own_units,
+            frees_root=not stack.wraps_vocabulary,
+            expert_mesh=None if experts is None else experts["expert_shard"],
         )
     return Rank(
         model=model,

@@ -1,0 +1,100 @@
+"""Expert parallelism: whole experts on other ranks, and the tokens sent to them and back.
+
+transformers' experts stay; what comes before and after their products is
+torchtitan's way, with as many tokens for one rank as for another.
+
+Source: pytorch/torchtitan, distributed/expert_parallel.py (`ExpertParallel`) and
+models/moe/utils.py (`_permute`, `_unpermute`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from service.worker.dry_run.job import TraceJob
+
+DISPATCHED_EXPERTS = "plimsoll_dispatched"
+# The two matrices of all experts of a layer: transformers' own names.
+EXPERT_TENSORS = ("gate_up_proj", "down_proj")
+
+
+def expert_mesh(job: TraceJob, device_type: str) -> DeviceMesh:
+    """Return the job's ranks as its experts see them.
+
+    `expert` ranks hold different experts and `expert_shard` ranks the same ones;
+    neighbours share experts (torchtitan, distributed/parallel_dims.py).
+    """
+    shape = (
+        job.pipeline_parallel,
+        job.data_parallel // job.expert_parallel,
+        job.expert_parallel,
+        job.tensor_parallel,
+    )
+    with unset_fake_temporarily():
+        return init_device_mesh(device_type, shape, mesh_dim_names=("pipeline", "expert_shard", "expert", "tensor"))
+
+
+def mixtures(model: Any) -> Iterator[Any]:
+    """Yield the experts of every layer that has any."""
+    for layer in model.model.layers:
+        experts = getattr(layer.mlp, "experts", None)
+        if experts is not None:
+            yield experts
+
+
+def deal_experts(model: Any, group: dist.ProcessGroup) -> None:
+    """Leave each layer the first rank's experts, and send tokens among the ranks of the group."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    ALL_EXPERTS_FUNCTIONS.register(DISPATCHED_EXPERTS, dispatched_experts)
+    model.config._experts_implementation = DISPATCHED_EXPERTS
+    for experts in mixtures(model):
+        held = experts.num_experts // group.size()
+        for name in EXPERT_TENSORS:
+            whole = getattr(experts, name)
+            setattr(experts, name, nn.Parameter(torch.empty(held, *whole.shape[1:], dtype=whole.dtype)))
+        experts.num_experts, experts.expert_group = held, group
+
+
+def dispatched_experts(
+    experts: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Return the experts' weighted sum for `hidden` [tokens, hidden], of which each rank has as many.
+
+    `chosen` and `weights` are [tokens, experts a token].
+    """
+    from transformers.integrations.moe import _grouped_linear
+
+    per_token = chosen.size(-1)
+    by_expert, order = torch.sort(chosen.reshape(-1))
+    sent = hidden[order // per_token]
+    counts = torch.histc(by_expert.float(), bins=experts.num_experts, min=0, max=experts.num_experts - 1)
+    ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
+    received = _exchanged(sent, experts.expert_group)
+    padded = torch.vstack((received, received.new_zeros(received.size(-1))))
+    places = torch.zeros(received.size(0), dtype=torch.int64)
+    inner = experts._apply_gate(_grouped_linear(padded[places], experts.gate_up_proj, ends))
+    output = _grouped_linear(inner, experts.down_proj, ends)
+    in_order = output.new_empty(padded.shape)
+    in_order[places] = output
+    returned = _exchanged(in_order[:-1], experts.expert_group)
+    weighted = returned * weights.reshape(-1)[order].unsqueeze(-1)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(order.size(0))
+    return weighted[back].view(-1, per_token, hidden.size(-1)).sum(dim=1).to(hidden.dtype)
+
+
+def _exchanged(tokens: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Return what the other ranks sent, as many tokens from each as to each; the last takes what does not divide."""
+    each, rest = divmod(tokens.size(0), group.size())
+    splits = [each] * (group.size() - 1) + [each + rest]
+    exchanged: torch.Tensor = all_to_all_single_autograd(tokens, splits, splits, group)
+    return exchanged
