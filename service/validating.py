@@ -12,7 +12,7 @@ from service.persistence.database import Database
 from service.persistence.records import Job, StoredPlan
 from service.requests.jobs import DeviceChoice
 from service.requests.training import ValidationLevel
-from service.worker.accelerators import accelerator_kind
+from service.worker.accelerator_kinds import accelerator_kind
 from service.worker.device_run.runnable import refuse_what_has_no_values
 from service.worker.dry_run.job import read_job
 from service.worker.dry_run.stacks import find_stack

@@ -21,7 +21,7 @@ from service.measuring import MeasurementReport
 from service.model_description import ModelDescription
 from service.plan_answers import InferPlanBody, TrainPlanBody
 from service.requests.calibration import CalibrationRequest
-from service.requests.jobs import QuantizeRequest
+from service.requests.jobs import DeviceChoice, QuantizeRequest
 from service.requests.measurements import MeasurementRequest
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest, ValidationLevel
@@ -96,9 +96,17 @@ class AsyncClient:
         """Return one launch file of a plan: its text, or JSON values."""
         return await self.send(calls.artifact(plan_id, name))
 
-    async def validate(self, plan_id: str, level: ValidationLevel, *, idempotency_key: str | None = None) -> JobBody:
+    async def validate(
+        self,
+        plan_id: str,
+        level: ValidationLevel,
+        *,
+        device: DeviceChoice = "any",
+        any_gpu_kind: bool = False,
+        idempotency_key: str | None = None,
+    ) -> JobBody:
         """Queue a proof of a stored plan and return its job."""
-        return await self.send(calls.validate(plan_id, level, idempotency_key))
+        return await self.send(calls.validate(plan_id, level, idempotency_key, device=device, any_gpu_kind=any_gpu_kind))
 
     async def quantize(self, request: QuantizeRequest | Json, *, idempotency_key: str | None = None) -> QuantizeBody:
         """Estimate a quantization and queue it."""

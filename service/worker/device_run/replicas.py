@@ -51,9 +51,7 @@ class ReducedFirst:
         return self._inner.named_states()
 
 
-def _filled(
-    bucket: torch.Tensor, waiting: Iterator[torch.nn.Parameter]
-) -> Iterator[tuple[slice, torch.Tensor]]:
+def _filled(bucket: torch.Tensor, waiting: Iterator[torch.nn.Parameter]) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield the places of a bucket and the gradients that belong there, until it is full."""
     start = 0
     while start < bucket.numel():

@@ -64,9 +64,7 @@ def run_rank(
                 batch = _random_batch(job)
                 meter.start()
                 record_steps(job, stack, stage, built, record.tracker, batch, report)
-                record.phases = _timed(
-                    device, lambda watcher: run_step(0, job, stack, stage, built, watcher, batch)
-                )
+                record.phases = _timed(device, lambda watcher: run_step(0, job, stack, stage, built, watcher, batch))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -147,9 +145,7 @@ def held_bytes(ledger: Ledger) -> dict[str, int]:
     if not updates:
         return {}
     live = ledger.peak(*updates[-1]).live
-    return {
-        kind.value: sum(piece.requested_bytes for piece in live if piece.kind is kind) for kind in HELD_KINDS
-    }
+    return {kind.value: sum(piece.requested_bytes for piece in live if piece.kind is kind) for kind in HELD_KINDS}
 
 
 def kept_bytes(ledger: Ledger) -> int:

@@ -58,9 +58,7 @@ def _accounts(
     for index, stage in enumerate(job.deciding_stages):
         first = stage.number * job.data_parallel * job.tensor_parallel
         with process_group_of(job.world_size, rank=first):
-            accounts.append(
-                run_rank(job, stack, stage, device, rank=first, report=_shifted(report, index, job, stage))
-            )
+            accounts.append(run_rank(job, stack, stage, device, rank=first, report=_shifted(report, index, job, stage)))
     return accounts
 
 
@@ -82,7 +80,7 @@ def device_result(
 ) -> dict[str, Any]:
     """Return what the fullest rank took, beside what the plan predicted."""
     memory = plan["memory"]
-    worst = max(accounts, key=lambda account: int(account["peak_bytes"]))
+    worst = max(accounts, key=lambda account: (account["out_of_memory"] is not None, int(account["peak_bytes"])))
     predicted_bytes, measured_bytes = int(memory["allocated_bytes"]), int(worst["peak_bytes"])
     failure = worst["out_of_memory"]
     measured_names = ("peak_bytes", "reserved_bytes", "items", "kinds")
@@ -148,20 +146,14 @@ def _line(account: Mapping[str, Any]) -> dict[str, Any]:
     return {name: account[name] for name in names}
 
 
-def device_notes(
-    job: TraceJob, stack: Stack, device: Device, ranks: Ranks, worst: Mapping[str, Any]
-) -> list[str]:
+def device_notes(job: TraceJob, stack: Stack, device: Device, ranks: Ranks, worst: Mapping[str, Any]) -> list[str]:
     """Return what ran, and what stands in for what."""
     notes = [note for note in trace_notes(job, stack) if not note.startswith(NO_TRACE_NOTES)]
-    if ranks.processes > 1:
-        notes.insert(0, f"{ranks.processes} processes ran as the plan's ranks and exchanged their data.")
-    else:
-        notes.insert(
-            0, "One rank ran at a time, with all of its own shards; its collectives moved nothing, its memory is the same."
-        )
-    notes.insert(1, f"Peaks are counted by {worst.get('counted_by', 'the device')}.")
+    together = f"{ranks.processes} processes ran as the plan's ranks and exchanged their data."
+    alone = "One rank ran at a time, with all of its own shards; its collectives moved nothing, its memory is the same."
+    notes.insert(0, together if ranks.processes > 1 else alone)
+    notes.insert(1, f"Peaks are counted by {worst['counted_by']}.")
     if device.is_cpu:
         notes.insert(2, "On a CPU: seconds are this host's, and the kernels are the CPU's own.")
         notes.insert(3, "reserved_bytes replays the allocations through a model of CUDA's caching allocator.")
     return notes
-

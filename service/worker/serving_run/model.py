@@ -83,5 +83,3 @@ def _fill(tensor: torch.Tensor) -> None:
         tensor.normal_(std=INITIALIZER_RANGE)
     else:
         tensor.fill_(1.0)
-
-

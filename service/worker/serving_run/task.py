@@ -80,9 +80,9 @@ def _refuse_small_device(device: Device, planned_bytes: int) -> None:
     needed_bytes = round(planned_bytes * HEADROOM) + (PROCESS_BYTES if device.is_cpu else 0)
     if needed_bytes > device.memory_bytes and not device.is_planned_kind:
         raise NoSuitableDevice(
-            f"A rank of the plan needs {needed_bytes / GIB:.2f} GiB with its cache, and this worker's {device.name} may "
-            f"use {device.memory_bytes / GIB:.2f}. Plan with a smaller gpu_memory_utilization, or validate it at level "
-            "trace.",
+            f"A rank of the plan needs {needed_bytes / GIB:.2f} GiB with its cache, and this worker's {device.name} "
+            f"may use {device.memory_bytes / GIB:.2f}. Plan with a smaller gpu_memory_utilization, or validate it at "
+            "level trace.",
             pointer="/level",
         )
 
@@ -178,10 +178,8 @@ def served_with(deployment: Deployment) -> str:
 def serving_notes(deployment: Deployment) -> list[str]:
     """Return what ran in the engine's place, and what did not run."""
     notes = [
-        f"{deployment.engine}'s own code did not run: transformers' layers, a block cache and a sampler of our own "
-        "allocate what its do.",
-        "CUDA graphs, the CUDA context and NCCL's buffers are not in the measured bytes, nor in the predicted ones "
-        "beside them.",
+        f"{deployment.engine}'s code did not run: transformers' layers, a block cache and a sampler stood in for it.",
+        "CUDA graphs, the CUDA context and NCCL's buffers are neither in the measured nor in the predicted bytes.",
         "activations is what the profiling pass took above the weights; prefill and decode ran beside the cache.",
     ]
     if deployment.tensor_parallel > 1:
