@@ -36,6 +36,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "job-not-found": 404,
     "job-quota-reached": 429,
     "key-not-found": 404,
+    "no-suitable-device": 422,
     "not-yet-available": 501,
     "path-not-allowed": 403,
     "plan-not-found": 404,

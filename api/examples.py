@@ -44,7 +44,12 @@ PLAN_INFER: Examples = {
 
 QUANTIZE: Examples = {"llama-3.2-1b to NF4, random weights": {"value": main_job.QUANTIZE}}
 
-VALIDATE: Examples = {"count": {"value": {"level": "count"}}, "trace": {"value": {"level": "trace"}}}
+VALIDATE: Examples = {
+    "count": {"value": {"level": "count"}},
+    "trace": {"value": {"level": "trace"}},
+    "on the plan's kind of GPU": {"value": {"level": "device", "device": "gpu"}},
+    "on a worker's CPU": {"value": {"level": "device", "device": "cpu"}},
+}
 
 DESCRIBE: Examples = {
     "by name": {"value": {"model": "llama-3.1-8b"}},

@@ -189,3 +189,9 @@ class QueueFull(TryLater):
         )
         self.waiting = waiting
         self.limit = limit
+
+
+class NoSuitableDevice(PlimsollError):
+    """This worker has no device that the run could take place on, or too little memory for it."""
+
+    code = "no-suitable-device"

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from planners.errors import NotYetAvailable, PlimsollError
+from planners.errors import PlimsollError
 from service.jobs import JobService
 from service.persistence.database import Database
 from service.persistence.records import Job, StoredPlan
+from service.requests.jobs import DeviceChoice
 from service.requests.training import ValidationLevel
+from service.worker.accelerator_kinds import accelerator_kind
+from service.worker.device_run.runnable import refuse_what_has_no_values
 from service.worker.dry_run.job import read_job
 from service.worker.dry_run.stacks import find_stack
 from service.worker.dry_run.traceable import refuse_untraced_sharding
+from service.worker.serving_run.deployment import read_deployment
 
-AVAILABLE_LEVELS: tuple[ValidationLevel, ...] = ("count", "trace")
+DEVICE = "device"
+CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWish:
+    """Where a proof at level `device` is to take place."""
+
+    on: DeviceChoice = "any"
+    any_gpu_kind: bool = False
 
 
 class ValidationService:
@@ -29,6 +43,7 @@ class ValidationService:
         plan_id: str,
         level: ValidationLevel,
         *,
+        where: DeviceWish | None = None,
         key_id: str | None = None,
         route: str,
         idempotency_key: str | None = None,
@@ -37,44 +52,53 @@ class ValidationService:
 
         Raises PlanNotFound, NotYetAvailable for what cannot be proved yet, and what `JobService.submit` raises.
         """
-        refuse_level(level, pointer="/level")
-        request = proof_request(await self._database.plans.get(plan_id), level)
+        plan, wish = await self._database.plans.get(plan_id), where or DeviceWish()
         return await self._jobs.submit(
-            "validate", request, plan_id=plan_id, key_id=key_id, idempotency_key=idempotency_key, route=route
+            "validate",
+            proof_request(plan, level, wish),
+            plan_id=plan_id,
+            queue=proof_queue(plan, level, wish),
+            key_id=key_id,
+            idempotency_key=idempotency_key,
+            route=route,
         )
 
 
-def refuse_level(level: str, *, pointer: str) -> None:
-    """Raise NotYetAvailable for a level that no worker can do yet."""
-    if level not in (*AVAILABLE_LEVELS, "none"):
-        raise NotYetAvailable(
-            f"Validation at level {level!r} is not there yet; {', '.join(AVAILABLE_LEVELS)} is.", pointer=pointer
-        )
+def proof_queue(plan: StoredPlan, level: ValidationLevel, wish: DeviceWish) -> str:
+    """Return the queue of the workers that can give a proof: all, those with a GPU, or those with the plan's kind."""
+    if level != DEVICE or wish.on != "gpu":
+        return CPU_QUEUE
+    return GPU_QUEUE if wish.any_gpu_kind else f"{GPU_QUEUE}:{accelerator_kind(plan.gpu)}"
 
 
-def proof_request(plan: StoredPlan, level: ValidationLevel) -> dict[str, Any]:
+def proof_request(plan: StoredPlan, level: ValidationLevel, wish: DeviceWish | None = None) -> dict[str, Any]:
     """Return what a worker is told to prove a plan; raises NotYetAvailable for what cannot be proved yet."""
-    refuse_level(level, pointer="/level")
     request = {
         "level": level,
         "plan_id": plan.plan_id,
         "kind": plan.kind,
+        "gpu": plan.gpu,
+        "device": asdict(wish or DeviceWish()),
         "model": plan.request["model"],
         "request": {name: part for name, part in plan.request.items() if name != "model"},
         "plan": json.loads(plan.answer)["plan"],
     }
-    if level == "trace":
-        _refuse_what_no_worker_traces(plan, request)
+    if level != "count":
+        _refuse_what_no_worker_runs(plan, request)
     return request
 
 
-def _refuse_what_no_worker_traces(plan: StoredPlan, request: dict[str, Any]) -> None:
+def _refuse_what_no_worker_runs(plan: StoredPlan, request: dict[str, Any]) -> None:
     """Raise now what the worker would only find out later."""
-    if plan.kind == "infer":
-        raise NotYetAvailable("Tracing a serving plan is not there yet; training plans can be traced.")
     try:
+        if plan.kind == "infer":
+            read_deployment(request)
+            return
         job = read_job(request)
-        refuse_untraced_sharding(job, find_stack(job.framework, job.kernels))
+        stack = find_stack(job.framework, job.kernels)
+        refuse_untraced_sharding(job, stack)
+        if request["level"] == DEVICE:
+            refuse_what_has_no_values(job, stack)
     except PlimsollError as error:
         # Its pointer leads into the plan's own request, not into the one that asks for the proof.
         error.pointer = ""

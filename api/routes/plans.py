@@ -26,6 +26,7 @@ from service.persistence.records import PlanFilter, PlanKind
 from service.plan_answers import InferPlanBody, TrainPlanBody
 from service.requests.jobs import ValidateRequest
 from service.text import plans_text
+from service.validating import DeviceWish
 
 router = APIRouter(prefix="/plans", tags=["plan"], route_class=StrictRoute)
 
@@ -126,11 +127,15 @@ async def validate_plan(
     request: Annotated[ValidateRequest, Body(openapi_examples=examples.VALIDATE)],
     idempotency_key: IdempotencyKey = None,
 ) -> JobBody:
-    """`count` compares the weights, `trace` runs one rank's step on fake tensors, `device` runs it for real."""
+    """`count` compares the weights, `trace` runs one rank's step on fake tensors, `device` runs it for real.
+
+    Of a serving plan `trace` and `device` load the weights, allocate the cache, and run a prefill and a decode step.
+    """
     await services.plan_readers.check(caller, plan_id)
     job = await services.validation.queue(
         plan_id,
         request.level,
+        where=DeviceWish(on=request.device, any_gpu_kind=request.any_gpu_kind),
         key_id=caller.key_id,
         route="POST /plans/{plan_id}/validate",
         idempotency_key=idempotency_key,

@@ -23,7 +23,7 @@ from service.measuring import MeasurementReport
 from service.model_description import ModelDescription
 from service.plan_answers import InferPlanBody, TrainPlanBody
 from service.requests.calibration import CalibrationRequest
-from service.requests.jobs import QuantizeRequest
+from service.requests.jobs import DeviceChoice, QuantizeRequest
 from service.requests.measurements import MeasurementRequest
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest, ValidationLevel
@@ -90,13 +90,21 @@ def artifact(plan_id: str, name: str) -> Call[Any]:
     return Call(method="GET", path=f"/plans/{_step(plan_id)}/artifacts/{_step(name)}", answer=None)
 
 
-def validate(plan_id: str, level: ValidationLevel, *, idempotency_key: str | None = None) -> Call[JobBody]:
-    """Queue a proof of a stored plan; the answer is its job."""
+def validate(
+    plan_id: str,
+    level: ValidationLevel,
+    *,
+    idempotency_key: str | None = None,
+    device: DeviceChoice = "any",
+    any_gpu_kind: bool = False,
+) -> Call[JobBody]:
+    """Queue a proof of a stored plan; `device` and `any_gpu_kind` say where level `device` takes place."""
+    where = {} if device == "any" and not any_gpu_kind else {"device": device, "any_gpu_kind": any_gpu_kind}
     return Call(
         method="POST",
         path=f"/plans/{_step(plan_id)}/validate",
         answer=JobBody,
-        body={"level": level},
+        body={"level": level, **where},
         idempotency_key=idempotency_key or _new_key(),
     )
 

@@ -44,7 +44,17 @@ class QuantizeRequest(Wire):
     output: Path | None = None
 
 
+DeviceChoice: TypeAlias = Literal["any", "cpu", "gpu"]
+
+
 class ValidateRequest(Wire):
-    """How strong the proof is to be: weights counted, one rank traced, or the device itself."""
+    """How strong the proof is to be: weights counted, one rank traced, or the device itself.
+
+    `device` and `any_gpu_kind` say where the last of them takes place. `any` is the accelerator of the worker that
+    comes first, where it is of the plan's kind, and else its CPU; `gpu` waits for a worker with the plan's kind, or
+    with `any_gpu_kind` for one with any.
+    """
 
     level: ValidationLevel
+    device: DeviceChoice = "any"
+    any_gpu_kind: bool = False

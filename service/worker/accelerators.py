@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from service.worker.accelerator_kinds import accelerator_kind
 from service.worker.tasks import Report
-
-# Words in the names that drivers give which say nothing about the kind.
-VENDOR_WORDS = frozenset({"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"})
-# "RTX 4090" and "GTX 1080": the family's name says nothing without the number.
-FAMILY_WORDS = frozenset({"rtx", "gtx", "titan"})
 
 
 def run(_request: Mapping[str, Any], _report: Report) -> dict[str, Any]:
@@ -28,13 +24,3 @@ def run(_request: Mapping[str, Any], _report: Report) -> dict[str, Any]:
             for each in properties
         ]
     }
-
-
-def accelerator_kind(name: str) -> str:
-    """Return the short kind in a driver's name for a device: "NVIDIA H100 80GB HBM3" is "h100"."""
-    words = [word for word in name.lower().replace("-", " ").split() if word not in VENDOR_WORDS]
-    if not words:
-        return "unknown"
-    if words[0] in FAMILY_WORDS:
-        return "-".join(words[:2])
-    return words[0]

@@ -180,7 +180,6 @@ async def test_an_address_with_a_character_that_is_none(client: httpx.AsyncClien
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
-        (train(validate="device"), "/validate"),
         (infer(objective="latency", serving={"engine": "transformers"}), "/objective"),
     ],
 )

@@ -142,10 +142,48 @@ async def test_a_proof_of_no_plan_is_not_found(client: httpx.AsyncClient):
     assert (await client.post("/plans/none/validate", json={"level": "count"})).status_code == 404
 
 
-async def test_the_trace_of_a_serving_plan_is_not_there_yet(client: httpx.AsyncClient):
+@pytest.mark.parametrize("level", ["trace", "device"])
+async def test_a_serving_plan_is_queued_for_a_proof(client: httpx.AsyncClient, level: str):
     plan_id = (await client.post("/plan/infer", json=infer())).json()["plan_id"]
+    response = await client.post(f"/plans/{plan_id}/validate", json={"level": level})
+    assert (response.status_code, response.json()["queue"]) == (202, "cpu")
+
+
+async def test_the_trace_of_a_serving_engine_that_no_worker_stands_in_for_is_refused(client: httpx.AsyncClient):
+    plan_id = (await client.post("/plan/infer", json=infer(serving={"engine": "sglang"}))).json()["plan_id"]
     response = await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})
     assert response.status_code == 501
+    assert "sglang" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("where", "queue"),
+    [
+        ({}, "cpu"),
+        ({"device": "cpu"}, "cpu"),
+        ({"device": "gpu"}, "gpu:h100"),
+        ({"device": "gpu", "any_gpu_kind": True}, "gpu"),
+    ],
+)
+async def test_a_run_on_a_device_waits_for_a_worker_that_has_it(
+    client: httpx.AsyncClient, where: dict[str, Any], queue: str
+):
+    plan_id = (await client.post("/plan/train", json=train(framework="fsdp2"))).json()["plan_id"]
+    response = await client.post(f"/plans/{plan_id}/validate", json={"level": "device", **where})
+    assert (response.status_code, response.json()["queue"]) == (202, queue)
+
+
+async def test_a_trace_needs_no_device_whatever_is_asked(client: httpx.AsyncClient):
+    plan_id = (await client.post("/plan/train", json=train(framework="fsdp2"))).json()["plan_id"]
+    response = await client.post(f"/plans/{plan_id}/validate", json={"level": "trace", "device": "gpu"})
+    assert response.json()["queue"] == "cpu"
+
+
+async def test_what_is_traced_by_shape_alone_is_refused_at_level_device(client: httpx.AsyncClient):
+    question = train(framework="fsdp2", training={"fused_cross_entropy": True})
+    plan_id = (await client.post("/plan/train", json=question)).json()["plan_id"]
+    assert (await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})).status_code == 202
+    assert (await client.post(f"/plans/{plan_id}/validate", json={"level": "device"})).status_code == 501
 
 
 async def test_the_trace_of_a_stack_that_no_worker_traces_is_refused_before_it_is_queued(client: httpx.AsyncClient):

@@ -44,7 +44,6 @@ def test_a_job_that_does_not_fit_exits_with_1(tmp_path: Path):
         (["--set", "training"], "path=value"),
         (["--gpu", "h101"], "/hardware/gpu (--gpu)"),
         (["-f", "nowhere.json"], "nowhere.json"),
-        (["--validate", "device"], "not there yet"),
     ],
 )
 def test_a_wrong_question_exits_with_2_and_names_the_option(tmp_path: Path, arguments: list[str], told: str):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from planners.errors import NotYetAvailable
 
@@ -45,17 +46,28 @@ def traced_attention(
     with their own number of heads. Raises `NotYetAvailable` where a flash kernel
     could not run: fp32, unequal head dimensions.
     """
-    if torch.is_autocast_enabled("cpu"):
+    device_type = query.device.type
+    if torch.is_autocast_enabled(device_type):
         # Autocast lowers scaled_dot_product_attention; the operator beneath it is not on its list.
-        query, key, value = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (query, key, value))
+        query, key, value = (tensor.to(torch.get_autocast_dtype(device_type)) for tensor in (query, key, value))
     if query.dtype is torch.float32:
         return _memory_efficient(query, key, value, dropout, scaling).transpose(1, 2).contiguous(), None
     if attention_mask is not None or query.size(-1) != value.size(-1):
         raise NotYetAvailable(
             f"{type(module).__name__} needs a mask or unequal head dimensions; only causal flash attention is traced."
         )
-    output = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, True, scale=scaling)[0]
+    output = _flash_operator(query)(query, key, value, dropout, True, scale=scaling)[0]
     return output.transpose(1, 2).contiguous(), None
+
+
+def _flash_operator(query: torch.Tensor) -> Any:
+    """Return the flash kernel's operator: the CUDA kernel's, of which fake tensors know the shapes, or the CPU's.
+
+    They keep alike, but for the state of random numbers, which the CPU's has not.
+    """
+    if query.is_cpu and not isinstance(query, FakeTensor):
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return torch.ops.aten._scaled_dot_product_flash_attention
 
 
 def _memory_efficient(
@@ -65,6 +77,9 @@ def _memory_efficient(
     groups = query.size(1) // key.size(1)
     if groups > 1:
         key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
+    if query.is_cpu and not isinstance(query, FakeTensor):
+        # It has no kernel there, and the CPU's flash kernel takes 32 bits.
+        return _flash_operator(query)(query, key, value, dropout, True, scale=scaling)[0]  # type: ignore[no-any-return]
     output: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, None, True, dropout, True, scale=scaling
     )[0]

@@ -62,8 +62,9 @@ class FourBitProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, packed: torch.Tensor, layer: FourBitLinear) -> torch.Tensor:
         """Return the product, and keep the packed weight alone."""
-        if torch.is_autocast_enabled("cpu"):
-            hidden = hidden.to(torch.get_autocast_dtype("cpu"))
+        device_type = hidden.device.type
+        if torch.is_autocast_enabled(device_type):
+            hidden = hidden.to(torch.get_autocast_dtype(device_type))
         ctx.layer = layer
         ctx.save_for_backward(packed)
         return nn.functional.linear(hidden, layer.unpacked(hidden.dtype))

@@ -61,8 +61,8 @@ def fuse_loss(model: Any) -> None:
 
         hidden = self.model(**inputs).last_hidden_state
         weight = self.lm_head.weight
-        if torch.is_autocast_enabled("cpu"):  # a function of one's own casts for itself
-            dtype = torch.get_autocast_dtype("cpu")
+        if torch.is_autocast_enabled(hidden.device.type):  # a function of one's own casts for itself
+            dtype = torch.get_autocast_dtype(hidden.device.type)
             hidden, weight = hidden.to(dtype), weight.to(dtype)
         loss = FusedLinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
             hidden.flatten(0, 1), weight, labels.flatten()

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     BACKWARD_ACTIVATION = "backward_activation"
     LOGITS = "logits"
     COMMUNICATION = "communication"
+    KV_CACHE = "kv_cache"
 
 
 # The plan's item that each kind belongs to. Parameters in the form they are
@@ -54,7 +55,9 @@ ITEM_OF_KIND = {
     Kind.BACKWARD_ACTIVATION: "activations",
     Kind.LOGITS: "logits",
     Kind.COMMUNICATION: "communication",
+    Kind.KV_CACHE: "kv_cache",
 }
+# Those of a training plan, which has no cache.
 ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 
 
@@ -115,7 +118,8 @@ class Peak:
         """Return the live bytes of each of the plan's items; they add up to the peak."""
         totals = dict.fromkeys(ITEMS, 0)
         for piece in self.live:
-            totals[ITEM_OF_KIND[piece.kind]] += piece.allocated_bytes
+            item = ITEM_OF_KIND[piece.kind]
+            totals[item] = totals.get(item, 0) + piece.allocated_bytes
         return totals
 
 

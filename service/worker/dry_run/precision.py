@@ -37,8 +37,8 @@ def sharding_policy(job: TraceJob) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy()
 
 
-def computing(job: TraceJob, stack: Stack) -> contextlib.AbstractContextManager[object]:
+def computing(job: TraceJob, stack: Stack, device_type: str = "cpu") -> contextlib.AbstractContextManager[object]:
     """Return the context of the forward pass: autocast where fp32 parameters are cast as they are used."""
     if job.precision not in MIXED_DTYPES or is_fully_sharded(job) or keeps_master_weights(job, stack):
         return contextlib.nullcontext()
-    return torch.autocast("cpu", dtype=MIXED_DTYPES[job.precision])
+    return torch.autocast(device_type, dtype=MIXED_DTYPES[job.precision])

@@ -47,9 +47,9 @@ class Rank:
 
 
 @contextlib.contextmanager
-def process_group_of(world_size: int) -> Iterator[None]:
-    """Pretend to be rank 0 of a job of that many; collectives move nothing."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+def process_group_of(world_size: int, *, rank: int = 0) -> Iterator[None]:
+    """Pretend to be one rank of a job of that many; collectives move nothing."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:
         yield
     finally:
@@ -61,6 +61,11 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineSta
 
     Raises `NotYetAvailable` for a sharding that the stack does not trace.
     """
+    return equipped_rank(job, stack, sharded_model(job, stack, mesh, stage))
+
+
+def sharded_model(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Any:
+    """Return this rank's part of a stage's model; raises `NotYetAvailable` as `build_rank` does."""
     refuse_untraced_sharding(job, stack)
     model = traced_model(job, stack)
     is_tied = model.lm_head.weight is model.model.embed_tokens.weight
@@ -68,10 +73,12 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineSta
     if experts is not None:
         deal_experts(model, experts["expert"].get_group())
     cut_to_stage(model, stage)
-    gathers_logits = job.tensor_parallel == 1 or stack.gathers_logits
     if job.tensor_parallel > 1:
         split_over_tensor_ranks(
-            model, mesh["tensor"], sequence_parallel=job.sequence_parallel, gather_logits=gathers_logits
+            model,
+            mesh["tensor"],
+            sequence_parallel=job.sequence_parallel,
+            gather_logits=gathers_logits(job, stack),
         )
         if is_tied:  # splitting replaced both
             model.lm_head.weight = model.model.embed_tokens.weight
@@ -90,26 +97,36 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineSta
             frees_root=not stack.wraps_vocabulary,
             expert_mesh=None if experts is None else experts["expert_shard"],
         )
+    return model
+
+
+def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
+    """Return a rank's part of the model with all that a step needs besides."""
     return Rank(
         model=model,
         optimizer=_optimizer(job, stack, model),
         buckets=_gradient_buckets(job, stack, model),
         dummy_gradients=dummy_weight_gradients(model) if stack.has_fused_kernels else [],
-        gathers_logits=gathers_logits,
+        gathers_logits=gathers_logits(job, stack),
     )
 
 
-def device_mesh(job: TraceJob) -> DeviceMesh:
+def gathers_logits(job: TraceJob, stack: Stack) -> bool:
+    """Return whether every rank has the logits of the whole vocabulary."""
+    return job.tensor_parallel == 1 or stack.gathers_logits
+
+
+def device_mesh(job: TraceJob, device_type: str = "cpu") -> DeviceMesh:
     """Return the mesh of the job's ranks; call it outside the fake mode, for it reads its own ranks."""
     if job.shard_group < job.data_parallel:
         copies = job.data_parallel // job.shard_group
         return init_device_mesh(
-            "cpu",
+            device_type,
             (job.pipeline_parallel, copies, job.shard_group, job.tensor_parallel),
             mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
         )
     shape = (job.pipeline_parallel, job.data_parallel, job.tensor_parallel)
-    return init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "shard", "tensor"))
+    return init_device_mesh(device_type, shape, mesh_dim_names=("pipeline", "shard", "tensor"))
 
 
 def _data_mesh(mesh: DeviceMesh, job: TraceJob) -> DeviceMesh:

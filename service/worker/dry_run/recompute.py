@@ -76,6 +76,7 @@ def _operation_contexts(router_shape: torch.Size | None) -> Any:
     kept = {
         torch.ops.aten.mm.default,
         torch.ops.aten._scaled_dot_product_flash_attention.default,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
         torch.ops._c10d_functional.reduce_scatter_tensor.default,
         torch.ops._c10d_functional.all_to_all_single.default,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -39,6 +39,16 @@ TRACE_STAGES = MOST_TRACED_STEPS + 2
 Report = Callable[[int, int, str, str], None]
 
 
+class Watcher(Protocol):
+    """What a step tells while it runs."""
+
+    def begin_phase(self, step: int, phase: str) -> None:
+        """Take note that a phase of a step begins."""
+
+    def label_all(self, named: Iterable[tuple[str, torch.Tensor]], kind: Kind) -> None:
+        """Take note of what tensors are for."""
+
+
 def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStage | None = None) -> Ledger:
     """Run a few steps of a stage's first rank (of the first stage by default) and return what they did to memory."""
     stage = stage or job.deciding_stages[0]
@@ -49,20 +59,32 @@ def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
         with FakeTensorMode(allow_non_fake_inputs=True):
             report(0, TRACE_STAGES, "stage", "building and sharding")
             rank = build_rank(job, stack, mesh, stage)
-            tracker = _tracker(job, ledger, clock)
-            batch = _batch(job)
-            _label_what_stands(rank, tracker, batch)
-            with tracker.watching(), _labelling_gradients(rank, tracker):
-                for step in range(MOST_TRACED_STEPS):
-                    report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
-                    found = tracker.live_bytes()
-                    _step(step, job, stack, stage, rank, tracker, batch)
-                    if step >= FIRST_STEADY_STEP and tracker.live_bytes() == found:
-                        break
+            record_steps(job, stack, stage, rank, storage_tracker(job, ledger, clock), training_batch(job), report)
     return ledger
 
 
-def _tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> StorageTracker:
+def record_steps(
+    job: TraceJob,
+    stack: Stack,
+    stage: PipelineStage,
+    rank: Rank,
+    tracker: StorageTracker,
+    batch: dict[str, torch.Tensor],
+    report: Report,
+) -> None:
+    """Run steps, recording what they do to memory, until one leaves it as it found it."""
+    _label_what_stands(rank, tracker, batch)
+    with tracker.watching(), _labelling_gradients(rank, tracker):
+        for step in range(MOST_TRACED_STEPS):
+            report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
+            found = tracker.live_bytes()
+            run_step(step, job, stack, stage, rank, tracker, batch)
+            if step >= FIRST_STEADY_STEP and tracker.live_bytes() == found:
+                break
+
+
+def storage_tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> StorageTracker:
+    """Return a tracker that knows the job's logits by their shapes; call it in the mode that it is to watch."""
     vocabulary, tokens = job.vocabulary_size, job.micro_batch_tokens
     shapes = {(tokens, vocabulary), (tokens, -(-vocabulary // job.tensor_parallel))}
     if job.fused_cross_entropy:
@@ -70,7 +92,8 @@ def _tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> StorageTracke
     return StorageTracker(ledger, clock, logit_shapes=frozenset(shapes))
 
 
-def _batch(job: TraceJob) -> dict[str, torch.Tensor]:
+def training_batch(job: TraceJob) -> dict[str, torch.Tensor]:
+    """Return a micro-batch's inputs on the default device, all tokens zero."""
     shape = (job.micro_batch_size, job.sequence_length)
     return {
         "input_ids": torch.zeros(shape, dtype=torch.int64),
@@ -112,13 +135,13 @@ def _labelling_gradients(rank: Rank, tracker: StorageTracker) -> Any:
             handle.remove()
 
 
-def _step(
+def run_step(
     step: int,
     job: TraceJob,
     stack: Stack,
     stage: PipelineStage,
     rank: Rank,
-    tracker: StorageTracker,
+    watcher: Watcher,
     batch: dict[str, torch.Tensor],
 ) -> None:
     """Run one optimizer step: forward and backward of each micro-batch, then the update."""
@@ -126,25 +149,25 @@ def _step(
         if stage.stages > 1:
             forward = functools.partial(_stage_output, job, stack, stage, rank, batch)
             schedule = StageSchedule(job, stack, stage, rank.model, forward)
-            schedule.run(job.accumulation_steps, functools.partial(tracker.begin_phase, step))
+            schedule.run(job.accumulation_steps, functools.partial(watcher.begin_phase, step))
         else:
-            _run_micro_batches(step, job, stack, rank, tracker, batch)
-    tracker.begin_phase(step, OPTIMIZER)
+            _run_micro_batches(step, job, stack, rank, watcher, batch)
+    watcher.begin_phase(step, OPTIMIZER)
     rank.optimizer.step()
-    tracker.label_all(rank.optimizer.named_states(), Kind.OPTIMIZER_STATE)
+    watcher.label_all(rank.optimizer.named_states(), Kind.OPTIMIZER_STATE)
     rank.optimizer.zero_grad()
     # What only the garbage collector frees must not make one step look unlike the next.
     gc.collect()
 
 
 def _run_micro_batches(
-    step: int, job: TraceJob, stack: Stack, rank: Rank, tracker: StorageTracker, batch: dict[str, torch.Tensor]
+    step: int, job: TraceJob, stack: Stack, rank: Rank, watcher: Watcher, batch: dict[str, torch.Tensor]
 ) -> None:
     for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
-        tracker.begin_phase(step, FORWARD)
-        with computing(job, stack):
+        watcher.begin_phase(step, FORWARD)
+        with computing(job, stack, batch["input_ids"].device.type):
             loss = _loss(job, stack, rank, batch)
-        tracker.begin_phase(step, BACKWARD)
+        watcher.begin_phase(step, BACKWARD)
         loss.backward()
         del loss
 
@@ -159,7 +182,7 @@ def _stage_output(
 ) -> Any:
     """Return what a stage sends on, or the last one's loss."""
     inputs = batch if received is None else {"inputs_embeds": received} | _without(batch, "input_ids")
-    with computing(job, stack):
+    with computing(job, stack, batch["input_ids"].device.type):
         if stage.is_last:
             return _loss(job, stack, rank, inputs)
         return rank.model(**_without(inputs, "labels")).logits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.errors import InvalidQuestion
 
 Report = Callable[[int, int, str, str], None]
 LEVELS = ("count", "trace", "device")
@@ -15,9 +15,10 @@ def run(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Return the result of validating a plan at a level.
 
     `request` holds `level`, `kind` (`train` or `infer`), `plan_id`, `request` (the
-    planning request), `model` (`name` and `config`) and `plan` (the answer's).
+    planning request), `model` (`name` and `config`) and `plan` (the answer's); for level
+    `device` also `gpu` (the plan's) and `device` (`on` and `any_gpu_kind`).
     `report(done, total, unit, message)` tells how far it is. Raises
-    `NotYetAvailable` for a level, kind or layout that cannot be validated yet.
+    `NotYetAvailable` for a layout that cannot be validated yet.
     """
     level, kind = request["level"], request["kind"]
     if level not in LEVELS:
@@ -26,10 +27,18 @@ def run(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
         from service.worker.dry_run.count import count_weights
 
         return count_weights(request, report)
-    if kind != "train":
-        raise NotYetAvailable("Serving plans are not validated at this level yet.", pointer="/level")
+    if kind == "infer":
+        return _serve(level, request, report)
     if level == "device":
-        raise NotYetAvailable("Validation on a device is not available yet.", pointer="/level")
+        from service.worker.device_run.task import run_on_device
+
+        return run_on_device(request, report)
     from service.worker.dry_run.trace import trace_plan
 
     return trace_plan(request, report)
+
+
+def _serve(level: str, request: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    from service.worker.serving_run.task import serve_on_device, trace_serving
+
+    return trace_serving(request, report) if level == "trace" else serve_on_device(request, report)

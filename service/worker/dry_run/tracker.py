@@ -39,7 +39,8 @@ class StorageTracker(TorchDispatchMode):
     """A dispatch mode that records allocations and releases.
 
     `logit_shapes` are the (rows, columns) that mark a tensor as logits: the tokens
-    of a micro-batch and the vocabulary, or this rank's part of it.
+    of a micro-batch and the vocabulary, or this rank's part of it. It watches the tensors
+    of the fake mode that it is made in; made in none it watches real ones, on any device.
     """
 
     def __init__(self, ledger: Ledger, clock: StreamClock, *, logit_shapes: frozenset[tuple[int, int]]) -> None:
@@ -52,6 +53,8 @@ class StorageTracker(TorchDispatchMode):
         self._phase = FORWARD
         self._kind: Kind | None = None
         self._fake_mode = torch._guards.detect_fake_mode()
+        # The latest one begun, so that one that fails can be named.
+        self.operation: Any = None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -100,7 +103,9 @@ class StorageTracker(TorchDispatchMode):
         if any(kind is DTensor for kind in types):
             return NotImplemented  # let it come back with this rank's tensors
         # With fake tensors there is nothing to wait for.
-        result = args[0] if func is WAIT else func(*args, **(kwargs or {}))
+        is_idle_wait = func is WAIT and self._fake_mode is not None
+        self.operation = func
+        result = args[0] if is_idle_wait else func(*args, **(kwargs or {}))
         if torch._guards.active_fake_mode() is not self._fake_mode:
             return result  # sharding propagation, on tensors of the global shape
         for value in tree_leaves(result):
@@ -110,7 +115,7 @@ class StorageTracker(TorchDispatchMode):
 
     def _see(self, tensor: torch.Tensor, func: Any, args: Any) -> None:
         tensor = local_tensor(tensor)
-        if type(tensor) is not FakeTensor:
+        if isinstance(tensor, FakeTensor) is (self._fake_mode is None):
             return
         storage = tensor.untyped_storage()
         entry = self._live.get(storage._cdata)
@@ -131,7 +136,7 @@ class StorageTracker(TorchDispatchMode):
             columns = tensor.shape[-1]
             if (tensor.numel() // max(columns, 1), columns) in self._logit_shapes:
                 return Kind.LOGITS
-        return KIND_OF_PHASE[self._phase]
+        return KIND_OF_PHASE.get(self._phase, Kind.FORWARD_ACTIVATION)
 
     def _record(self, storage: torch.UntypedStorage, kind: Kind, origin: str) -> None:
         address = storage._cdata

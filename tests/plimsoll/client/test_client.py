@@ -47,6 +47,13 @@ def test_the_key_and_an_idempotency_key_go_with_what_queues_work():
     assert json.loads(asked[0].content) == {"level": "count"}
 
 
+def test_a_device_is_named_where_one_is_asked_for():
+    transport, asked = answering(httpx.Response(202, json=JOB))
+    with client(transport) as service:
+        service.validate("a", "device", device="gpu", any_gpu_kind=True)
+    assert json.loads(asked[0].content) == {"level": "device", "device": "gpu", "any_gpu_kind": True}
+
+
 def test_the_same_idempotency_key_goes_with_every_try():
     transport, asked = answering(BROKEN, problem(503), httpx.Response(202, json=JOB))
     with client(transport) as service:

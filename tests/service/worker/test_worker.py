@@ -16,7 +16,7 @@ from service.persistence.records import NewJob
 from service.persistence.upgrade import upgrade
 from service.settings import Settings
 from service.worker import accelerators, main
-from service.worker.accelerators import accelerator_kind
+from service.worker.accelerator_kinds import accelerator_kind
 from service.worker.main import detected_queues, run_worker
 from tests.service.persistence.factories import a_plan
 

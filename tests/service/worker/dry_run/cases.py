@@ -61,6 +61,8 @@ def request(level="trace", *, allocated_bytes=1, training=None, layout=None, kin
     return {
         "level": level,
         "kind": kind,
+        "gpu": "h100-sxm-80gb",
+        "device": {"on": "any", "any_gpu_kind": False},
         "plan_id": "p",
         "model": {"name": "small", "config": model or LLAMA},
         "request": {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.errors import InvalidQuestion
 from service.worker.dry_run.task import run
 from tests.service.worker.dry_run.cases import request
 
@@ -26,12 +26,6 @@ def test_a_plan_that_predicts_what_is_traced_is_consistent():
     assert max(point["allocated_bytes"] for point in result["timeline"]) == measured
     assert max(phase["peak_bytes"] for phase in result["phases"]) == measured
     assert any("2 of 3 micro-batches" in note for note in result["notes"])
-
-
-@pytest.mark.parametrize(("level", "kind"), [("device", "train"), ("trace", "infer"), ("device", "infer")])
-def test_what_cannot_be_validated_yet_says_so(level, kind):
-    with pytest.raises(NotYetAvailable):
-        run(request(level, kind=kind), lambda *_progress: None)
 
 
 def test_an_unknown_level_is_no_question():

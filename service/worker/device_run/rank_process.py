@@ -1,0 +1,103 @@
+"""One rank of several real ones: `python -m service.worker.device_run.rank_process FOLDER`.
+
+RANK, LOCAL_RANK and WORLD_SIZE are set as torchrun sets them, so that torchrun
+can start the ranks as well. FOLDER holds `task.json`; the ranks find each other
+through a file there, not over a port that others could reach, and each leaves
+`rank<N>.json`. Rank 0 tells its progress on stdout, a JSON line at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from service.processes import die_with_parent
+from service.worker.device_run.devices import Device
+from service.worker.device_run.running import run_rank
+from service.worker.dry_run.job import read_job
+from service.worker.dry_run.stacks import find_stack
+
+TASK_FILE = "task.json"
+MEETING_FILE = "meeting"
+# A rank that waits longer for the others has lost one.
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run this rank and leave its account."""
+    folder = Path(arguments[0])
+    task: dict[str, Any] = json.loads((folder / TASK_FILE).read_text())
+    die_with_parent(signal.SIGKILL)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if task["memory_bytes"] is not None:
+        _limit_memory(task["memory_bytes"])
+    device = Device(**task["device"])
+    if not device.is_cpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    with real_group(folder, device, rank=rank, ranks=ranks):
+        account = _account_of(task["request"], device, rank)
+        # Before the group is left: others may wait in it for ever, where memory ran out here.
+        _leave(account, result_file(folder, rank))
+    return 0
+
+
+@contextmanager
+def real_group(folder: Path, device: Device, *, rank: int, ranks: int) -> Iterator[None]:
+    """Join the group of all ranks."""
+    meeting = f"file://{folder / MEETING_FILE}"
+    dist.init_process_group(
+        BACKENDS[device.type], init_method=meeting, rank=rank, world_size=ranks, timeout=COLLECTIVE_TIMEOUT
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def result_file(folder: Path, rank: int) -> Path:
+    """Return where a rank leaves its account."""
+    return folder / f"rank{rank}.json"
+
+
+def _leave(account: Mapping[str, Any], file: Path) -> None:
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text(json.dumps(account))
+    unfinished.rename(file)  # whoever looks sees all of it or nothing
+
+
+def _account_of(request: Mapping[str, Any], device: Device, rank: int) -> dict[str, Any]:
+    job = read_job(request)
+    stack = find_stack(job.framework, job.kernels)
+    (stage,) = job.deciding_stages  # a pipeline's stages are run one at a time, and not here
+    return run_rank(job, stack, stage, device, rank=rank, report=_report if rank == 0 else _keep_silent)
+
+
+def _report(done: int, total: int, unit: str, message: str) -> None:
+    sys.stdout.write(json.dumps([done, total, unit, message]) + "\n")
+    sys.stdout.flush()
+
+
+def _keep_silent(done: int, total: int, unit: str, message: str) -> None:
+    """Say nothing: one rank's progress is that of all."""
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

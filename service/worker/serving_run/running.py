@@ -1,0 +1,121 @@
+"""One rank of a deployment run: on fake tensors, or on a device."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from planners.serving.engine import engine_profile
+from service.worker.child_main import is_out_of_memory
+from service.worker.device_run.devices import Device
+from service.worker.device_run.running import Record, described_failure
+from service.worker.dry_run.ledger import Kind, Ledger
+from service.worker.dry_run.patches import StreamClock, traceable_torch
+from service.worker.dry_run.rank import process_group_of
+from service.worker.dry_run.step import Report
+from service.worker.dry_run.tracker import StorageTracker
+from service.worker.serving_run.cache import BlockCache
+from service.worker.serving_run.deployment import Deployment
+from service.worker.serving_run.model import load_random, rotary_table, served_model
+from service.worker.serving_run.passes import SERVING_STAGES, WEIGHTS, Passes, record_passes
+from service.worker.serving_run.sampling import SORTING_BYTES_PER_LOGIT
+
+TIMED_DECODES = {"cuda": 5, "cpu": 1}
+
+
+def trace_passes(deployment: Deployment, report: Report) -> Ledger:
+    """Return what loading, profiling, the cache, prefill and decode do to memory, on fake tensors."""
+    record = Record()
+    with _ranks(deployment, "cpu") as (mesh, clock), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        report(0, SERVING_STAGES, "stage", "building")
+        cache = BlockCache(deployment)
+        model = served_model(deployment, mesh, cache, by_shape=True)
+        table = rotary_table(deployment, model, "cpu")
+        passes = Passes(deployment, model, cache, "cpu", sorts=sorts_logits(deployment))
+        tracker = _tracker(deployment, record, clock)
+        _label_weights(tracker, model, table)
+        with tracker.watching():
+            record_passes(passes, tracker, deployment, report, whole=False)
+    return record.ledger
+
+
+def run_passes(deployment: Deployment, device: Device, report: Report) -> tuple[Record, dict[str, float]]:
+    """Run the same on a device with random weights; return what is known of it, and seconds.
+
+    Running out of memory is a result, and stands in the record.
+    """
+    record = Record()
+    seconds: dict[str, float] = {}
+    with _ranks(deployment, device.type) as (mesh, clock), torch.no_grad():
+        tracker = _tracker(deployment, record, clock)
+        record.tracker = tracker
+        try:
+            report(0, SERVING_STAGES, "stage", "loading random weights")
+            cache = BlockCache(deployment)
+            with torch.device("meta"):
+                model = served_model(deployment, mesh, cache, by_shape=False)
+            load_random(model, device.type)
+            table = rotary_table(deployment, model, device.type)
+            passes = Passes(deployment, model, cache, device.type, sorts=sorts_logits(deployment))
+            _label_weights(tracker, model, table)
+            with tracker.watching():
+                record_passes(passes, tracker, deployment, report, whole=not device.is_cpu)
+            if deployment.batch:
+                seconds = _timed(passes, device)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            record.out_of_memory = described_failure(error, record)
+    return record, seconds
+
+
+def sorts_logits(deployment: Deployment) -> bool:
+    """Return whether the engine's sampler sorts all logits."""
+    profile = engine_profile(deployment.engine, deployment.engine_version)
+    return profile.sampler_bytes_per_logit > SORTING_BYTES_PER_LOGIT
+
+
+@contextlib.contextmanager
+def _ranks(deployment: Deployment, device_type: str) -> Iterator[tuple[DeviceMesh | None, StreamClock]]:
+    """Give the mesh of the tensor-parallel ranks (None for one alone), of which this is the first."""
+    with traceable_torch() as clock:
+        if deployment.tensor_parallel == 1:
+            yield None, clock
+            return
+        with process_group_of(deployment.tensor_parallel):
+            yield init_device_mesh(device_type, (deployment.tensor_parallel,), mesh_dim_names=("tensor",)), clock
+
+
+def _tracker(deployment: Deployment, record: Record, clock: StreamClock) -> StorageTracker:
+    shapes = {(rows, deployment.vocabulary_size) for rows in (deployment.sampled_rows, deployment.batch)}
+    return StorageTracker(record.ledger, clock, logit_shapes=frozenset(shapes))
+
+
+def _label_weights(tracker: StorageTracker, model: Any, table: torch.Tensor | None) -> None:
+    tracker.ledger.mark(0, WEIGHTS)
+    tracker.label_all(model.named_parameters(), Kind.PARAMETER)
+    tracker.label_all(model.named_buffers(), Kind.BUFFER)
+    if table is not None:
+        tracker.label(table, Kind.BUFFER, "cosines and sines of every position")
+
+
+def _timed(passes: Passes, device: Device) -> dict[str, float]:
+    """Return the seconds of one group's prefill and of a decode step, the collectives of other ranks apart."""
+    prefill = _seconds(device, lambda: passes.prefill(first_groups=1))
+    decode = statistics.median(_seconds(device, passes.decode) for _ in range(TIMED_DECODES[device.type]))
+    return {"prefill_group_seconds": prefill, "decode_step_seconds": decode}
+
+
+def _seconds(device: Device, work: Any) -> float:
+    device.synchronize()
+    began = time.perf_counter()
+    work()
+    device.synchronize()
+    return time.perf_counter() - began

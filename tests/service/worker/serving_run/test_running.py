@@ -1,0 +1,94 @@
+"""One rank of a deployment: on fake tensors, and the same on the CPU."""
+
+import pytest
+
+from service.worker.device_run.devices import find_device
+from service.worker.dry_run.ledger import Kind
+from service.worker.serving_run.running import run_passes, sorts_logits, trace_passes
+from service.worker.serving_run.task import measured_terms
+from tests.service.worker.dry_run.cases import config
+from tests.service.worker.serving_run.cases import deployment
+
+# A layer: (64 + 32 + 32 + 64) x 64 of attention, 3 x 176 x 64 of the feed-forward, two norms; the vocabulary of 101
+# rows is padded to 128, twice; the last norm.
+ELEMENTS = 2 * (192 * 64 + 3 * 176 * 64 + 128) + 2 * 128 * 64 + 64
+# A position's cosines and sines, 16 of 2 bytes, of 128 positions; the 8 frequencies that transformers keeps, twice.
+TABLE_BYTES = 128 * 16 * 2
+FREQUENCY_BYTES = 2 * 8 * 4
+
+
+def requested(ledger, *kinds):
+    return sum(piece.requested_bytes for piece in ledger.peak().live if piece.kind in kinds)
+
+
+def ran(wanted):
+    device = find_device("cpu", planned_gpu="h100-sxm-80gb", any_gpu_kind=False)
+    record, seconds = run_passes(wanted, device, lambda *_progress: None)
+    assert record.out_of_memory is None
+    return record.ledger, seconds
+
+
+def test_weights_and_cache_are_the_plan_s_own_shapes():
+    ledger = trace_passes(deployment(), lambda *_progress: None)
+    assert requested(ledger, Kind.PARAMETER) == 2 * ELEMENTS
+    assert requested(ledger, Kind.BUFFER) == TABLE_BYTES + FREQUENCY_BYTES
+    # Keys and values of 2 layers, 40 blocks of 16 tokens, 2 heads of 16 features, 2 bytes.
+    assert requested(ledger, Kind.KV_CACHE) == 2 * 2 * 40 * 16 * 2 * 16 * 2
+
+
+def test_a_tensor_parallel_rank_has_half_of_the_matrices_and_of_the_cache():
+    ledger = trace_passes(deployment(layout={"tensor_parallel": 2}), lambda *_progress: None)
+    norms = 5 * 64
+    assert requested(ledger, Kind.PARAMETER) == 2 * ((ELEMENTS - norms) // 2 + norms)
+    assert requested(ledger, Kind.KV_CACHE) == 2 * 40 * 16 * 2 * 16 * 2
+
+
+@pytest.mark.parametrize(("weights", "scales"), [("fp8", 7), ("int8", 64 + 32 + 32 + 64 + 176 + 176 + 64)])
+def test_narrow_matrices_take_a_byte_an_element_and_their_scales_four(weights, scales):
+    ledger = trace_passes(deployment(settings={"weights": weights}), lambda *_progress: None)
+    matrices = 2 * (192 * 64 + 3 * 176 * 64)
+    assert requested(ledger, Kind.PARAMETER) == matrices + 2 * (ELEMENTS - matrices) + 2 * 4 * scales
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"settings": {"weights": "fp32"}},
+        {"layout": {"tensor_parallel": 2}},
+        {"settings": {"engine_version": "0.14"}},
+    ],
+)
+def test_a_real_rank_takes_what_the_traced_one_takes(parts):
+    wanted = deployment(**parts)
+    real, seconds = ran(wanted)
+    assert measured_terms(real) == measured_terms(trace_passes(wanted, lambda *_progress: None))
+    assert set(seconds) == {"prefill_group_seconds", "decode_step_seconds"}
+
+
+@pytest.mark.parametrize("weights", ["fp8", "int8"])
+def test_a_real_rank_multiplies_by_narrow_matrices(weights):
+    real, _ = ran(deployment(settings={"weights": weights, "kv_cache": "fp8"}))
+    traced = trace_passes(deployment(settings={"weights": weights, "kv_cache": "fp8"}), lambda *_progress: None)
+    assert requested(real, Kind.PARAMETER, Kind.KV_CACHE) == requested(traced, Kind.PARAMETER, Kind.KV_CACHE)
+
+
+def test_a_tied_head_is_loaded_once():
+    ledger = trace_passes(deployment(model=config(tie_word_embeddings=True)), lambda *_progress: None)
+    assert requested(ledger, Kind.PARAMETER) == 2 * (ELEMENTS - 128 * 64)
+
+
+def test_a_prompt_longer_than_a_batch_is_read_in_chunks():
+    real, _ = ran(deployment(settings={"max_num_batched_tokens": 20}, kv={"requests_held": 2}))
+    assert [mark.phase for mark in real.marks] == ["weights", "profile", "cache", "prefill", "decode"]
+
+
+def test_a_cache_that_holds_no_request_ends_with_its_allocation():
+    real, seconds = ran(deployment(kv={"requests_held": 0, "blocks": 2}, performance=None))
+    assert [mark.phase for mark in real.marks] == ["weights", "profile", "cache"]
+    assert seconds == {}
+
+
+@pytest.mark.parametrize(("version", "sorts"), [("0.14", True), ("0.19", False)])
+def test_only_older_versions_sort_every_logit(version, sorts):
+    assert sorts_logits(deployment(settings={"engine_version": version})) is sorts
