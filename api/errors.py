@@ -21,6 +21,7 @@ from service.requests.pointers import FieldError, field_errors
 
 STATUS_OF_CODE: Mapping[str, int] = {
     "calibration-not-found": 404,
+    "measurement-not-found": 404,
     "database-unavailable": 503,
     "hub-model-not-found": 422,
     "hub-timed-out": 504,

@@ -32,6 +32,12 @@ INFER: tuple[RequestOption, ...] = (
     option("--gpu-memory-utilization", "serving.gpu_memory_utilization", "The engine's own setting.", float),
     option("--block-size", "serving.block_size", "Tokens of a cache block.", int),
     option("--max-num-batched-tokens", "serving.max_num_batched_tokens", "The engine's own setting.", int),
+    option(
+        "--cache-implementation",
+        "serving.cache_implementation",
+        "Of transformers: a cache that grows, or one for the longest sequence at once.",
+        complete=choices("CacheImplementation"),
+    ),
     option("--max-num-seqs", "serving.max_num_seqs", "The engine's own setting.", int),
     option(
         "--prefix-cache-hit-rate", "serving.prefix_cache_hit_rate", "The part of prompts that is cached, 0 to 1.", float

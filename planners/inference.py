@@ -177,6 +177,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> Ser
             block_size=settings.block_size,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
+            cache_implementation=settings.cache_implementation,
         ),
         memory=best.replica.memory,
         kv=_kv(question, settings, best),
@@ -366,6 +367,9 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
     notes.extend(_engine_notes(settings))
+    notes.extend(best.replica.cache.notes(settings.profile))
+    if best.replica.cache.source_tokens:
+        notes.append(f"Each request's encoder hands over {best.replica.cache.source_tokens} tokens.")
     if settings.learned is not None:
         notes.append(_learned_note(settings.learned))
     if question.disaggregated is not None:

@@ -254,6 +254,7 @@ class ServingQuestion:
     engine_version: str | None = None
     gpu_memory_utilization: float | None = None
     block_size: int | None = None
+    cache_implementation: str | None = None
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
     slo: ServiceLevel | None = None

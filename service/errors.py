@@ -29,6 +29,16 @@ class CalibrationNotFound(PlimsollError):
         self.gpu = gpu
 
 
+class MeasurementNotFound(PlimsollError):
+    """No measurement has this number."""
+
+    code = "measurement-not-found"
+
+    def __init__(self, measurement_id: int) -> None:
+        super().__init__(f"No measurement has the number {measurement_id}.")
+        self.measurement_id = measurement_id
+
+
 class JobNotFound(PlimsollError):
     """No job has this id."""
 

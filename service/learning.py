@@ -12,7 +12,8 @@ from planners.errors import UnknownGpu
 from planners.hardware import Gpu
 from planners.serving.learned import Learned
 from service.canonical import digest
-from service.persistence.records import LearnedKey, LearnedStart
+from service.errors import MeasurementNotFound
+from service.persistence.records import Json, LearnedKey, LearnedStart
 
 if TYPE_CHECKING:
     # For its name alone: planning without a database needs no SQLAlchemy.
@@ -57,11 +58,17 @@ class LearningService:
         self._known = NOTHING_LEARNED
         self._known_until = 0.0
 
-    async def learn(self, start: LearnedStart) -> Learned:
+    async def learn(self, start: LearnedStart, by_measurement: Mapping[int, Json]) -> Learned:
         """Store a lesson beside what is known already, and return both."""
-        stored = await self._database.learned_starts.put(start)
+        stored = await self._database.learned_starts.put(start, by_measurement)
         self._known_until = 0.0
         return _learned(stored)
+
+    async def forget(self, measurement_id: int) -> None:
+        """Delete a measurement and what it taught; raises MeasurementNotFound."""
+        if not await self._database.learned_starts.forget(measurement_id):
+            raise MeasurementNotFound(measurement_id)
+        self._known_until = 0.0
 
     async def known(self) -> LearnedStarts:
         """Return all that was learned, as it was at most a moment ago."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,7 +15,7 @@ from planners.serving.learned import Learned, lesson
 from planners.serving.startup_log import StartupLog, read_startup_log
 from service.gpus import gpu_figures
 from service.learning import MEASURED_FIGURES, LearningService, model_digest
-from service.persistence.records import LearnedKey, LearnedStart, NewMeasurement, StoredPlan
+from service.persistence.records import LearnedKey, LearnedStart, Measurement, NewMeasurement, StoredPlan
 from service.planning import PlannedAnswer
 from service.requests.measurements import MeasurementRequest
 from service.requests.serving import InferRequest
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 
 # Sizes and speeds are kept as records of their own, because their errors have
 # nothing to do with each other; the first that was measured stands for its record.
+SPEED_LEVEL = "run-speed"
+SPEED_FACTORS = ("ttft_factor", "tpot_factor")
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "run": (
         "peak_bytes", "reserved_bytes", "allocated_bytes", "kv_available_bytes", "kv_tokens", "kv_blocks",
         "kv_max_concurrency", "weights_bytes", "activations_bytes", "runtime_bytes", "cuda_graphs_bytes",
     ),
-    "run-speed": ("step_seconds", "tokens_per_second", "tpot_seconds", "ttft_seconds", "output_tokens_per_second"),
+    SPEED_LEVEL: ("step_seconds", "tokens_per_second", "tpot_seconds", "ttft_seconds", "output_tokens_per_second"),
 }  # fmt: skip
 
 
@@ -105,7 +107,7 @@ class MeasuringService:
         comparisons = tuple(_comparison(quantity, predicted.get(quantity), measured[quantity]) for quantity in measured)
         records = [await self._database.measurements.add(record) for record in _records(request, plan, comparisons)]
         numbers = tuple(record.id for record in records)
-        learned, obstacle = await self._learned(plan, measured, request.source, numbers)
+        learned, obstacle = await self._learned(plan, measured, request.source, records)
         return MeasurementReport(
             measurement_ids=numbers,
             plan_id=request.plan_id,
@@ -115,8 +117,12 @@ class MeasuringService:
             not_learned=obstacle,
         )
 
+    async def forget(self, measurement_id: int) -> None:
+        """Delete a measurement and what it taught; raises MeasurementNotFound."""
+        await self._learning.forget(measurement_id)
+
     async def _learned(
-        self, plan: StoredPlan | None, measured: Mapping[str, int | float], source: str, numbers: tuple[int, ...]
+        self, plan: StoredPlan | None, measured: Mapping[str, int | float], source: str, records: Sequence[Measurement]
     ) -> tuple[Learned | None, str | None]:
         """Return what a serving run taught, or why it taught nothing; neither for a training run."""
         if plan is None or plan.kind != "infer" or plan.model_config is None:
@@ -134,12 +140,12 @@ class MeasuringService:
             engine_version=settings["engine_version"],
             weights=settings["weights"],
         )
-        which = f"measurement {', '.join(map(str, numbers))}"
+        which = f"measurement {', '.join(str(record.id) for record in records)}"
         provenance = (
             f"{which} by {source}, {plan.model} in {key.weights} on {plan.gpu}, {key.engine} {key.engine_version}"
         )
         start = LearnedStart(key=key, learned=dict(taught.values), provenance=provenance)
-        return await self._learning.learn(start), None
+        return await self._learning.learn(start, _by_measurement(taught.values, records)), None
 
     def _is_the_catalogues_card(self, plan: StoredPlan) -> bool:
         figures = plan_gpu(plan)
@@ -159,6 +165,13 @@ class MeasuringService:
             with suppress(UnknownModel):
                 named["model"] = self._catalogue.model(request.model).id
         return request.model_copy(update=named)
+
+
+def _by_measurement(values: Mapping[str, float], records: Sequence[Measurement]) -> dict[int, dict[str, float]]:
+    """Return which of the values each record taught: speeds those of speeds, sizes the others."""
+    of_speeds = {name: value for name, value in values.items() if name in SPEED_FACTORS}
+    of_sizes = {name: value for name, value in values.items() if name not in SPEED_FACTORS}
+    return {record.id: of_speeds if record.level == SPEED_LEVEL else of_sizes for record in records}
 
 
 def predictions(plan: StoredPlan) -> dict[str, float | None]:

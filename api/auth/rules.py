@@ -44,6 +44,7 @@ RULES = (
     _rule("", r"/plan/.*", "plan"),
     _rule("", r"/plans(/.*)?", "plan"),
     _rule("", r"/measurements", "plan"),
+    _rule("DELETE", r"/measurements/[^/]+", "admin"),
 )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Path, Response
 
 from api import examples
 from api.auth.middleware import Asking
@@ -16,6 +16,10 @@ from service.accuracy_points import accuracy_points
 from service.answers import Accuracy
 from service.measuring import MeasurementReport
 from service.requests.measurements import MeasurementRequest
+
+# The largest number of a row.
+MOST_NUMBER = 2**63 - 1
+MeasurementNumber: TypeAlias = Annotated[int, Path(ge=1, le=MOST_NUMBER, description="A measurement's number.")]
 
 router = APIRouter(tags=["accuracy"], route_class=StrictRoute)
 
@@ -44,6 +48,22 @@ async def report_measurement(
     if report.plan_id is not None:
         await services.plan_readers.note(caller, report.plan_id)
     return report
+
+
+@router.delete(
+    "/measurements/{measurement_id}",
+    summary="Forget a measurement and what it taught",
+    status_code=HTTPStatus.NO_CONTENT,
+    response_model=None,
+    responses=problem_responses(400, 403, 404, 422, 500, 503),
+)
+async def forget_measurement(services: Running, measurement_id: MeasurementNumber) -> Response:
+    """Later plans no longer rest on it, and `GET /accuracy` no longer counts it; plans already made stay as they are.
+
+    The numbers are those that `POST /measurements` returned, and that `plan.learned.provenance` names.
+    """
+    await services.measuring.forget(measurement_id)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 @router.get(

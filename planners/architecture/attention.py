@@ -86,6 +86,16 @@ class GroupedAttention:
             window=self.window,
         )
 
+    def cross_state(self, source_tokens: int | None = None) -> KvState:
+        """Return what one such layer caches of an encoder's output."""
+        return KvState(
+            kind=KvKind.CROSS_ATTENTION,
+            heads=self.key_value_heads,
+            head_dim=self.head_dim,
+            value_dim=self.value_head_dim,
+            source_tokens=source_tokens,
+        )
+
 
 def separate_projections(
     prefix: str, size: GroupedAttention, *, qkv_bias: bool, output_bias: bool, output_name: str = "o_proj"

@@ -18,7 +18,8 @@ class Block:
     `layers` are the indices of the decoder layers that are made like this one;
     it is empty for the embedding and for the head, which stand once. Weights are
     named by the index less `first_named`: an encoder-decoder's decoder counts its
-    layers from zero again.
+    layers from zero again. `kv` is what a layer caches of its own sequence, `cross`
+    what it caches of an encoder's.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Block:
     layers: tuple[int, ...] = ()
     first_named: int = 0
     kv: KvState | None = None
+    cross: KvState | None = None
 
     @property
     def repeats(self) -> int:

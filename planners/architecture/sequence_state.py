@@ -15,6 +15,7 @@ class KvKind(StrEnum):
     LATENT = "latent"
     COMPRESSED = "compressed"
     RECURRENT = "recurrent"
+    CROSS_ATTENTION = "cross_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,8 @@ class KvState:
     A `compressed` layer keeps the last `window` tokens' `latent_width` elements and
     an entry of `compressed` for every few tokens (DeepSeek-V4).
     A `recurrent` layer keeps a state of fixed size and nothing for each token.
+    A `cross_attention` layer keeps keys and values of what an encoder made, once for
+    a sequence: of `source_tokens`, or of as many as the encoder was given where None.
     """
 
     kind: KvKind
@@ -67,6 +70,7 @@ class KvState:
     head_dim: int = 0
     value_dim: int | None = None
     window: int | None = None
+    source_tokens: int | None = None
     latent_width: int = 0
     index_width: int = 0
     compressed: CompressedState | None = None

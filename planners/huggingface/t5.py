@@ -20,7 +20,7 @@ DEFAULT_BUCKETS = 32
 DEFAULT_HEAD_DIM = 64
 EQUAL_LENGTHS_NOTE = (
     "The sequence length is taken for the encoder's input and for the decoder's alike; every layer of both is counted "
-    "as a layer. Serving an encoder-decoder is not described: its layers keep no cache here."
+    "as a layer."
 )
 
 
@@ -72,7 +72,7 @@ class _Stack:
             mixer=attention_half(size),
             cross=cross_attention_half(size),
             feed_forward=self._feed_forward_half(),
-            kv=None,
+            kv=size.kv_state(),
             weights=(
                 *self._attention(f"{prefix}.0.SelfAttention"),
                 *(self._positions(f"{prefix}.0.SelfAttention") if is_first else ()),
@@ -83,7 +83,7 @@ class _Stack:
                 *(norm_weights("encoder.final_layer_norm", size.hidden_size) if is_first else ()),
             ),
         )
-        block = dataclasses.replace(block, first_named=first)
+        block = dataclasses.replace(block, first_named=first, cross=size.cross_state())
         return self._with_encoder_output(block) if is_first else block
 
     def _with_encoder_output(self, block: Block) -> Block:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from planners.architecture import KvKind
 from planners.errors import PlimsollError
 from planners.hardware import GpuCount
 from planners.questions import ServingQuestion
 from planners.serving.answer import ServingAdvice
 from planners.serving.candidates import Candidate
-from planners.serving.kv_cache import usable_blocks
 from planners.serving.kv_formats import KV_FORMATS
+from planners.serving.pools import holds
 from planners.serving.replica import Replica
 from planners.serving.settings import Settings
 from planners.serving.weight_format import WEIGHT_FORMATS
@@ -96,6 +97,7 @@ def _changes(question: ServingQuestion, settings: Settings, best: Candidate) -> 
     yield from _utilization(question, best)
     yield from _formats(question, settings)
     yield from _shorter(question, settings, best.replica)
+    yield from _fewer_sequences(question, settings, best.replica)
     yield from _more_gpus(question)
 
 
@@ -147,14 +149,29 @@ def _shorter(question: ServingQuestion, settings: Settings, replica: Replica) ->
         )
 
 
+def _fewer_sequences(question: ServingQuestion, settings: Settings, replica: Replica) -> Iterator[Change]:
+    """Offer ever smaller batches where their recurrent states, allocated at the start, leave no room."""
+    if replica.fits or not any(bucket.state.kind is KvKind.RECURRENT for bucket in replica.cache.buckets):
+        return
+    sequences = settings.max_num_seqs // 2
+    while sequences:
+        yield Change(
+            kind="max_num_seqs",
+            fields={"serving.max_num_seqs": sequences},
+            question=dataclasses.replace(question, max_num_seqs=sequences),
+            reason="Recurrent states of a smaller batch leave room for the cache.",
+        )
+        sequences //= 2
+
+
 def longest_context(question: ServingQuestion, settings: Settings, replica: Replica) -> int:
     """Return the most tokens of one request that the replica's blocks hold, 0 if none, up to the model's limit."""
-    layout = replica.layout
-    blocks = usable_blocks(replica.kv.blocks, settings.profile)
+    cache = replica.cache
+    usable = cache.usable(replica.pools)
     low, high = 0, question.model.max_position_embeddings or settings.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if layout.blocks_per_request(middle) <= blocks else (low, middle - 1)
+        low, high = (middle, high) if holds(usable, cache.set_aside(middle)) else (low, middle - 1)
     return low
 
 

@@ -161,7 +161,10 @@ class Performance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What the engine runs with, its own defaults filled in."""
+    """What the engine runs with, its own defaults filled in.
+
+    `cache_implementation` is None where the engine has but one cache.
+    """
 
     engine: str
     engine_version: str
@@ -174,6 +177,7 @@ class EngineSettings:
     block_size: int
     max_num_batched_tokens: int
     max_num_seqs: int
+    cache_implementation: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planners.architecture import ModelSpec
-from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.serving.degrees import Degrees
 from planners.serving.engine import GIB, MemoryRule, read_table
 from planners.serving.memory import activation_bytes, cuda_graph_bytes, non_torch_bytes
 from planners.serving.settings import Settings
+from planners.serving.static_fraction import given_fraction, graph_reserve_bytes, static_fraction
 from planners.serving.weights import Stage
-
-MIB = 2**20
-# sglang, server_args.py: tiers of cuda_graph_max_bs differ below tp_size 4.
-WIDE_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +68,7 @@ def _alike(stage: Stage) -> tuple[int, int, bool]:
 def _budget(model: ModelSpec, settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int) -> StageBudget:
     rule = settings.profile.memory_rule
     if rule is MemoryRule.STATIC_FRACTION:
-        return _static_budget(settings, stage, degrees, total_bytes)
+        return _static_budget(model, settings, stage, degrees, total_bytes)
     factor = 1.0 if settings.learned is None else settings.learned.activations_factor
     peak = round(activation_bytes(model, settings, degrees, has_head=stage.has_head) * factor)
     budget = _profiled_budget if rule is MemoryRule.PROFILED else _free_budget
@@ -82,7 +78,7 @@ def _budget(model: ModelSpec, settings: Settings, stage: Stage, degrees: Degrees
 def _profiled_budget(
     settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int, activations: int
 ) -> StageBudget:
-    profile, fraction = settings.profile, _given_fraction(settings)
+    profile, fraction = settings.profile, given_fraction(settings)
     non_torch = _outside_bytes(settings, degrees)
     graphs = cuda_graph_bytes(len(stage.layers), settings.max_num_seqs)
     if settings.learned is not None:
@@ -105,12 +101,14 @@ def _profiled_budget(
     )
 
 
-def _static_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int) -> StageBudget:
+def _static_budget(
+    model: ModelSpec, settings: Settings, stage: Stage, degrees: Degrees, total_bytes: int
+) -> StageBudget:
     """Return SGLang's budget: the fraction of what is free before loading, less the weights.
 
     Source: sglang, model_executor/model_runner_kv_cache_mixin.py, _profile_available_bytes.
     """
-    fraction = static_fraction(settings, degrees, total_bytes)
+    fraction = static_fraction(model, settings, degrees, total_bytes)
     outside = _outside_bytes(settings, degrees)
     before = total_bytes - outside
     static = int(before * fraction)
@@ -139,7 +137,7 @@ def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes
     Source: tensorrt_llm/_torch/pyexecutor/_util.py, _cal_max_memory. The pass itself
     is estimated as vLLM's, so that its own size is the band.
     """
-    fraction = _given_fraction(settings)
+    fraction = given_fraction(settings)
     outside = _outside_bytes(settings, degrees)
     peak = stage.total_bytes + activations + outside
     free = total_bytes - peak
@@ -163,58 +161,6 @@ def _outside_bytes(settings: Settings, degrees: Degrees) -> int:
     """Return what lies outside torch, as a start of the same engine showed where there was one."""
     planned = non_torch_bytes(settings.profile, degrees)
     return planned if settings.learned is None else settings.learned.runtime_bytes(planned, degrees)
-
-
-def _given_fraction(settings: Settings) -> float:
-    fraction = settings.gpu_memory_utilization
-    if fraction is None:
-        raise NotYetAvailable(
-            f"{settings.profile.engine} states no memory fraction of its own; give gpu_memory_utilization.",
-            pointer="/serving/gpu_memory_utilization",
-        )
-    return fraction
-
-
-def static_fraction(settings: Settings, degrees: Degrees, total_bytes: int) -> float:
-    """Return the share for weights and cache: the client's, else what the engine derives from the card.
-
-    Source: sglang, server_args.py, _handle_gpu_memory_settings, rounded to 3 digits.
-    """
-    given, reserve = settings.gpu_memory_utilization, settings.profile.reserve
-    if given is not None or reserve is None:
-        return _given_fraction(settings)
-    requests = graph_requests(settings, degrees)
-    card_mib = total_bytes / MIB
-    kept = reserve.constant + reserve.per_graph_request * requests
-    kept += reserve.per_batched_token * max(settings.max_num_batched_tokens, reserve.fewest_batched_tokens)
-    kept += reserve.per_rank * degrees.gpus
-    if degrees.attention_data_parallel > 1:
-        per_request = reserve.per_attention_rank_and_graph_request
-        if requests > reserve.many_graph_requests:
-            per_request += reserve.more_per_attention_rank_and_graph_request
-        kept += per_request * requests * degrees.attention_data_parallel
-    if total_bytes > reserve.large_card_gib * GIB:
-        kept = max(kept, reserve.large_card_least)
-    fraction = round((card_mib - kept) / card_mib, 3)
-    if fraction <= 0:
-        raise InvalidQuestion(
-            f"{settings.profile.engine} would reserve {kept:,.0f} MiB of a card of {card_mib:,.0f}; "
-            "give gpu_memory_utilization.",
-            pointer="/serving/gpu_memory_utilization",
-        )
-    return fraction
-
-
-def graph_requests(settings: Settings, degrees: Degrees) -> int:
-    """Return the largest batch captured: an engine with tiers takes more from 4 tensor ranks on."""
-    is_wide = degrees.ranks_per_stage >= WIDE_RANKS
-    return settings.graph_requests_wide if is_wide else settings.graph_requests
-
-
-def graph_reserve_bytes(settings: Settings, degrees: Degrees) -> int:
-    """Return what the engine's own rule sets aside for CUDA graphs."""
-    reserve = settings.profile.reserve
-    return 0 if reserve is None else round(reserve.per_graph_request * graph_requests(settings, degrees) * MIB)
 
 
 def _band_bytes(settings: Settings, stage: Stage, activations: int, degrees: Degrees) -> int:

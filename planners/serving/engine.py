@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from planners.hardware import Gpu
 ENGINES_FOLDER = Path(__file__).parent / "engines"
 GIB = 2**30
 FP32_BYTES = 4
+# Stands in a list of model types for all of them.
+ANY = "any"
 
 KNOWN_ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
 
@@ -33,6 +36,19 @@ class MemoryRule(StrEnum):
     STATIC_FRACTION = "static_fraction"
     FREE_FRACTION = "free_fraction"
     WHOLE_CARD = "whole_card"
+
+
+class CacheRule(StrEnum):
+    """How an engine divides its cache.
+
+    `shared_pool`: groups of layers draw blocks from one pool (vLLM); `paged_pools`: a
+    pool for all tokens, others for windows and states (SGLang, TensorRT-LLM);
+    `sequences`: tensors of their own for every sequence (transformers).
+    """
+
+    SHARED_POOL = "shared_pool"
+    PAGED_POOLS = "paged_pools"
+    SEQUENCES = "sequences"
 
 
 class TokensWording(StrEnum):
@@ -82,6 +98,51 @@ class Reserve:
     more_per_attention_rank_and_graph_request: float
     large_card_gib: float
     large_card_least: float
+    per_prefill_graph: float
+    latent_prefill_graphs: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPoolRules:
+    """What an engine gives to windows, states and an encoder's output beside the pool of all tokens.
+
+    Models of the types `window_types` have a pool for their windows, of
+    `window_tokens_fraction` of the other pool's tokens; a window is freed once in
+    `window_slack_tokens`. States take `states_to_tokens` of what the tokens take, 0
+    where there is one for each request of the batch limit. A request takes
+    `states_per_request`, of models of the types `buffered_types` others;
+    `padding_states` belong to no request. An encoder's output has `cross_fraction` of
+    the memory, 0 where it shares the pool of all tokens.
+    """
+
+    window_types: tuple[str, ...] = ()
+    window_tokens_fraction: float = 0.0
+    window_slack_tokens: int = 0
+    states_to_tokens: float = 0.0
+    states_per_request: int = 1
+    buffered_types: tuple[str, ...] = ()
+    buffered_states_per_request: int = 1
+    padding_states: int = 0
+    cross_fraction: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentCaches:
+    """How an engine stores latents: in which `dtypes`, and the index of sparse ones.
+
+    With `packs_sparse` a sparse latent in fp8 has scales of its own and keeps its
+    rotary part in 16 bits; with `quantizes_index` the index is in fp8 with scales.
+    Models of the types `expanded_types`, or all where that is `any`, are cached as the
+    full keys and values that the latent stands for.
+    """
+
+    dtypes: tuple[str, ...]
+    packs_sparse: bool
+    quantizes_index: bool
+    expanded_types: tuple[str, ...] = ()
+
+
+PACKED_LATENTS = LatentCaches(dtypes=("bf16", "fp16", "fp8"), packs_sparse=True, quantizes_index=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +152,10 @@ class EngineProfile:
     `unifies_pages` says whether layers of unlike pages share a pool, `chunks_locally`
     whether chunked attention frees what its chunk has left behind. A sequence takes
     `recurrent_blocks` of each group of recurrent layers; models of the types
-    `recurrent_fp32` keep the recurrence's memory in fp32, others in their own dtype.
-    `pages_windows` is false where only full attention's and latent caches are
-    described. `gpu_memory_utilization` is None where the engine derives it, and
+    `recurrent_fp32`, or all where that is `any`, keep the recurrence's memory in fp32,
+    others in their own dtype. `pads_pages` says whether a page that no whole number of
+    others fills is padded; `divides_contexts` whether there is decode context
+    parallelism. `gpu_memory_utilization` is None where the engine derives it, and
     `reserve` says from what. `timed_as` names the engine's efficiencies, None if
     its speed is not described.
     """
@@ -105,13 +167,18 @@ class EngineProfile:
     block_size: int
     block_sizes: tuple[int, ...]
     kv_dtypes: tuple[str, ...]
+    cache_implementations: tuple[str, ...]
     tokens_wording: TokensWording
-    pages_windows: bool
+    cache_rule: CacheRule
+    latents: LatentCaches
+    pool_rules: TokenPoolRules
     timed_as: str | None
     reserve: Reserve | None
     cuda_graphs_in_budget: bool
     subtracts_null_block: bool
     unifies_pages: bool
+    pads_pages: bool
+    divides_contexts: bool
     chunks_locally: bool
     recurrent_blocks: int
     recurrent_fp32: tuple[str, ...]
@@ -123,7 +190,11 @@ class EngineProfile:
 
     def recurrent_memory_bytes(self, model_type: str, activation_bytes: int) -> int:
         """Return the bytes of one element of a recurrence's memory."""
-        return FP32_BYTES if model_type in self.recurrent_fp32 else activation_bytes
+        return FP32_BYTES if _names(self.recurrent_fp32, model_type) else activation_bytes
+
+    def expands_latents(self, model_type: str) -> bool:
+        """Return whether a model's latents are cached as full keys and values."""
+        return _names(self.latents.expanded_types, model_type)
 
     def batch_tier(self, gpu: Gpu) -> BatchTier:
         """Return the batch limits this version chooses on `gpu`."""
@@ -134,10 +205,15 @@ class EngineProfile:
         return self.batch_tiers[-1]
 
 
+def _names(types: tuple[str, ...], model_type: str) -> bool:
+    return ANY in types or model_type in types
+
+
 def engine_profile(engine: str, version: str | None) -> EngineProfile:
     """Return what `engine` does at `version`, the newest known one by default.
 
-    A patch number is allowed and ignored. Raises `InvalidQuestion` for names nobody knows.
+    A patch number is allowed; it counts where an engine's patches differ, and one newer
+    than those known is taken as the newest. Raises `InvalidQuestion` for names nobody knows.
     """
     if engine not in KNOWN_ENGINES:
         raise InvalidQuestion(
@@ -147,16 +223,31 @@ def engine_profile(engine: str, version: str | None) -> EngineProfile:
     versions: list[str] = table["versions"]
     wanted = versions[-1] if version is None else minor_version(version)
     if wanted not in versions:
-        raise InvalidQuestion(
-            f"{engine} {str(version)[:40]!r} is not known; known are {versions[0]} to {versions[-1]}.",
-            pointer="/serving/engine_version",
-        )
-    return _profile(engine, wanted)
+        raise _unknown_version(engine, version, f"{versions[0]} to {versions[-1]}")
+    if "newest_patch" not in table:
+        return _profile(engine, wanted)
+    oldest, newest = table["oldest_patch"], table["newest_patch"]
+    patch = newest if version is None else _patch(version, newest)
+    if patch < oldest:
+        raise _unknown_version(engine, version, f"{wanted}.{oldest} to {wanted}.{newest}")
+    return _profile(engine, f"{wanted}.{min(patch, newest)}")
+
+
+def _unknown_version(engine: str, version: str | None, known: str) -> InvalidQuestion:
+    return InvalidQuestion(
+        f"{engine} {str(version)[:40]!r} is not known; known are {known}.", pointer="/serving/engine_version"
+    )
 
 
 def minor_version(version: str) -> str:
     """Return `0.19` for `0.19`, `v0.19.1` and `0.19.1rc2`."""
     return ".".join(version.strip().lower().removeprefix("v").split(".")[:2])
+
+
+def _patch(version: str, newest: int) -> int:
+    """Return the third number of a version, the newest where there is none."""
+    numbers = re.match(r"v?\d+\.\d+\.(\d{1,6})", version.strip().lower(), re.ASCII)
+    return newest if numbers is None else int(numbers[1])
 
 
 @cache
@@ -173,7 +264,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
     sources: list[str] = []
     for revision in table["revision"]:
         if _order(revision["from"]) <= _order(version):
-            merged.update(revision)
+            merged.update({name: _changed(merged.get(name), value) for name, value in revision.items()})
             sources.append(revision["source"])
     non_torch = merged["non_torch_gib"]
     return EngineProfile(
@@ -184,13 +275,18 @@ def _profile(engine: str, version: str) -> EngineProfile:
         block_size=merged["block_size"],
         block_sizes=tuple(merged["block_sizes"]),
         kv_dtypes=tuple(merged["kv_dtypes"]),
+        cache_implementations=tuple(merged.get("cache_implementations", ())),
         tokens_wording=TokensWording(merged["tokens_wording"]),
-        pages_windows=merged["pages_windows"],
+        cache_rule=CacheRule(merged["cache_rule"]),
+        latents=LatentCaches(**_frozen(merged["latents"])),
+        pool_rules=TokenPoolRules(**_frozen(merged.get("pools", {}))),
         timed_as=merged.get("timed_as"),
         reserve=Reserve(**merged["reserve_mib"]) if "reserve_mib" in merged else None,
         cuda_graphs_in_budget=merged.get("cuda_graphs_in_budget", False),
         subtracts_null_block=merged.get("subtracts_null_block", False),
         unifies_pages=merged.get("unifies_pages", False),
+        pads_pages=merged.get("pads_pages", False),
+        divides_contexts=merged.get("divides_contexts", False),
         chunks_locally=merged.get("chunks_locally", False),
         recurrent_blocks=merged.get("recurrent_blocks", 1),
         recurrent_fp32=tuple(merged.get("recurrent_fp32", ())),
@@ -204,6 +300,16 @@ def _profile(engine: str, version: str) -> EngineProfile:
         ),
         sources=tuple(sources),
     )
+
+
+def _changed(before: object, after: object) -> object:
+    """Return a value as a revision leaves it: of a table only what it names changes."""
+    return {**before, **after} if isinstance(before, dict) and isinstance(after, dict) else after
+
+
+def _frozen(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with its lists as tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
 
 
 def _order(version: str) -> tuple[int, ...]:

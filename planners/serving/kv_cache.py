@@ -14,10 +14,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planners.architecture import Block, KvKind, KvState, ModelSpec
-from planners.errors import ImpossibleLayout, NotYetAvailable
+from planners.architecture import Block, KvKind, ModelSpec
+from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.serving.engine import EngineProfile, TokensWording
-from planners.serving.kv_formats import KvFormat, layer_bytes_per_token, recurrent_state_bytes
+from planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
+from planners.serving.pools import UNBOUNDED, Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
 
 # A bucket smaller than this times the smallest sets no group size of its own;
 # vllm/v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size.
@@ -25,43 +26,8 @@ PADDING_RATIO = 1.5
 # Kinds whose need for blocks grows with every token; layers of these alone share one group whatever their widths
 # (UniformTypeKVCacheSpecs).
 GROWING = frozenset({KvKind.FULL_ATTENTION, KvKind.LATENT})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheTerms:
-    """What decides a cache's layout besides the model.
-
-    `in_flight_tokens` are those of batches under way, which a sliding window keeps
-    besides its own. `activation_bytes` is one element of the model's dtype. A
-    recurrent layer keeps a state for each of `draft_tokens` too.
-    """
-
-    model_type: str
-    kv: KvFormat
-    profile: EngineProfile
-    block_size: int
-    max_model_len: int
-    in_flight_tokens: int
-    activation_bytes: int
-    draft_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
-    """Layers that cache alike: their indices, a page's bytes on one rank, and the tokens it holds.
-
-    `bytes_per_token` is 0 for a recurrent layer, whose page is one sequence's state.
-    """
-
-    state: KvState
-    layers: tuple[int, ...]
-    bytes_per_token: int
-    page_bytes: int
-    block_size: int
-
-    def layers_within(self, layers: range) -> int:
-        """Return how many of its layers lie in a stage."""
-        return bisect_left(self.layers, layers.stop) - bisect_left(self.layers, layers.start)
+# Kinds whose need does not depend on a request's own length.
+FIXED = frozenset({KvKind.RECURRENT, KvKind.CROSS_ATTENTION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +37,17 @@ class CacheLayout:
     Where `is_one_group` all layers need blocks for the same tokens and share them,
     each with a page of its own size. `context_parallel` ranks share a sequence's
     tokens out among them. `recurrent_blocks` is what a sequence takes of a group
-    of recurrent layers.
+    of recurrent layers, `source_tokens` what an encoder hands it.
     """
 
     buckets: tuple[Bucket, ...]
+    profile: EngineProfile
     group_size: int
     is_one_group: bool
     in_flight_tokens: int
     recurrent_blocks: int
-    chunks_locally: bool
     context_parallel: int
+    source_tokens: int
 
     @property
     def block_size(self) -> int:
@@ -102,6 +69,35 @@ class CacheLayout:
         if self.is_one_group:
             return 0
         return self.groups * self.group_size - sum(len(bucket.layers) for bucket in self.buckets)
+
+    def notes(self, profile: EngineProfile) -> tuple[str, ...]:  # noqa: ARG002
+        """Return nothing: groups and blocks are in the plan."""
+        return ()
+
+    def pools(self, available_bytes: int, layers: range) -> Pools:
+        """Return the blocks a stage makes of its budget; one whose layers keep no cache sets no bound."""
+        block_bytes = self.stage_block_bytes(layers)
+        return (available_bytes // block_bytes if block_bytes else UNBOUNDED,)
+
+    def pool_bytes(self, pools: Pools, layers: range) -> int:
+        """Return what so many blocks take on a stage."""
+        return pools[0] * self.stage_block_bytes(layers)
+
+    def usable(self, pools: Pools) -> Pools:
+        """Return the blocks requests may have."""
+        return (usable_blocks(pools[0], self.profile),)
+
+    def capacity(self, pools: Pools, *, max_model_len: int) -> Capacity:
+        """Return what the blocks hold, as the engine logs it."""
+        return capacity(self, pools[0], max_model_len=max_model_len, profile=self.profile)
+
+    def set_aside(self, tokens: int) -> Pools:
+        """Return the blocks set aside for one request of `tokens`."""
+        return (self.blocks_per_request(tokens),)
+
+    def held(self, tokens: int) -> Pools:
+        """Return the blocks that a running request of `tokens` fills."""
+        return (self.blocks_held(tokens),)
 
     def stage_block_bytes(self, layers: range) -> int:
         """Return one block's bytes on a stage: the most layers any group has there, a page each."""
@@ -125,7 +121,9 @@ class CacheLayout:
         kind, window = bucket.state.kind, bucket.state.window
         if kind is KvKind.RECURRENT:
             return self.recurrent_blocks
-        if kind in GROWING or window is None or (kind is KvKind.CHUNKED_LOCAL and not self.chunks_locally):
+        if kind is KvKind.CROSS_ATTENTION:
+            return -(-self.source_tokens // bucket.block_size)
+        if kind in GROWING or window is None or (kind is KvKind.CHUNKED_LOCAL and not self.profile.chunks_locally):
             local = -(-tokens // self.context_parallel)
             return -(-local // bucket.block_size)
         if kind is KvKind.CHUNKED_LOCAL:
@@ -145,7 +143,7 @@ class CacheLayout:
         """Return the token slots of all blocks that a request fills in caches that grow, and how many stay empty."""
         slots = empty = 0
         for bucket in self.buckets[:1] if self.is_one_group else self.buckets:
-            if bucket.state.kind is KvKind.RECURRENT:
+            if bucket.state.kind in FIXED:
                 continue
             groups = 1 if self.is_one_group else self.bucket_groups(bucket)
             taken = groups * self._held(bucket, tokens) * bucket.block_size
@@ -155,7 +153,7 @@ class CacheLayout:
 
     def _held(self, bucket: Bucket, tokens: int) -> int:
         most = self._group_blocks(bucket, tokens)
-        return most if bucket.state.kind is KvKind.RECURRENT else min(most, -(-tokens // bucket.block_size))
+        return most if bucket.state.kind in FIXED else min(most, -(-tokens // bucket.block_size))
 
 
 def cache_layout(
@@ -163,18 +161,11 @@ def cache_layout(
 ) -> CacheLayout:
     """Return how the engine groups the model's layers.
 
-    Raises `NotYetAvailable` for layers whose memory is not described and
+    Raises `InvalidQuestion` for a model that this version refuses and
     `ImpossibleLayout` where context parallelism meets a cache that has none.
     """
-    blocks = _caching_blocks(model)
-    if not blocks:
-        raise NotYetAvailable(f"{model.name} keeps no cache, which is not planned yet.", pointer="/model")
-    kinds = {block.kv.kind for block in blocks if block.kv is not None}
-    if not terms.profile.pages_windows and not kinds <= GROWING:
-        others = ", ".join(sorted(kind.value for kind in kinds - GROWING))
-        raise NotYetAvailable(
-            f"How {terms.profile.engine} keeps {others} layers is not described yet ({model.name}).", pointer="/model"
-        )
+    blocks = caching_blocks(model)
+    kinds = {state.kind for state in states_of(blocks)}
     if context_parallel > 1 and not kinds <= GROWING:
         raise ImpossibleLayout(
             "decode_context_parallel divides full attention alone, and this model has other layers.",
@@ -188,30 +179,13 @@ def cache_layout(
         buckets = _equal_pages(model, buckets, terms.profile)
     return CacheLayout(
         buckets=buckets,
+        profile=terms.profile,
         group_size=group_size([len(bucket.layers) for bucket in buckets]),
         is_one_group=is_one_group,
         in_flight_tokens=terms.in_flight_tokens,
         recurrent_blocks=terms.profile.recurrent_blocks + terms.draft_tokens,
-        chunks_locally=terms.profile.chunks_locally,
         context_parallel=context_parallel,
-    )
-
-
-def _caching_blocks(model: ModelSpec) -> tuple[Block, ...]:
-    """Return the blocks with a cache of their own; layers that borrow another's, or do not mix tokens, have none."""
-    for block in model.layers:
-        if block.kv is None and any(operation.is_bidirectional for operation in block.operations):
-            raise NotYetAvailable(f"Serving an encoder ({model.name}) is not planned yet.", pointer="/model")
-    return tuple(block for block in model.layers if block.kv is not None)
-
-
-def _state_bytes(block: Block, terms: CacheTerms, tensor_parallel: int) -> int:
-    return recurrent_state_bytes(
-        block,
-        tensor_parallel=tensor_parallel,
-        activation_bytes=terms.activation_bytes,
-        memory_bytes=terms.profile.recurrent_memory_bytes(terms.model_type, terms.activation_bytes),
-        draft_tokens=terms.draft_tokens,
+        source_tokens=max(terms.tokens_of_source(bucket.state) for bucket in buckets),
     )
 
 
@@ -221,8 +195,11 @@ def _block_size(blocks: Sequence[Block], terms: CacheTerms, tensor_parallel: int
     Source: vllm/platforms/interface.py, _align_hybrid_block_size (before it
     model_executor/models/config.py, HybridAttentionMambaModelConfig).
     """
-    states = [block.kv for block in blocks if block.kv is not None]
-    widest = max(layer_bytes_per_token(state, terms.kv, tensor_parallel=tensor_parallel) for state in states)
+    latents = terms.profile.latents
+    widest = max(
+        layer_bytes_per_token(state, terms.kv, tensor_parallel=tensor_parallel, latents=latents)
+        for state in states_of(blocks)
+    )
     if widest == 0:
         return terms.max_model_len
     largest = max(_state_bytes(block, terms, tensor_parallel) for block in blocks)
@@ -231,19 +208,17 @@ def _block_size(blocks: Sequence[Block], terms: CacheTerms, tensor_parallel: int
 
 
 def _buckets(blocks: Sequence[Block], terms: CacheTerms, tensor_parallel: int, block_size: int) -> tuple[Bucket, ...]:
-    by_state: dict[KvState, list[Block]] = {}
-    for block in blocks:
-        if block.kv is not None:
-            by_state.setdefault(block.kv, []).append(block)
     buckets = []
-    for state, alike in by_state.items():
-        per_token = layer_bytes_per_token(state, terms.kv, tensor_parallel=tensor_parallel)
+    for state, alike in states_of(blocks).items():
+        per_token = layer_bytes_per_token(
+            state, terms.kv, tensor_parallel=tensor_parallel, latents=terms.profile.latents
+        )
         is_recurrent = state.kind is KvKind.RECURRENT
         page = max(_state_bytes(block, terms, tensor_parallel) for block in alike) if is_recurrent else 0
         buckets.append(
             Bucket(
                 state=state,
-                layers=tuple(sorted(layer for block in alike for layer in block.layers)),
+                layers=layer_indices(alike),
                 bytes_per_token=per_token,
                 page_bytes=page or block_size * per_token,
                 # Without prefix caching a state stands for the whole sequence.
@@ -253,22 +228,27 @@ def _buckets(blocks: Sequence[Block], terms: CacheTerms, tensor_parallel: int, b
     return tuple(buckets)
 
 
+def _state_bytes(block: Block, terms: CacheTerms, tensor_parallel: int) -> int:
+    return sequence_state_bytes(block, terms, tensor_parallel, draft_tokens=terms.draft_tokens)
+
+
 def _equal_pages(model: ModelSpec, buckets: tuple[Bucket, ...], profile: EngineProfile) -> tuple[Bucket, ...]:
     """Return the buckets with pages of one size: small ones hold more tokens, states are padded.
 
-    Source: vllm/v1/core/kv_cache_utils.py, unify_kv_cache_spec_page_size.
+    Source: vllm/v1/core/kv_cache_utils.py, unify_kv_cache_spec_page_size (since 0.33 in kv_cache_planning.py).
     """
     largest = max(bucket.page_bytes for bucket in buckets)
     equal = []
     for bucket in buckets:
         times, rest = divmod(largest, bucket.page_bytes)
-        if bucket.state.kind is KvKind.RECURRENT:
+        can_be_padded = rest and profile.pads_pages and not bucket.state.latent_width
+        if bucket.state.kind is KvKind.RECURRENT or can_be_padded:
             times = 1
         elif rest or (times > 1 and not profile.unifies_pages):
-            raise NotYetAvailable(
-                f"{profile.engine} {profile.version} has no block for pages of {bucket.page_bytes} and {largest} bytes "
-                f"({model.name}).",
-                pointer="/model",
+            raise InvalidQuestion(
+                f"{profile.engine} {profile.version} refuses {model.name}: it has no block for pages of "
+                f"{bucket.page_bytes} and {largest} bytes; newer versions have.",
+                pointer="/serving/engine_version",
             )
         equal.append(dataclasses.replace(bucket, page_bytes=largest, block_size=bucket.block_size * times))
     return tuple(equal)
@@ -278,16 +258,6 @@ def group_size(bucket_lengths: Sequence[int]) -> int:
     """Return the layers of one group: the smallest bucket, or the largest where they are nearly equal."""
     smallest, largest = min(bucket_lengths), max(bucket_lengths)
     return largest if largest < smallest * PADDING_RATIO else smallest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """What a pool of `blocks` holds, in the engine's words."""
-
-    blocks: int
-    tokens: int
-    max_concurrency: float
-    fits_one_request: bool
 
 
 def capacity(layout: CacheLayout, blocks: int, *, max_model_len: int, profile: EngineProfile) -> Capacity:

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 
 from planners.architecture import Block, KvKind, KvState
 from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.serving.engine import EngineProfile
+from planners.serving.engine import PACKED_LATENTS, EngineProfile, LatentCaches
 
 # The sparse attention of DeepSeek-V3.2 keeps its index in fp8 whatever the cache's format, with a float32 scale for
-# each 128 elements: vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache.
+# each 128 elements: vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache; sglang,
+# mem_cache/memory_pool.py, DSATokenToKVPool; tensorrt_llm, _torch/attention_backend/sparse/dsa.py.
 INDEX_SCALE_ELEMENTS, INDEX_SCALE_BYTES = 128, 4
-# Its latent in fp8 (fp8_ds_mla) is 512 bytes, four float32 scales and 64 rotary elements in 16 bits:
-# vllm/v1/kv_cache_interface.py, MLAAttentionSpec.
+# The index of MiniMax-M3's blocks is in 16 bits by default: vllm/config/attention.py, indexer_kv_dtype; sglang,
+# mem_cache/memory_pool.py, get_minimax_sparse_index_dtype; transformers keeps every index in the model's dtype.
+PLAIN_INDEX_BYTES = 2
+# A sparse latent in fp8 (fp8_ds_mla) is 512 bytes, four float32 scales and 64 rotary elements in 16 bits:
+# vllm/v1/kv_cache_interface.py, MLAAttentionSpec; sglang, calculate_mla_kv_cache_dim.
 SPARSE_LATENT_WIDTH, SPARSE_LATENT_FP8_BYTES = 576, 656
-# Formats a latent cache can have besides its own 16 bits.
-LATENT_FORMATS = ("bf16", "fp16", "fp32", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,35 @@ KV_FORMATS: Mapping[str, KvFormat] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTerms:
+    """What decides a cache's layout besides the model.
+
+    `in_flight_tokens` are those of batches under way, which a sliding window keeps
+    besides its own. `activation_bytes` is one element of the model's dtype. A
+    recurrent layer keeps a state for each of `draft_tokens` too. `batch_sequences` is
+    the largest batch, of all stages together. An encoder that states no length of
+    its own is given `source_tokens`.
+    """
+
+    model_type: str
+    kv: KvFormat
+    profile: EngineProfile
+    block_size: int
+    max_model_len: int
+    in_flight_tokens: int
+    activation_bytes: int
+    draft_tokens: int = 0
+    batch_sequences: int = 1
+    source_tokens: int = 0
+
+    def tokens_of_source(self, state: KvState) -> int:
+        """Return the tokens of an encoder's output that a layer caches, 0 where it caches none."""
+        if state.kind is not KvKind.CROSS_ATTENTION:
+            return 0
+        return self.source_tokens if state.source_tokens is None else state.source_tokens
+
+
 def kv_format(name: str, profile: EngineProfile) -> KvFormat:
     """Return the named format; raise with the allowed ones if this engine version lacks it."""
     if name not in profile.kv_dtypes:
@@ -55,34 +86,39 @@ def kv_format(name: str, profile: EngineProfile) -> KvFormat:
     return KV_FORMATS[name]
 
 
-def layer_bytes_per_token(state: KvState, kv: KvFormat, *, tensor_parallel: int = 1) -> int:
+def layer_bytes_per_token(
+    state: KvState, kv: KvFormat, *, tensor_parallel: int = 1, latents: LatentCaches = PACKED_LATENTS
+) -> int:
     """Return what one token adds to one layer's cache on one rank, in bytes; a recurrent layer grows by none.
 
-    Raises `InvalidQuestion` for a format that a latent cache cannot have, and
+    An index of blocks, as a latent, stands whole on every rank. Raises
+    `InvalidQuestion` for a format that a latent cache cannot have, and
     `NotYetAvailable` for a cache that is not described.
     """
     if state.kind is KvKind.RECURRENT:
         return 0
     if state.kind is KvKind.COMPRESSED:
         raise NotYetAvailable("A compressed cache (DeepSeek-V4) is not sized yet.", pointer="/model")
-    if state.kind is KvKind.LATENT:
-        return _latent_bytes(state, kv)
-    if state.index_width:
-        raise NotYetAvailable("A cache of keys with an index of blocks is not sized yet.", pointer="/model")
+    if state.latent_width:
+        return _latent_bytes(state, kv, latents)
     heads = -(-state.heads // tensor_parallel)
-    elements = state.local_elements_per_token(tensor_parallel)
-    return int(elements * kv.bits_per_element / 8) + heads * kv.scale_bytes_per_head
+    elements = heads * state.elements_per_head
+    scales = heads * kv.scale_bytes_per_head
+    return int(elements * kv.bits_per_element / 8) + scales + state.index_width * PLAIN_INDEX_BYTES
 
 
-def _latent_bytes(state: KvState, kv: KvFormat) -> int:
-    if kv.name not in LATENT_FORMATS:
+def _latent_bytes(state: KvState, kv: KvFormat, latents: LatentCaches) -> int:
+    if kv.name not in latents.dtypes:
         raise InvalidQuestion(
-            f"A latent cache has no format {kv.name}; allowed are bf16, fp16 and fp8.", pointer="/serving/kv_cache"
+            f"A latent cache has no format {kv.name}; allowed are {', '.join(latents.dtypes)}.",
+            pointer="/serving/kv_cache",
         )
     latent = int(state.latent_width * kv.bits_per_element / 8)
     if not state.index_width:
         return latent
-    if kv.name == "fp8":
+    if not latents.quantizes_index:
+        return latent + state.index_width * PLAIN_INDEX_BYTES
+    if kv.name == "fp8" and latents.packs_sparse:
         if state.latent_width != SPARSE_LATENT_WIDTH:
             raise NotYetAvailable(
                 f"The packed fp8 form of a latent of {state.latent_width} elements is not known.",
@@ -117,3 +153,14 @@ def recurrent_state_bytes(
         local = sum(weight.local_shape(tensor_parallel)[0] for weight in filters)
         convolution = math.ceil(state.convolution_elements * local / channels) + draft_tokens * local
     return convolution * activation_bytes + state.memory_elements // tensor_parallel * memory_bytes
+
+
+def sequence_state_bytes(block: Block, terms: CacheTerms, tensor_parallel: int, *, draft_tokens: int) -> int:
+    """Return the same in an engine's own formats."""
+    return recurrent_state_bytes(
+        block,
+        tensor_parallel=tensor_parallel,
+        activation_bytes=terms.activation_bytes,
+        memory_bytes=terms.profile.recurrent_memory_bytes(terms.model_type, terms.activation_bytes),
+        draft_tokens=draft_tokens,
+    )

@@ -51,6 +51,7 @@ class Settings:
     max_num_seqs: int
     graph_requests: int
     graph_requests_wide: int
+    cache_implementation: str | None
     learned: Learned | None
     assumptions: tuple[str, ...]
 
@@ -101,6 +102,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         max_num_seqs=sequences,
         graph_requests=tier.graph_requests,
         graph_requests_wide=tier.graph_requests_wide,
+        cache_implementation=_cache_implementation(question, profile),
         learned=question.learned.get(question.weights),
         assumptions=tuple(notes),
     )
@@ -241,6 +243,9 @@ def _requests(
     outputs = (
         (output_tokens,) if question.output_length is None else sample_tokens(question.output_length, OUTPUT_LENGTH)
     )
+    if any(block.cross is not None for block in question.model.layers):
+        # The prompt is the encoder's: the decoder's own sequence is what it puts out.
+        return traffic, tuple(min(max_model_len, last) for last in outputs)
     return traffic, tuple(min(max_model_len, first + last) for first in inputs for last in outputs)
 
 
@@ -278,6 +283,20 @@ def _block_size(question: ServingQuestion, profile: EngineProfile) -> int:
             pointer="/serving/block_size",
         )
     return question.block_size
+
+
+def _cache_implementation(question: ServingQuestion, profile: EngineProfile) -> str | None:
+    """Return which of its caches an engine uses that has several, None where it has one."""
+    asked, known = question.cache_implementation, profile.cache_implementations
+    if asked is None:
+        return known[0] if known else None
+    if asked not in known:
+        allowed = f"allowed are {', '.join(known)}" if known else "leave it away"
+        raise InvalidQuestion(
+            f"{profile.engine} has no cache_implementation {asked[:40]!r}; {allowed}.",
+            pointer="/serving/cache_implementation",
+        )
+    return asked
 
 
 def _positive(value: int | None, field: str, default: int) -> int:

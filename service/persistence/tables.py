@@ -194,7 +194,8 @@ hardware_calibrations = sa.Table(
 )
 sa.Index("hardware_calibrations_newest_idx", hardware_calibrations.c.gpu, hardware_calibrations.c.created_at.desc())
 
-# What measured starts of a model on a GPU and an engine version taught (planners/serving/learned.py).
+# What measured starts of a model on a GPU and an engine version taught (planners/serving/learned.py): what is in force,
+# the sum of the lessons below.
 learned_starts = sa.Table(
     "learned_starts",
     metadata,
@@ -207,3 +208,20 @@ learned_starts = sa.Table(
     sa.Column("provenance", sa.Text, nullable=False),
     _created_at(),
 )
+
+# What each measurement taught of that; a measurement that is forgotten takes its own with it.
+lessons = sa.Table(
+    "lessons",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("measurement_id", sa.BigInteger, sa.ForeignKey("measurements.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("model_digest", sa.Text, nullable=False),
+    sa.Column("gpu", sa.Text, nullable=False),
+    sa.Column("engine", sa.Text, nullable=False),
+    sa.Column("engine_version", sa.Text, nullable=False),
+    sa.Column("weights", sa.Text, nullable=False),
+    sa.Column("learned", JSONB(none_as_null=True), nullable=False),
+    sa.Column("provenance", sa.Text, nullable=False),
+    _created_at(),
+)
+sa.Index("lessons_measurement_id_idx", lessons.c.measurement_id)

@@ -25,6 +25,7 @@ WeightFormat: TypeAlias = Literal[
     "fp32", "bf16", "fp16", "fp8", "int8", "nf4", "int4", "int4-experts", "mxfp4", "mxfp4-fp8", "nvfp4"
 ]
 CacheFormat: TypeAlias = Literal["bf16", "fp16", "fp8", "int8", "nvfp4"]
+CacheImplementation: TypeAlias = Literal["dynamic", "static"]
 Engine: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "transformers"]
 ServingObjective: TypeAlias = Literal["throughput", "fewest_gpus", "cost", "latency"]
 
@@ -128,6 +129,9 @@ class ServingPart(Wire):
     engine_version: Name | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     block_size: Annotated[int, *whole(least=1, most=MOST_BLOCK_TOKENS)] | None = None
+    cache_implementation: CacheImplementation | None = Field(
+        default=None, description="Of transformers: a cache that grows, or one allocated for the longest sequence."
+    )
     max_num_batched_tokens: BatchLimits | None = Field(default=None, description=CHOICE_NOTE)
     max_num_seqs: SequenceLimits | None = Field(default=None, description=CHOICE_NOTE)
     slo: ServiceLevelPart | None = None
@@ -195,6 +199,7 @@ class InferRequest(Wire):
             engine_version=serving.engine_version,
             gpu_memory_utilization=serving.gpu_memory_utilization,
             block_size=serving.block_size,
+            cache_implementation=serving.cache_implementation,
             max_num_batched_tokens=_first(serving.max_num_batched_tokens),
             max_num_seqs=_first(serving.max_num_seqs),
             allowed=_allowed(serving),

@@ -43,6 +43,7 @@ ROUTES = {
     "POST /admission/validate",
     "GET /accuracy",
     "POST /measurements",
+    "DELETE /measurements/{measurement_id}",
     "GET /healthz",
     "GET /readyz",
     "GET /metrics",

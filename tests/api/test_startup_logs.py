@@ -176,3 +176,24 @@ async def test_measured_latencies_scale_later_ones(client: httpx.AsyncClient):
     await reported(client, {"plan_id": plan["plan_id"], "tpot_seconds": 2 * token})
     again = (await client.post("/plan/infer", json=asked)).json()
     assert again["plan"]["performance"]["tpot_seconds"] == pytest.approx(2 * token)
+
+
+async def test_a_report_that_is_taken_back_teaches_no_longer(client: httpx.AsyncClient):
+    before = await planned(client, engine_version="0.16")
+    available = before["plan"]["kv"]["available_bytes"] / GIB - 2
+    weights = before["plan"]["memory"]["items"]["weights"] / GIB
+    text = log(available=f"{available:.4f}", weights=f"{weights:.4f}").replace("v0.19", "v0.16")
+    report = await reported(client, {"plan_id": before["plan_id"], "log": text})
+    assert (await planned(client, engine_version="0.16"))["plan_id"] != before["plan_id"]
+    (number,) = report["measurement_ids"]
+    assert (await client.delete(f"/measurements/{number}")).status_code == 204
+    after = await planned(client, engine_version="0.16")
+    assert after["plan_id"] == before["plan_id"]
+    assert after["plan"]["learned"] is None
+    again = await client.delete(f"/measurements/{number}")
+    assert (again.status_code, again.json()["type"]) == (404, "urn:plimsoll:problem:measurement-not-found")
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", str(2**63)])
+async def test_a_measurement_is_named_by_its_number(client: httpx.AsyncClient, number: str):
+    assert (await client.delete(f"/measurements/{number}")).status_code == 422

@@ -46,6 +46,7 @@ def test_routes_that_need_a_key_declare_it_and_their_refusals():
         ("POST", "/plan/train", "plan"),
         ("POST", "/plans/p/validate", "validate"),
         ("DELETE", "/hardware/h100/calibration", "admin"),
+        ("DELETE", "/measurements/7", "admin"),
         ("GET", "/hardware/h100/calibration", "any-key"),
         ("PATCH", "/plans/p", "plan"),
     ],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from planners.catalogue import catalogue
+from planners.huggingface import describe_config
 from planners.inference import plan_serving
 from planners.questions import ServiceLevel
 from tests.planners.serving.factories import GIB, LLAMA_70B, hardware, model, question
@@ -81,3 +83,17 @@ def test_only_the_fewest_of_more_gpus_are_offered_with_their_division():
 def test_free_gpus_are_offered_no_more():
     slo = ServiceLevel(ttft_seconds=0.001)
     assert "hardware.gpus" not in offers(plan_serving(question(gpus=None, slo=slo)))
+
+
+def test_a_batch_whose_states_take_the_card_is_offered_smaller():
+    # Qwen3-Next on 2 cards: 36 layers of 32 x 128 x 128 elements in 16 bits, halved: 18 MiB a request at the least,
+    # 36 GiB for 2,048 of them, where weights of 37 GiB leave less.
+    spec = describe_config(catalogue().model("Qwen/Qwen3-Next-80B-A3B-Instruct").config, name="Qwen3-Next")
+    asked = question(
+        spec, gpus=2, engine="tensorrt-llm", engine_version=None, weights="fp8", layout={"tensor_parallel": 2}
+    )
+    answer = plan_serving(asked)
+    assert not answer.fits
+    (offer,) = [advice for advice in answer.advice if "serving.max_num_seqs" in advice.change]
+    assert offer.fits
+    assert offer.change["serving.max_num_seqs"] < 2048

@@ -10,53 +10,19 @@ from __future__ import annotations
 import pytest
 
 from planners.catalogue import catalogue
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.errors import ImpossibleLayout, NotYetAvailable
 from planners.huggingface import describe_config
 from planners.inference import plan_serving
-from planners.serving.budget import requested_bytes, static_fraction
-from planners.serving.degrees import Degrees
-from planners.serving.settings import resolve_settings
-from tests.planners.serving.factories import GIB, H100, hardware, hybrid, model, question
+from planners.serving.budget import requested_bytes
+from tests.planners.serving.factories import GIB, H100, hardware, model, question
 
 
 def engine_question(engine, spec=None, **changes):
     return question(spec, engine=engine, engine_version=None, **changes)
 
 
-def fraction(degrees=None, total_gib=79.19, **changes):
-    asked = engine_question("sglang", **changes)
-    return static_fraction(resolve_settings(asked), degrees or Degrees(), round(total_gib * GIB))
-
-
 def test_vllm_claims_a_share_of_the_whole_card():
     assert requested_bytes(1000, 0.9) == 900
-
-
-def test_sglang_derives_its_fraction_from_the_card():
-    # H100: 512 + 8,192 x 1.5 + 256 x 2 + 128 = 13,440 MiB of 81,091.
-    assert fraction() == round(1 - 13440 / 81090.56, 3)
-
-
-def test_sglang_reserves_more_for_many_ranks_and_for_attention_ranks():
-    # 8 ranks: 512 + 12,288 + 512 x 2 + 8 x 128 = 14,848; attention ranks: 512 x 8 x 4.5 MiB more.
-    assert fraction(Degrees(tensor_parallel=8)) == round(1 - 14848 / 81090.56, 3)
-    attention = Degrees(attention_data_parallel=8)
-    assert fraction(attention) == round(1 - (14848 + 18432) / 81090.56, 3)
-
-
-def test_sglang_keeps_ten_gib_of_a_large_card():
-    # 512 + 2,048 x 1.5 + 512 + 128 = 4,224 MiB would do.
-    assert fraction(max_num_batched_tokens=2048) == round(1 - 10240 / 81090.56, 3)
-
-
-def test_a_card_that_sglangs_reserve_exceeds_is_refused():
-    with pytest.raises(InvalidQuestion, match="would reserve 13,440 MiB") as caught:
-        fraction(total_gib=8)
-    assert caught.value.pointer == "/serving/gpu_memory_utilization"
-
-
-def test_a_fraction_that_is_given_is_kept():
-    assert fraction(gpu_memory_utilization=0.7) == 0.7
 
 
 def test_sglangs_cache_of_qwen3_235b_is_within_its_band():
@@ -112,12 +78,6 @@ def test_what_takes_a_speed_is_refused_where_none_is_described(changes, pointer)
     with pytest.raises(NotYetAvailable) as caught:
         plan_serving(engine_question("transformers", **changes))
     assert caught.value.pointer == pointer
-
-
-@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers"])
-def test_windows_are_not_described_but_for_vllm(engine):
-    with pytest.raises(NotYetAvailable, match="sliding_window"):
-        plan_serving(engine_question(engine, hybrid(full=2, sliding=2, window=64)))
 
 
 @pytest.mark.parametrize(

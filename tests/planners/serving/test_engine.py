@@ -86,7 +86,33 @@ def test_an_unknown_engine_is_refused_with_the_known_ones():
 def test_every_engines_newest_version_has_a_source(engine):
     profile = engine_profile(engine, None)
     assert all(profile.sources)
-    assert profile.version == read_table(engine)["versions"][-1]
+    assert profile.version.startswith(read_table(engine)["versions"][-1])
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [(None, "0.5.23"), ("0.5", "0.5.23"), ("0.5.4", "0.5.4"), ("v0.5.9.post2", "0.5.9"), ("0.5.99", "0.5.23")],
+)
+def test_sglangs_patches_count(version, taken):
+    assert engine_profile("sglang", version).version == taken
+
+
+def test_a_patch_older_than_those_read_is_refused():
+    with pytest.raises(InvalidQuestion, match=r"known are 0\.5\.4 to 0\.5\.23") as caught:
+        engine_profile("sglang", "0.5.3")
+    assert caught.value.pointer == "/serving/engine_version"
+
+
+def test_a_revision_changes_only_what_it_names_of_a_table():
+    # 0.5.18 adds a padding state to what 0.5.14 says of windows.
+    before, after = (engine_profile("sglang", version).pool_rules for version in ("0.5.14", "0.5.18"))
+    assert (before.padding_states, after.padding_states) == (0, 1)
+    assert before.window_types == after.window_types
+
+
+def test_windows_have_a_pool_in_sglang_since_0_5_8():
+    assert not engine_profile("sglang", "0.5.6").pool_rules.window_types
+    assert "gpt_oss" in engine_profile("sglang", "0.5.8").pool_rules.window_types
 
 
 def test_every_revision_names_its_source_and_a_known_version():

@@ -9,17 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planners.architecture import KvKind
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.catalogue import catalogue
+from planners.errors import InvalidQuestion
+from planners.huggingface import describe_config
 from planners.serving.engine import engine_profile
 from planners.serving.kv_cache import (
     CacheLayout,
-    CacheTerms,
     cache_layout,
     capacity,
     group_size,
     usable_blocks,
 )
-from planners.serving.kv_formats import KV_FORMATS, kv_format, layer_bytes_per_token
+from planners.serving.kv_formats import KV_FORMATS, CacheTerms, kv_format, layer_bytes_per_token
 from tests.planners.serving.factories import GIB, LLAMA_7B, LLAMA_70B, hybrid, model
 
 V19 = engine_profile("vllm", "0.19")
@@ -27,7 +28,15 @@ NEWEST = engine_profile("vllm", None)
 
 
 def layout_of(
-    spec=None, *, kv="bf16", tensor_parallel=1, in_flight_tokens=8192, profile=V19, length=8192, **degrees
+    spec=None,
+    *,
+    kv="bf16",
+    tensor_parallel=1,
+    in_flight_tokens=8192,
+    profile=V19,
+    length=8192,
+    source_tokens=0,
+    **degrees,
 ) -> CacheLayout:
     spec = spec or model()
     terms = CacheTerms(
@@ -38,8 +47,13 @@ def layout_of(
         max_model_len=length,
         in_flight_tokens=in_flight_tokens,
         activation_bytes=2,
+        source_tokens=source_tokens,
     )
     return cache_layout(spec, terms, tensor_parallel=tensor_parallel, **degrees)
+
+
+def published(name):
+    return describe_config(catalogue().model(name).config, name=name)
 
 
 def whole_model_bytes_per_token(spec, kv="bf16") -> int:
@@ -169,10 +183,10 @@ def test_a_format_the_version_lacks_is_refused_with_the_allowed_ones(version, na
     assert caught.value.pointer == "/serving/kv_cache"
 
 
-def test_a_model_without_any_cache_is_not_planned_yet():
+def test_a_model_without_any_cache_is_refused():
     spec = model()
     block = dataclasses.replace(spec.layers[0], kv=None)
-    with pytest.raises(NotYetAvailable, match="keeps no cache"):
+    with pytest.raises(InvalidQuestion, match="keeps no cache"):
         layout_of(dataclasses.replace(spec, layers=(block,)))
 
 
@@ -191,14 +205,17 @@ def test_narrow_layers_hold_more_tokens_in_a_block_of_the_same_bytes():
 
 
 def test_versions_before_0_12_refuse_pages_of_two_sizes():
-    with pytest.raises(NotYetAvailable, match="32768 and 65536"):
+    with pytest.raises(InvalidQuestion, match="32768 and 65536"):
         layout_of(half_as_wide_windows(), profile=engine_profile("vllm", "0.11"))
     assert layout_of(half_as_wide_windows(), profile=engine_profile("vllm", "0.12")).groups == 2
 
 
-def test_pages_that_do_not_divide_one_another_are_refused():
-    with pytest.raises(NotYetAvailable, match="24576 and 65536"):
+def test_pages_that_do_not_divide_one_another_are_refused_until_0_33_pads_them():
+    with pytest.raises(InvalidQuestion, match="24576 and 65536"):
         layout_of(half_as_wide_windows(heads=3))
+    full, sliding = layout_of(half_as_wide_windows(heads=3), profile=NEWEST).buckets
+    assert (full.page_bytes, sliding.page_bytes) == (65536, 65536)
+    assert (full.block_size, sliding.block_size) == (16, 16)
 
 
 def test_full_attention_layers_of_unlike_widths_share_one_group():
@@ -234,3 +251,32 @@ def test_twice_the_tokens_take_twice_the_cache_of_whole_blocks(tokens):
     layout = layout_of()
     assert layout.blocks_per_request(2 * 16 * tokens) == 2 * layout.blocks_per_request(16 * tokens)
     assert layout.blocks_held(tokens) <= layout.blocks_per_request(tokens)
+
+
+def test_an_encoders_output_has_a_group_of_its_own():
+    # T5-small: 6 layers of self-attention and 6 of cross attention, pages of 16 x 2 x 8 x 64 x 2 = 32 KiB. A request
+    # of 512 tokens takes 32 blocks, and 1,000 of the encoder's 63 more, however long it is.
+    layout = layout_of(published("google-t5/t5-small"), source_tokens=1000)
+    assert (layout.groups, layout.group_size) == (2, 6)
+    assert layout.stage_block_bytes(range(12)) == 6 * 32768
+    assert (layout.blocks_per_request(512), layout.blocks_held(1)) == (32 + 63, 1 + 63)
+    assert layout.slots_held(17) == (32, 15)
+
+
+def test_an_encoder_of_a_fixed_length_hands_over_no_more():
+    # Whisper's encoder makes 1,500 states of any 30 seconds.
+    spec = model()
+    state = dataclasses.replace(spec.layers[0].kv, kind=KvKind.CROSS_ATTENTION, source_tokens=1500)
+    spec = dataclasses.replace(spec, layers=(dataclasses.replace(spec.layers[0], cross=state),))
+    layout = layout_of(spec, source_tokens=7)
+    assert layout.blocks_per_request(448) == 28 + 94
+
+
+def test_an_index_of_blocks_is_kept_in_16_bits_on_every_rank():
+    # MiniMax-M3: 60 layers of 4 heads x 128 in 16 bits, 2,048 bytes a token; 57 have an index of 128 features.
+    spec = published("MiniMaxAI/MiniMax-M3")
+    layout = layout_of(spec)
+    assert layout.groups == 1
+    assert layout.stage_block_bytes(range(60)) == 16 * (60 * 2048 + 57 * 256)
+    divided = layout_of(spec, tensor_parallel=4)
+    assert divided.stage_block_bytes(range(60)) == 16 * (60 * 512 + 57 * 256)

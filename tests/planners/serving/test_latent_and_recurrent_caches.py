@@ -16,8 +16,8 @@ from planners.catalogue import catalogue
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from planners.huggingface import describe_config
 from planners.serving.engine import EngineProfile, engine_profile
-from planners.serving.kv_cache import CacheLayout, CacheTerms, cache_layout, capacity
-from planners.serving.kv_formats import KV_FORMATS, layer_bytes_per_token
+from planners.serving.kv_cache import CacheLayout, cache_layout, capacity
+from planners.serving.kv_formats import KV_FORMATS, CacheTerms, layer_bytes_per_token
 from tests.planners.serving.factories import GIB, model
 
 V19 = engine_profile("vllm", "0.19")
@@ -80,7 +80,7 @@ def test_a_sparse_latent_of_another_width_has_no_known_packed_form():
 
 @pytest.mark.parametrize("kv", ["int8", "nvfp4"])
 def test_a_latent_cache_is_refused_formats_it_cannot_have(kv):
-    with pytest.raises(InvalidQuestion, match="allowed are bf16, fp16 and fp8"):
+    with pytest.raises(InvalidQuestion, match="allowed are bf16, fp16, fp8"):
         bytes_per_token("deepseek-ai/DeepSeek-V3", kv)
 
 
@@ -182,8 +182,8 @@ def test_layers_that_borrow_a_cache_or_mix_no_tokens_have_none():
     assert sorted(len(bucket.layers) for bucket in layout.buckets) == [4, 27]
 
 
-def test_encoders_are_not_planned_yet():
-    with pytest.raises(NotYetAvailable, match="encoder"):
+def test_encoders_are_refused():
+    with pytest.raises(InvalidQuestion, match="encoder"):
         layout_of(published("google-bert/bert-base-uncased"))
 
 

@@ -70,7 +70,7 @@ def test_one_step_down_leaves_what_was_there_before_and_the_step_up_brings_it_ba
 def test_ten_replicas_may_upgrade_at_once(empty_database_url):
     with ThreadPoolExecutor(10) as replicas:
         list(replicas.map(upgrade, [empty_database_url] * 10))
-    assert current_revision(empty_database_url) == "0004"
+    assert current_revision(empty_database_url) == "0005"
 
 
 def test_an_empty_database_has_no_revision(empty_database_url):
