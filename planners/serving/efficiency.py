@@ -19,8 +19,12 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """One engine's weights; `engines/efficiencies.toml` says what each means and on what it was fitted."""
+    """One engine's weights; `engines/efficiencies.toml` says what each means and on what it was fitted.
 
+    `expert_tile_rows` are the rows that its 8-bit kernels lay out for every expert, 0 where they take as many as come.
+    """
+
+    expert_tile_rows: int
     decode: Mapping[str, float]
     prefill: Mapping[str, float]
     token_band: Band
@@ -32,6 +36,7 @@ def efficiency(engine: str) -> Efficiency:
     """Return an engine's fitted figures, read once."""
     table = read_table("efficiencies")[engine]
     return Efficiency(
+        expert_tile_rows=table["expert_tile_rows"],
         decode=table["decode"],
         prefill=table["prefill"],
         token_band=Band(**table["token_band"]),
