@@ -366,6 +366,9 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
     notes.extend(_engine_notes(settings))
+    site = question.hardware.site
+    if site is not None and settings.profile.timed_as in site.serving:
+        notes.append(f"Latencies rest on {site.provenance}.")
     if settings.learned is not None:
         notes.append(_learned_note(settings.learned))
     if question.disaggregated is not None:

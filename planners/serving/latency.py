@@ -11,7 +11,7 @@ from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
 from planners.identity import Same
 from planners.serving.degrees import Degrees
-from planners.serving.efficiency import Efficiency, efficiency
+from planners.serving.efficiency import Efficiency, efficiency, engine_efficiency
 from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from planners.serving.settings import Settings
 from planners.serving.weights import Stage
@@ -150,7 +150,7 @@ def replica_work(
             f"The speed of {settings.profile.engine} is not described yet.", pointer="/serving/engine"
         )
     return ReplicaWork(
-        efficiency=efficiency(settings.profile.timed_as),
+        efficiency=engine_efficiency(settings.profile.timed_as, hardware.site),
         read_bytes=sum(stage.read_bytes for stage in stages),
         expert_bytes=sum(stage.expert_bytes for stage in stages),
         experts=flops.experts,
