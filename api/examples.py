@@ -84,6 +84,23 @@ CALIBRATION: Examples = {
             ],
         }
     },
+    "a deployment under two loads": {
+        "value": {
+            "serving": [
+                {
+                    "deployment": {
+                        "model": "llama-3.1-8b",
+                        "serving": {"input_tokens": 2048, "output_tokens": 512, "concurrency": clients},
+                        "layout": {"tensor_parallel": 1, "data_parallel": 1},
+                        "gpus": 1,
+                    },
+                    "tpot_seconds": token_seconds,
+                    "ttft_seconds": first_seconds,
+                }
+                for clients, token_seconds, first_seconds in ((8, 0.0095, 0.21), (64, 0.0210, 0.33))
+            ],
+        }
+    },
 }
 
 MEASUREMENT: Examples = {

@@ -44,7 +44,22 @@ def report_text(report: Mapping[str, Any]) -> str:
             for each in report["fractions"]
         ],
     )
-    measured = table(
+    parts = [f"Calibration {report['revision']} of {report['gpu']}: mean error {_errors_text(report)}"]
+    if report["observations"]:
+        parts += [titled("Efficiencies", fractions), titled("Measurements", _measured_table(report))]
+    parts += [_engine_text(engine) for engine in report["serving"]]
+    return "\n\n".join(parts) + "\n"
+
+
+def _errors_text(report: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{100 * report[f'error_{name}']['mean_absolute']:.1f} % {words}"
+        for name, words in (("shipped", "before"), ("fitted", "after"), ("left_out", "on measurements left out"))
+    )
+
+
+def _measured_table(report: Mapping[str, Any]) -> str:
+    return table(
         ("measurement", "measured", "shipped", "fitted", "left out"),
         [
             (
@@ -54,9 +69,21 @@ def report_text(report: Mapping[str, Any]) -> str:
             for each in report["observations"]
         ],
     )
-    errors = ", ".join(
-        f"{100 * report[f'error_{name}']['mean_absolute']:.1f} % {words}"
-        for name, words in (("shipped", "before"), ("fitted", "after"), ("left_out", "on measurements left out"))
+
+
+def _engine_text(engine: Mapping[str, Any]) -> str:
+    """Return an engine's factors on the times that ship, and its deployments."""
+    factors = table(
+        ("times what ships", "fitted", "resolution", ""),
+        [
+            (
+                each["name"].replace("_", " "),
+                f"{each['fitted']:.3f}",
+                f"{each['resolution']:.2f}",
+                "" if each["is_identifiable"] else "mostly as shipped",
+            )
+            for each in engine["factors"]
+        ],
     )
-    heading = f"Calibration {report['revision']} of {report['gpu']}: mean error {errors}"
-    return "\n\n".join((heading, titled("Efficiencies", fractions), titled("Measurements", measured))) + "\n"
+    heading = f"{engine['engine']}: mean error {_errors_text(engine)}"
+    return "\n\n".join((titled(heading, factors), titled("Deployments", _measured_table(engine))))

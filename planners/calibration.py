@@ -7,12 +7,7 @@ generations differ among themselves, so that few measurements move little:
 
     minimise  sum ((ln measured - ln estimate(x)) / error)^2 + sum (x / PRIOR)^2
 
-This is ridge regression (Hoerl & Kennard 1970,
-https://doi.org/10.1080/00401706.1970.10488634) in the weights of Bayes, solved by
-Gauss-Newton steps. What the measurements and what the prior contributed to each
-fraction is the diagonal of the averaging kernel (Rodgers 2000, Inverse Methods
-for Atmospheric Sounding, section 2.4); errors of a fit without each measurement
-follow in closed form (Allen 1974, https://doi.org/10.1080/00401706.1974.10489157).
+Solved, and told apart what the measurements said from what ships, by `planners/ridge.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from planners.errors import InvalidQuestion
-from planners.layout.candidates import FloatArray
+from planners.ridge import FloatArray, ridge
 from planners.timing.efficiency import GpuEfficiency, StackEfficiency, load_efficiency, shipped_generations
 
 FRACTIONS = (
@@ -47,9 +42,6 @@ MOST_FROM_ESTIMATE = 10.0
 LEAST_RESOLUTION = 0.5
 # The shipped band of a stack counts as much as so many runs of the site's own.
 PRIOR_RUNS = 5
-MOST_STEPS = 12
-SMALLEST_STEP = 1e-6
-DIFFERENCE = 1e-4
 
 Estimate = Callable[[GpuEfficiency], float]
 
@@ -147,11 +139,29 @@ def calibrate(observations: Sequence[Observation], shipped: GpuEfficiency) -> Ca
     return Calibration(
         fractions=fit.fractions(),
         observations=fit.checked(),
-        error_shipped=fit.error(fit.residuals(np.zeros(len(FRACTIONS)))),
-        error_fitted=fit.error(fit.residual),
-        error_left_out=fit.error(fit.left_out),
+        error_shipped=fit_error(fit.residuals(np.zeros(len(FRACTIONS)))),
+        error_fitted=fit_error(fit.residual),
+        error_left_out=fit_error(fit.left_out),
         bands=fit.bands(),
     )
+
+
+def fit_error(residual: FloatArray) -> FitError:
+    """Return the mean errors of estimates whose ln(measured/estimate) these are, 0 where nothing was measured."""
+    if not len(residual):
+        return FitError(mean_absolute=0.0, bias=0.0)
+    relative = np.exp(-residual) - 1.0
+    return FitError(mean_absolute=float(np.abs(relative).mean()), bias=float(relative.mean()))
+
+
+def band_spread(left_out: FloatArray, shipped_error: float) -> float:
+    """Return how many times as wide as the shipped band that of a site's own runs is, from fits without each.
+
+    The variance is that of a normal distribution whose prior is the shipped band
+    (scaled inverse chi-squared; Gelman et al. 2013, Bayesian Data Analysis, section 2.6).
+    """
+    squares = float((left_out**2).sum())
+    return math.sqrt((PRIOR_RUNS * shipped_error**2 + squares) / (PRIOR_RUNS + len(left_out))) / shipped_error
 
 
 def prior_spread(generations: Sequence[GpuEfficiency]) -> float:
@@ -243,35 +253,11 @@ class _Fit:
         gpu = self._gpu(offsets)
         return self._logs - np.log([group[0].estimate(gpu) for group in self._groups])
 
-    def _slopes(self, offsets: FloatArray, residual: FloatArray) -> FloatArray:
-        """Return the change of each estimate's logarithm with each fraction's."""
-        moved = np.eye(len(FRACTIONS)) * DIFFERENCE
-        columns = [(residual - self.residuals(offsets + step)) / DIFFERENCE for step in moved]
-        return np.stack(columns, axis=1)
-
     def _solve(self) -> None:
-        """Take Gauss-Newton steps until they are small; a fraction that would exceed 1 stays there."""
-        offsets, weights = np.zeros(len(FRACTIONS)), self._errors**-2
-        firmness = np.eye(len(FRACTIONS)) * self._prior**-2
-        for _ in range(MOST_STEPS):
-            residual = self.residuals(offsets)
-            slopes = self._slopes(offsets, residual)
-            curvature = slopes.T @ (weights[:, None] * slopes) + firmness
-            step = np.linalg.solve(curvature, slopes.T @ (weights * residual) - firmness @ offsets)
-            moved = np.minimum(offsets + step, self._ceiling)
-            is_done = bool(np.abs(moved - offsets).max() < SMALLEST_STEP)
-            offsets = moved
-            if is_done:
-                break
-        self.offsets: FloatArray = np.where(np.abs(offsets) < SMALLEST_STEP, 0.0, offsets)
-        self.residual = self.residuals(self.offsets)
-        slopes = self._slopes(self.offsets, self.residual)
-        informed = slopes.T @ (weights[:, None] * slopes)
-        covariance = np.linalg.inv(informed + firmness)
-        self._resolution = np.clip(np.diag(covariance @ informed), 0.0, 1.0)
-        self._unknown = np.sqrt(np.diag(covariance))
-        leverage = np.einsum("ij,jk,ik->i", slopes, covariance, slopes) * weights
-        self.left_out: FloatArray = self.residual / (1.0 - leverage)
+        """Fit; a fraction that would exceed 1 stays there."""
+        found = ridge(self.residuals, errors=self._errors, spread=self._prior, ceiling=self._ceiling)
+        self.offsets, self.residual, self.left_out = found.offsets, found.residual, found.left_out
+        self._resolution, self._unknown = found.resolution, found.unknown
 
     def fractions(self) -> tuple[FittedFraction, ...]:
         """Return every fraction before and after."""
@@ -305,27 +291,18 @@ class _Fit:
             for group, measured, shipped, fitted, left_out in rows
         )
 
-    def error(self, residual: FloatArray) -> FitError:
-        """Return the mean errors of estimates whose ln(measured/estimate) these are."""
-        relative = np.exp(-residual) - 1.0
-        return FitError(mean_absolute=float(np.abs(relative).mean()), bias=float(relative.mean()))
-
     def bands(self) -> tuple[StackBand, ...]:
-        """Return each measured stack's band, from its shipped one and the errors of fits without each run.
-
-        The variance is that of a normal distribution whose prior is the shipped band
-        (scaled inverse chi-squared; Gelman et al. 2013, Bayesian Data Analysis, section 2.6).
-        """
+        """Return each measured stack's band, from its shipped one and the errors of fits without each run."""
         stacks = [group[0].stack for group in self._groups]
         found = []
         for name in sorted({stack for stack in stacks if stack}):
             own = np.array([name == stack for stack in stacks])
             stack = load_efficiency(name).stack
             shipped = run_error(stack, self._common.coverage)
-            count = int(own.sum())
-            squares = float((self.left_out[own] ** 2).sum())
-            spread = math.sqrt((PRIOR_RUNS * shipped**2 + squares) / (PRIOR_RUNS + count)) / shipped
+            spread = band_spread(self.left_out[own], shipped)
             found.append(
-                StackBand(stack=name, runs=count, spread=spread, low=stack.low**spread, high=stack.high**spread)
+                StackBand(
+                    stack=name, runs=int(own.sum()), spread=spread, low=stack.low**spread, high=stack.high**spread
+                )
             )
         return tuple(found)

@@ -46,18 +46,32 @@ class GpuCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteServing:
+    """What a site measured an engine to take of the times that ship, by groups of terms, and how wide its bands are.
+
+    `factors` multiply; the spreads are as many times the shipped bands' width on a logarithmic scale.
+    """
+
+    factors: Mapping[str, float]
+    token_spread: float
+    first_token_spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteEfficiency:
     """What a site measured its own GPUs of one kind to reach, in place of what ships.
 
     `fractions` replaces figures of the GPU's efficiencies by their names. `spread`
     has, by training stack, how many times as wide as the shipped one the band about
-    a step's time is on a logarithmic scale. `revision` names the exact values.
+    a step's time is on a logarithmic scale. `serving` has what was measured of engines,
+    by what their speed is known as. `revision` names the exact values.
     """
 
     revision: str
     fractions: Mapping[str, float]
     spread: Mapping[str, float]
     provenance: str
+    serving: Mapping[str, SiteServing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -370,6 +370,9 @@ def _assumptions(question: ServingQuestion, settings: Settings, best: Candidate)
     notes.extend(best.replica.cache.notes(settings.profile))
     if best.replica.cache.source_tokens:
         notes.append(f"Each request's encoder hands over {best.replica.cache.source_tokens} tokens.")
+    site = question.hardware.site
+    if site is not None and settings.profile.timed_as in site.serving:
+        notes.append(f"Latencies rest on {site.provenance}.")
     if settings.learned is not None:
         notes.append(_learned_note(settings.learned))
     if question.disaggregated is not None:

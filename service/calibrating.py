@@ -22,11 +22,12 @@ from planners.calibration import (
 )
 from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, PlimsollError
-from planners.hardware import Gpu, GpuCount, Hardware, SiteEfficiency
+from planners.hardware import Gpu, GpuCount, Hardware, SiteEfficiency, SiteServing
 from planners.huggingface import describe_config
 from planners.measured_runs import MeasuredRun, observed_run
 from planners.plans import Layout
 from planners.questions import LayoutRequest, TrainingQuestion
+from planners.serving.calibration import EngineCalibration, calibrate_serving
 from planners.timing.efficiency import load_efficiency
 from planners.timing.microbenchmarks import (
     attention_seconds,
@@ -51,6 +52,7 @@ from service.requests.calibration import (
     Microbenchmark,
 )
 from service.requests.training import TrainingPart, training_fields
+from service.serving_calibrating import measured_deployments, site_serving
 
 if TYPE_CHECKING:
     # For its name alone: clients read the answers of this module, and need no SQLAlchemy.
@@ -96,6 +98,7 @@ class CalibrationReport:
     error_left_out: FitError
     bands: tuple[StackBand, ...]
     peaks: tuple[PeakCheck, ...]
+    serving: tuple[EngineCalibration, ...]
     method: str
 
 
@@ -122,12 +125,21 @@ class CalibrationService:
             for number, run in enumerate(request.measurements)
             if run.plan_id is not None
         }
-        report, site = await asyncio.to_thread(self._fit, gpu, request, stored)
+        served = {
+            number: await self._database.plans.get(run.plan_id)
+            for number, run in enumerate(request.serving)
+            if run.plan_id is not None
+        }
+        report, site = await asyncio.to_thread(self._fit, gpu, request, stored, served)
         await self._database.calibrations.put(
             StoredCalibration(
                 gpu=gpu.id,
                 revision=site.revision,
-                efficiencies={"fractions": dict(site.fractions), "spread": dict(site.spread)},
+                efficiencies={
+                    "fractions": dict(site.fractions),
+                    "spread": dict(site.spread),
+                    "serving": {engine: dataclasses.asdict(found) for engine, found in site.serving.items()},
+                },
                 report=_as_json(report),
             )
         )
@@ -157,7 +169,11 @@ class CalibrationService:
         return self._known
 
     def _fit(
-        self, gpu: Gpu, request: CalibrationRequest, stored: Mapping[int, StoredPlan]
+        self,
+        gpu: Gpu,
+        request: CalibrationRequest,
+        stored: Mapping[int, StoredPlan],
+        served: Mapping[int, StoredPlan],
     ) -> tuple[CalibrationReport, SiteEfficiency]:
         observations: list[Observation] = []
         peaks: list[PeakCheck] = []
@@ -168,12 +184,19 @@ class CalibrationService:
         for number, benchmark in enumerate(request.microbenchmarks):
             observations.append(_benchmark(gpu, benchmark, f"/microbenchmarks/{number}"))
         fit = calibrate(observations, load_efficiency("reference", gpu.id).gpu)
+        engines = calibrate_serving(measured_deployments(gpu, request.serving, served, self._models))
+        serving = site_serving(engines)
         spread = {band.stack: band.spread for band in fit.bands}
-        revision = digest({"gpu": gpu.id, "fractions": fit.fitted, "spread": spread})
+        named = {engine: dataclasses.asdict(found) for engine, found in serving.items()}
+        revision = digest({"gpu": gpu.id, "fractions": fit.fitted, "spread": spread, "serving": named})
         site = SiteEfficiency(
-            revision=revision, fractions=fit.fitted, spread=spread, provenance=_provenance(gpu.id, revision)
+            revision=revision,
+            fractions=fit.fitted,
+            spread=spread,
+            serving=serving,
+            provenance=_provenance(gpu.id, revision),
         )
-        return _report(gpu, revision, fit, tuple(peaks)), site
+        return _report(gpu, revision, fit, tuple(peaks), engines), site
 
     def _run(
         self, gpu: Gpu, run: CalibrationRun, plan: StoredPlan | None, pointer: str
@@ -304,7 +327,13 @@ def _check_format(gpu: Gpu, name: str, pointer: str) -> None:
         raise InvalidQuestion(f"{gpu.name} does not compute in {name}; it has {known}.", pointer=f"{pointer}/format")
 
 
-def _report(gpu: Gpu, revision: str, fit: Calibration, peaks: tuple[PeakCheck, ...]) -> CalibrationReport:
+def _report(
+    gpu: Gpu,
+    revision: str,
+    fit: Calibration,
+    peaks: tuple[PeakCheck, ...],
+    engines: tuple[EngineCalibration, ...],
+) -> CalibrationReport:
     return CalibrationReport(
         gpu=gpu.id,
         revision=revision,
@@ -316,6 +345,7 @@ def _report(gpu: Gpu, revision: str, fit: Calibration, peaks: tuple[PeakCheck, .
         error_left_out=fit.error_left_out,
         bands=fit.bands,
         peaks=peaks,
+        serving=engines,
         method=METHOD,
     )
 
@@ -325,6 +355,8 @@ def _site(stored: StoredCalibration) -> SiteEfficiency:
         revision=stored.revision,
         fractions=stored.efficiencies["fractions"],
         spread=stored.efficiencies["spread"],
+        # Calibrations stored by earlier releases measured no engine.
+        serving={engine: SiteServing(**found) for engine, found in stored.efficiencies.get("serving", {}).items()},
         provenance=_provenance(stored.gpu, stored.revision),
     )
 
@@ -346,13 +378,29 @@ def _from_json(stored: StoredCalibration) -> CalibrationReport:
         revision=stored.revision,
         created_at=stored.created_at,
         fractions=tuple(FittedFraction(**each) for each in body["fractions"]),
-        observations=tuple(
-            CheckedObservation(**{**each, "pointers": tuple(each["pointers"])}) for each in body["observations"]
-        ),
+        observations=_observations(body),
         error_shipped=FitError(**body["error_shipped"]),
         error_fitted=FitError(**body["error_fitted"]),
         error_left_out=FitError(**body["error_left_out"]),
         bands=tuple(StackBand(**each) for each in body["bands"]),
         peaks=tuple(PeakCheck(**each) for each in body["peaks"]),
+        serving=tuple(_engine(each) for each in body.get("serving", ())),
         method=body["method"],
+    )
+
+
+def _observations(body: Mapping[str, Any]) -> tuple[CheckedObservation, ...]:
+    return tuple(CheckedObservation(**{**each, "pointers": tuple(each["pointers"])}) for each in body["observations"])
+
+
+def _engine(body: Mapping[str, Any]) -> EngineCalibration:
+    return EngineCalibration(
+        engine=body["engine"],
+        factors=tuple(FittedFraction(**each) for each in body["factors"]),
+        observations=_observations(body),
+        error_shipped=FitError(**body["error_shipped"]),
+        error_fitted=FitError(**body["error_fitted"]),
+        error_left_out=FitError(**body["error_left_out"]),
+        token_spread=body["token_spread"],
+        first_token_spread=body["first_token_spread"],
     )

@@ -62,7 +62,7 @@ class QuestionResolver:
     ) -> ResolvedQuestion:
         """Return the question; may read files or ask the hub mirror, and raises what `ModelResolver.resolve` does."""
         fleet = tuple(
-            dataclasses.replace(hardware, site=self._site(hardware, sites) if kind == "train" else None)
+            dataclasses.replace(hardware, site=self._site(request, hardware, sites))
             for hardware in resolve_fleet(request.hardware, self._catalogue)
         )
         model = self._models.resolve(request.model)
@@ -109,14 +109,24 @@ class QuestionResolver:
         profile = engine_profile(request.serving.engine, request.serving.engine_version)
         return lessons.of(model_digest(model.config), hardware.gpu.id, profile.engine, profile.version)
 
-    def _site(self, hardware: Hardware, sites: Mapping[str, SiteEfficiency]) -> SiteEfficiency | None:
-        """Return the site's efficiencies of these GPUs: parts of the catalogue's rates, which hold of no others."""
+    def _site(
+        self, request: TrainRequest | InferRequest, hardware: Hardware, sites: Mapping[str, SiteEfficiency]
+    ) -> SiteEfficiency | None:
+        """Return the site's efficiencies of these GPUs: parts of the catalogue's rates, which hold of no others.
+
+        A serving plan rests on them only where its engine was measured.
+        """
         site = sites.get(hardware.gpu.id)
-        if site is None:
+        if site is None or (isinstance(request, InferRequest) and not _is_measured(request, site)):
             return None
         listed = self._catalogue.gpu(hardware.gpu.id)
         same = all(getattr(hardware.gpu, name) == getattr(listed, name) for name in CALIBRATED_RATES)
         return site if same else None
+
+
+def _is_measured(request: InferRequest, site: SiteEfficiency) -> bool:
+    profile = engine_profile(request.serving.engine, request.serving.engine_version)
+    return profile.timed_as in site.serving
 
 
 def in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferRequest:

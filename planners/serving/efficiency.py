@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
+from planners.hardware import SiteEfficiency
 from planners.serving.engine import read_table
+
+# Which terms of a step a site's factor multiplies, by what they wait for; a prompt's all wait alike.
+STEP_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "reading": ("dense_weights", "expert_weights", "expert_tiles", "cache"),
+    "computing": ("compute_beyond_reading", "others_prefill_dense", "others_prefill_mixture"),
+    "communication": ("all_reduce", "parallel_layers", "others_prefill_all_reduce"),
+    "overheads": ("operations", "blackwell_operations", "quantized_matmuls", "requests", "steps"),
+}
+PROMPT_GROUP = "first_token"
+FACTORS = (*STEP_GROUPS, PROMPT_GROUP)
+# The step under way of a first token's time, whose own terms are scaled already.
+STEP_UNDER_WAY = "decode_step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +29,19 @@ class Band:
     low: float
     high: float
 
+    def widened(self, spread: float) -> Band:
+        """Return the band as many times as wide on a logarithmic scale."""
+        return Band(low=self.low**spread, high=self.high**spread)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """One engine's weights; `engines/efficiencies.toml` says what each means and on what it was fitted."""
+    """One engine's weights; `engines/efficiencies.toml` says what each means and on what it was fitted.
 
+    `expert_tile_rows` are the rows that its 8-bit kernels lay out for every expert, 0 where they take as many as come.
+    """
+
+    expert_tile_rows: int
     decode: Mapping[str, float]
     prefill: Mapping[str, float]
     token_band: Band
@@ -32,8 +53,32 @@ def efficiency(engine: str) -> Efficiency:
     """Return an engine's fitted figures, read once."""
     table = read_table("efficiencies")[engine]
     return Efficiency(
+        expert_tile_rows=table["expert_tile_rows"],
         decode=table["decode"],
         prefill=table["prefill"],
         token_band=Band(**table["token_band"]),
         first_token_band=Band(**table["first_token_band"]),
+    )
+
+
+def scaled(shipped: Efficiency, factors: Mapping[str, float]) -> Efficiency:
+    """Return an engine's figures with each group of terms multiplied by its factor."""
+    decode = dict(shipped.decode)
+    for group, names in STEP_GROUPS.items():
+        decode.update({name: factors[group] * decode[name] for name in names})
+    prompt = factors[PROMPT_GROUP]
+    prefill = {name: weight if name == STEP_UNDER_WAY else prompt * weight for name, weight in shipped.prefill.items()}
+    return replace(shipped, decode=decode, prefill=prefill)
+
+
+def engine_efficiency(engine: str, site: SiteEfficiency | None) -> Efficiency:
+    """Return an engine's figures as the site measured them, where it did."""
+    shipped = efficiency(engine)
+    measured = None if site is None else site.serving.get(engine)
+    if measured is None:
+        return shipped
+    return replace(
+        scaled(shipped, measured.factors),
+        token_band=shipped.token_band.widened(measured.token_spread),
+        first_token_band=shipped.first_token_band.widened(measured.first_token_spread),
     )

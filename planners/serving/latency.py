@@ -11,7 +11,7 @@ from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
 from planners.identity import Same
 from planners.serving.degrees import Degrees
-from planners.serving.efficiency import Efficiency, efficiency
+from planners.serving.efficiency import Efficiency, efficiency, engine_efficiency
 from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from planners.serving.settings import Settings
 from planners.serving.weights import Stage
@@ -19,6 +19,15 @@ from planners.serving.weights import Stage
 # Attention's output and the feed-forward's are each summed over the ranks
 # (Shoeybi et al. 2019, arXiv:1909.08053).
 ALL_REDUCES_PER_LAYER = 2
+# Bytes that a row through an expert writes and reads around its two products: for each of the hidden features its
+# 8-bit input and its 16-bit output, for each inner one the 16-bit gate and up and their 8-bit product.
+HIDDEN_BYTES_PER_TILE_ROW = 2 * (1 + 2)
+INNER_BYTES_PER_TILE_ROW = 2 * (2 * 2 + 1)
+# A rate for this format tells a Blackwell card: its matrix units are the first of 4 bits.
+BLACKWELL_FORMAT = "nvfp4"
+EIGHT_BIT_WEIGHTS = "fp8"
+# What the experts' last product writes (planners/architecture/mixture_of_experts.py).
+EXPERT_OUTPUT = "expert_output"
 MOST_KEPT_MODELS = 256
 
 
@@ -44,7 +53,10 @@ class CachedLayers:
 class ReplicaWork:
     """What one replica does for a token, and how fast its GPUs and its engine are. All per rank.
 
-    The factors are what a measured run of the same model, GPU and engine took of the estimate.
+    `operations` are all layers' (`matmuls` of them multiply), each of which takes a kernel's
+    start and end however little it does. `tile_bytes` is what kernels move for the rows
+    of whole tiles, one for every expert; 0 where rows are taken as they are. The factors
+    are what a measured run of the same model, GPU and engine took of the estimate.
     """
 
     efficiency: Efficiency
@@ -58,7 +70,10 @@ class ReplicaWork:
     all_reduce_bytes_per_token: float
     hop_bytes_per_token: float
     layers: int
+    operations: int
+    matmuls: int
     mixture_layers: int
+    tile_bytes: float
     ranks_per_stage: int
     pipeline_parallel: int
     attention_data_parallel: int
@@ -67,6 +82,7 @@ class ReplicaWork:
     tensor_link_bytes_per_second: float
     stage_link_bytes_per_second: float
     quantizes_activations: bool = False
+    is_blackwell: bool = False
     token_factor: float = 1.0
     first_token_factor: float = 1.0
 
@@ -95,10 +111,14 @@ class ReplicaWork:
         Each token is sent to `experts_per_token` experts; taken as drawn at random,
         so many tokens touch E (1 - (1 - k/E)^tokens) of E experts.
         """
+        return self.read_bytes + self.expert_bytes * self.touched_part(tokens)
+
+    def touched_part(self, tokens: float) -> float:
+        """Return the part of the experts that a step's tokens read: all where each has a tile of its own."""
         if not self.expert_bytes:
-            return self.read_bytes
+            return 0.0
         idle: float = self.idle_part**tokens
-        return self.read_bytes + self.expert_bytes * (1 - idle)
+        return 1.0 if self.tile_bytes else 1 - idle
 
     def cache_seconds(self, context_tokens: float) -> float:
         """Return the time to read one sequence's cache at the memory's rate."""
@@ -130,7 +150,7 @@ def replica_work(
             f"The speed of {settings.profile.engine} is not described yet.", pointer="/serving/engine"
         )
     return ReplicaWork(
-        efficiency=efficiency(settings.profile.timed_as),
+        efficiency=engine_efficiency(settings.profile.timed_as, hardware.site),
         read_bytes=sum(stage.read_bytes for stage in stages),
         expert_bytes=sum(stage.expert_bytes for stage in stages),
         experts=flops.experts,
@@ -141,7 +161,10 @@ def replica_work(
         all_reduce_bytes_per_token=_exchanged_hidden_states(model, degrees) * hidden_bytes,
         hop_bytes_per_token=hidden_bytes,
         layers=model.num_layers,
+        operations=flops.operations,
+        matmuls=flops.matmuls,
         mixture_layers=flops.mixture_layers,
+        tile_bytes=_tile_bytes(flops, settings, degrees),
         ranks_per_stage=degrees.ranks_per_stage,
         pipeline_parallel=degrees.pipeline_parallel,
         attention_data_parallel=degrees.attention_data_parallel,
@@ -150,6 +173,7 @@ def replica_work(
         tensor_link_bytes_per_second=link,
         stage_link_bytes_per_second=stage_link,
         quantizes_activations=settings.weights.quantizes_activations(gpu),
+        is_blackwell=BLACKWELL_FORMAT in gpu.peak_flops_per_second,
         token_factor=1.0 if settings.learned is None else settings.learned.tpot_factor,
         first_token_factor=1.0 if settings.learned is None else settings.learned.ttft_factor,
     )
@@ -174,22 +198,60 @@ def _exchanged_hidden_states(model: ModelSpec, degrees: Degrees) -> float:
     return ring * (ALL_REDUCES_PER_LAYER * model.num_layers - mixtures) + gathered * mixtures
 
 
+def _tile_bytes(flops: _TokenFlops, settings: Settings, degrees: Degrees) -> float:
+    """Return what one rank moves in a step for a tile of rows of each of its experts.
+
+    Under CUDA graphs a grouped product of 8 bits does not know how many rows an expert
+    gets, and lays out a tile for every one (vllm/model_executor/layers/fused_moe/
+    deep_gemm_utils.py, compute_aligned_M). Steps of Qwen3-235B are as long with 4 requests
+    as with 20, and as long as all experts' reading and these rows' take.
+    """
+    rows = efficiency(settings.profile.timed_as or "").expert_tile_rows
+    if settings.weights.name != EIGHT_BIT_WEIGHTS:
+        return 0.0
+    local_experts = flops.experts / degrees.expert_parallel
+    hidden, inner = flops.expert_hidden, flops.expert_inner / degrees.expert_tensor_parallel
+    row_bytes = HIDDEN_BYTES_PER_TILE_ROW * hidden + INNER_BYTES_PER_TILE_ROW * inner
+    return flops.mixture_layers * local_experts * rows * row_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TokenFlops:
-    """A token's multiplications in all layers and in the head, and how many layers deal it to how many experts."""
+    """A token's multiplications in all layers and in the head, and how many layers deal it to how many experts.
+
+    An expert reads `expert_hidden` features and has `expert_inner` between its products.
+    """
 
     layers: float
     head: float
+    operations: int
+    matmuls: int
     experts: int
+    expert_hidden: int
+    expert_inner: int
     mixture_layers: int
 
 
 @lru_cache(maxsize=MOST_KEPT_MODELS)
 def _token_flops(same: Same[ModelSpec]) -> _TokenFlops:
     model = same.value
+    kinds = [(operation.kind, block.repeats) for block in model.layers for operation in block.operations]
+    inner, hidden = max(
+        (
+            operation.matmul_shape
+            for block in model.layers
+            for operation in block.operations
+            if operation.matmul_shape and operation.output == EXPERT_OUTPUT
+        ),
+        default=(0, 0),
+    )
     return _TokenFlops(
         layers=sum(_matmul_flops(block) * block.repeats for block in model.layers),
         head=_matmul_flops(model.head),
+        operations=sum(repeats for _, repeats in kinds),
+        matmuls=sum(repeats for kind, repeats in kinds if kind is OperationKind.MATMUL),
+        expert_hidden=hidden,
+        expert_inner=inner,
         experts=max((weight.experts for block in model.layers for weight in block.weights), default=1),
         mixture_layers=sum(
             block.repeats for block in model.layers if any(weight.experts > 1 for weight in block.weights)

@@ -81,7 +81,7 @@ class Pace:
         experts = 0.0
         if self.expert_seconds:
             tokens = max(1.0, running / self.work.pipeline_parallel) * self.computed_tokens
-            experts = self.expert_seconds * (1 - self.work.idle_part**tokens)
+            experts = self.expert_seconds * self.work.touched_part(tokens)
             seconds += weights["expert_weights"] * experts
         beyond = part * self.compute_seconds_per_request - self.dense_seconds - experts
         return seconds + weights["compute_beyond_reading"] * beyond if beyond > 0 else seconds
@@ -158,16 +158,17 @@ def step_terms(work: ReplicaWork, traffic: Traffic) -> StepTerms:
     return StepTerms(
         constant={
             "dense_weights": dense,
-            "layers": float(work.layers),
+            "expert_tiles": work.tile_bytes / work.memory_bytes_per_second,
+            "operations": float(0 if work.is_blackwell else work.operations),
+            "blackwell_operations": float(work.operations if work.is_blackwell else 0),
             "parallel_layers": float(work.layers if work.ranks_per_stage > 1 else 0),
-            "mixture_layers": float(work.mixture_layers),
-            "quantized_layers": float(work.layers if work.quantizes_activations else 0),
+            "quantized_matmuls": float(work.matmuls if work.quantizes_activations else 0),
             "steps": 1.0,
         },
         per_request={
             "cache": work.cache_seconds(context),
             "all_reduce": work.all_reduce_seconds(computed),
-            "request_layers": float(work.layers),
+            "requests": 1.0,
         },
         per_other={
             "others_prefill_dense": 0.0 if is_mixture else prefill,
@@ -194,7 +195,7 @@ def prompt_terms(work: ReplicaWork, traffic: Traffic) -> PromptTerms:
             "requests": 1.0,
             "compute_dense": 0.0 if is_mixture else compute,
             "compute_mixture": compute if is_mixture else 0.0,
-            "layers": float(work.layers),
+            "operations": float(work.operations),
             "weights": work.weight_bytes_read(chunk) / work.memory_bytes_per_second,
         },
         per_other={
@@ -210,7 +211,7 @@ def decode_terms(work: ReplicaWork, running: float, traffic: Traffic) -> Mapping
     terms, pace = step_terms(work, traffic), pace_of(work, traffic)
     part = pace.rank_requests(running)
     tokens = max(1.0, running / work.pipeline_parallel) * pace.computed_tokens
-    experts = pace.expert_seconds * (1 - work.idle_part**tokens) if pace.expert_seconds else 0.0
+    experts = pace.expert_seconds * work.touched_part(tokens)
     beyond = part * terms.compute_seconds_per_request - terms.dense_seconds - experts
     return {
         **terms.constant,

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from service.requests.hardware import RateFormat
 from service.requests.models import ModelRef
+from service.requests.serving import ServingLayoutPart, ServingPart
 from service.requests.training import Framework, LayoutPart, TrainingPart
 from service.requests.values import (
     MOST_BYTES,
@@ -58,6 +59,33 @@ class CalibrationRun(Wire):
         return self
 
 
+class MeasuredDeployment(Wire):
+    """A deployment that ran under a load: `serving` names its concurrency, input_tokens and output_tokens."""
+
+    model: ModelRef
+    serving: ServingPart
+    layout: ServingLayoutPart = ServingLayoutPart()
+    gpus: Degree
+    gpus_per_node: GpusPerNode | None = None
+
+
+class CalibrationServing(Wire):
+    """Mean times of one deployment, of a stored plan at its own concurrency or described here."""
+
+    plan_id: Name | None = None
+    deployment: MeasuredDeployment | None = None
+    tpot_seconds: Seconds | None = None
+    ttft_seconds: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _must_be_one_deployment_with_a_time(self) -> CalibrationServing:
+        if (self.plan_id is None) == (self.deployment is None):
+            raise ValueError("needs a plan_id or a deployment, and not both")
+        if self.tpot_seconds is None and self.ttft_seconds is None:
+            raise ValueError("needs tpot_seconds or ttft_seconds")
+        return self
+
+
 class MatmulBenchmark(Wire):
     """A product of rows x inputs and inputs x outputs; two operations a multiply-add."""
 
@@ -104,9 +132,10 @@ class CalibrationRequest(Wire):
 
     measurements: Annotated[list[CalibrationRun], Field(max_length=MOST_CALIBRATION_RUNS, default_factory=list)]
     microbenchmarks: Annotated[list[Microbenchmark], Field(max_length=MOST_MICROBENCHMARKS, default_factory=list)]
+    serving: Annotated[list[CalibrationServing], Field(max_length=MOST_CALIBRATION_RUNS, default_factory=list)]
 
     @model_validator(mode="after")
     def _must_measure_something(self) -> CalibrationRequest:
-        if not (self.measurements or self.microbenchmarks):
-            raise ValueError("measures nothing: give measurements of runs, or microbenchmarks")
+        if not (self.measurements or self.microbenchmarks or self.serving):
+            raise ValueError("measures nothing: give measurements of runs, microbenchmarks, or serving")
         return self

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from api import examples
-from tests.api.questions import train
+from tests.api.questions import infer, train
 
 PATH = "/hardware/a100-sxm-80gb/calibration"
 # An A100 moves 2,039 GB/s; 80 % of it ships.
@@ -44,6 +44,48 @@ async def test_a_calibration_is_fitted_shown_used_and_forgotten(client: httpx.As
     assert again["plan_id"] == before["plan_id"]
 
 
+async def served(client: httpx.AsyncClient, **serving: Any) -> dict[str, Any]:
+    asked = {"concurrency": 8, **serving}
+    response = await client.post("/plan/infer", json=infer(hardware={"gpu": "a100-sxm-80gb", "gpus": 1}, serving=asked))
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def test_measured_deployments_are_fitted_and_later_serving_plans_rest_on_them(client: httpx.AsyncClient):
+    before, many = await served(client), await served(client, concurrency=64)
+    slow = [
+        {"plan_id": each["plan_id"], "tpot_seconds": 1.5 * each["plan"]["performance"]["tpot_seconds"]}
+        for each in (before, many)
+    ]
+    report = (await put(client, serving=slow)).json()
+    (engine,) = report["serving"]
+    assert engine["engine"] == "vllm"
+    assert engine["error_fitted"]["mean_absolute"] < engine["error_shipped"]["mean_absolute"]
+    assert engine["error_left_out"]["mean_absolute"] < engine["error_shipped"]["mean_absolute"]
+    assert (await client.get(PATH)).json() == report
+    after = await served(client)
+    assert after["calibration_revision"] == report["revision"]
+    assert after["plan"]["performance"]["tpot_seconds"] > before["plan"]["performance"]["tpot_seconds"]
+    assert any(report["revision"] in line for line in after["assumptions"])
+    other = await served(client, engine="sglang")
+    assert other["calibration_revision"] == "none"
+    assert (await client.delete(PATH)).status_code == 204
+    assert (await served(client))["plan_id"] == before["plan_id"]
+
+
+async def test_benchmarks_of_kernels_leave_serving_plans_alone(client: httpx.AsyncClient):
+    await put(client, microbenchmarks=[MEMORY])
+    assert (await served(client))["calibration_revision"] == "none"
+    await client.delete(PATH)
+
+
+async def test_a_training_plan_is_no_measured_deployment(client: httpx.AsyncClient):
+    trained = await plan(client, framework="fsdp2")
+    response = await put(client, serving=[{"plan_id": trained["plan_id"], "tpot_seconds": 0.01}])
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == "/serving/0/plan_id"
+
+
 async def test_a_gpu_without_a_calibration_says_so(client: httpx.AsyncClient):
     for method in ("GET", "DELETE"):
         response = await client.request(method, "/hardware/l4-24gb/calibration")
@@ -58,6 +100,8 @@ async def test_an_unknown_gpu_is_not_calibrated(client: httpx.AsyncClient, metho
 
 
 RUN = examples.CALIBRATION["benchmarks of one node, and one run"]["value"]["measurements"][0]["run"]
+
+SERVED = examples.CALIBRATION["a deployment under two loads"]["value"]["serving"][0]["deployment"]
 
 
 @pytest.mark.parametrize(
@@ -75,6 +119,12 @@ RUN = examples.CALIBRATION["benchmarks of one node, and one run"]["value"]["meas
          "/microbenchmarks/0/format"),
         ({"microbenchmarks": [{"kind": "disk"}]}, "/microbenchmarks/0"),
         ({"measurements": [{"step_seconds": 1.0}]}, "/measurements/0"),
+        ({"serving": [{"tpot_seconds": 0.01}]}, "/serving/0"),
+        ({"serving": [{"deployment": SERVED}]}, "/serving/0"),
+        ({"serving": [{"deployment": SERVED, "tpot_seconds": 9.0}]}, "/serving/0/tpot_seconds"),
+        ({"serving": [{"deployment": {**SERVED, "serving": {}}, "tpot_seconds": 0.01}]}, "/serving/0/deployment"),
+        ({"serving": [{"deployment": {**SERVED, "layout": {"tensor_parallel": 3}}, "tpot_seconds": 0.01}]},
+         "/serving/0/deployment/layout"),
         ({"measurements": [{"run": RUN, "step_seconds": 1.0, "tokens_per_second": 1.0}]}, "/measurements/0"),
         ({"measurements": [{"run": RUN, "step_seconds": 0.0}]}, "/measurements/0/step_seconds"),
         ({"measurements": [{"run": RUN, "step_seconds": 9e5}]}, "/measurements/0/step_seconds"),

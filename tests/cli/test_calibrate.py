@@ -29,7 +29,13 @@ REPORT = {
     "error_shipped": {"mean_absolute": 0.5},
     "error_fitted": {"mean_absolute": 0.05},
     "error_left_out": {"mean_absolute": 0.25},
+    "serving": [],
 }  # fmt: skip
+ENGINE = {
+    "engine": "vllm",
+    "factors": [{"name": "first_token", "fitted": 1.25, "resolution": 0.6, "is_identifiable": True}],
+    **{name: REPORT[name] for name in ("observations", "error_shipped", "error_fitted", "error_left_out")},
+}
 
 
 @contextmanager
@@ -111,3 +117,11 @@ def test_without_a_service_the_way_out_is_named(file: Path, capsys: pytest.Captu
 def test_fractions_that_ship_are_told_from_those_that_were_measured():
     lines = report_text(REPORT).splitlines()
     assert next(line for line in lines if line.lstrip().startswith("link")).rstrip().endswith("0.90")
+
+
+def test_an_engines_factors_are_printed_with_its_errors():
+    text = report_text({**REPORT, "observations": [], "serving": [ENGINE]})
+    assert "vllm: mean error 50.0 % before, 5.0 % after, 25.0 % on measurements left out" in text
+    assert "first token" in text
+    assert "1.250" in text
+    assert "Efficiencies" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from pathlib import Path
 
 from planners.architecture import ModelSpec
 from planners.catalogue import catalogue
-from planners.errors import PlimsollError
+from planners.errors import NotYetAvailable, PlimsollError
 from planners.hardware import GpuCount, Hardware
 from planners.huggingface import describe_config
 from planners.questions import ServingQuestion
 from planners.serving.degrees import Degrees, has_experts
 from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.settings import resolve_settings
+from planners.serving.replica import plan_replica
+from planners.serving.settings import Settings, resolve_settings
 from planners.serving.traffic import Traffic
 from planners.serving.weights import replica_stages
 
@@ -34,20 +36,38 @@ FORMATS = {"fp8": "fp8", "fp4": "nvfp4", "bf16": "bf16", "int4": "int4", "": "bf
 # Beyond a node of 8 the rows do not say what links the cards.
 MOST_GPUS = 8
 MILLISECONDS = 1e3
+# Images with which the sweep (github.com/SemiAnalysisAI/InferenceX, nvidia-master.yaml at 48f302c) serves
+# DeepSeek-R1 with multi-token prediction, the former always and the latter with and without; rows do not say which.
+DRAFTING_IMAGES = ("1.2.0rc6.post3", "1.1.0rc2.post2")
+# Rows of the sweep by their id: a day in front, or a configuration's number behind.
+SWEEP_ID = re.compile(r"^\d{4}_|_cfg\d+$")
+DEPLOYMENT = ("engine", "version", "model", "gpu", "precision", "tp", "pp", "attn_dp", "moe_ep")
+CLIENTS = re.compile(r"_c(\d+)_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyCase:
-    """One measurement; `family` groups the sizes and versions of one model that are left out together."""
+    """One measurement; `family` groups the sizes and versions of one model that are left out together.
+
+    `deployment` names everything but the load. `places` is how many requests are planned
+    to run at once, None where the cache is not described.
+    """
 
     engine: str
     family: str
     gpu: str
+    deployment: str
     work: ReplicaWork
+    places: int | None
     batch: float
     traffic: Traffic
     token_seconds: float
     first_token_seconds: float | None
+
+    @property
+    def request_seconds(self) -> float:
+        """Return the time from a request to its last token."""
+        return (self.first_token_seconds or 0.0) + (self.traffic.output_tokens - 1) * self.token_seconds
 
 
 def latency_cases() -> tuple[tuple[LatencyCase, ...], Counter[str]]:
@@ -55,16 +75,40 @@ def latency_cases() -> tuple[tuple[LatencyCase, ...], Counter[str]]:
     cases: list[LatencyCase] = []
     left_out: Counter[str] = Counter()
     with LATENCIES.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+        for printed in csv.DictReader(file):
+            row = _repaired(printed)
             reason = _reason_to_leave(row)
             if reason is None:
                 try:
-                    cases.append(_case(row))
+                    case = _case(row)
+                    reason = _reason_to_doubt(case)
                 except PlimsollError as refused:
                     reason = f"refused: {refused}"
-            if reason is not None:
+            if reason is None:
+                cases.append(case)
+            else:
                 left_out[reason] += 1
     return tuple(cases), left_out
+
+
+def _repaired(row: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a row with the degrees and the clients that its id names.
+
+    Rows of the sweep with experts divided both ways print tensor x expert parallelism as
+    their degree and their GPUs: tp4_ep4 of an id stands beside 16. Where ids name the
+    clients, some rows print them divided by the GPUs or by the ranks of attention.
+    """
+    name = row["source"].partition(" id=")[2]
+    repaired = dict(row)
+    found = CLIENTS.search(name)
+    ranks = max(1, int(row["attn_dp"] or 1))
+    repaired["clients"] = found.group(1) if found else row["concurrency_or_batch"]
+    divided, dealt = int(row["moe_tp"] or 0), int(row["moe_ep"] or 0)
+    degrees = int(row["tp"] or 1) * ranks
+    if SWEEP_ID.search(name) and min(divided, dealt) > 1 and divided * dealt == degrees:
+        degree = "tp" if ranks == 1 else "attn_dp"
+        repaired.update({degree: str(divided), "gpus": str(divided), "moe_tp": str(divided // dealt)})
+    return repaired
 
 
 def _reason_to_leave(row: Mapping[str, str]) -> str | None:
@@ -72,7 +116,9 @@ def _reason_to_leave(row: Mapping[str, str]) -> str | None:
         return "throughput only, or another mode"
     if row["gpu"] not in GPUS or int(row["gpus"]) > MOST_GPUS:
         return "more than a node, or a rack's card"
-    degrees = [int(row[name] or 1) for name in ("tp", "pp", "attn_dp")]
+    if row["engine"] == "trtllm" and row["version"] in DRAFTING_IMAGES and "DeepSeek" in row["model"]:
+        return "drafts tokens, or may: the row does not say"
+    degrees = [max(1, int(row[name] or 1)) for name in ("tp", "pp", "attn_dp")]
     if degrees[0] * degrees[1] * degrees[2] != int(row["gpus"]):
         return "degrees do not multiply to the GPUs"
     expert_ranks = int(row["moe_tp"] or 0) * int(row["moe_ep"] or 0)
@@ -81,15 +127,40 @@ def _reason_to_leave(row: Mapping[str, str]) -> str | None:
     return None
 
 
+def _reason_to_doubt(case: LatencyCase) -> str | None:
+    """Return why a measurement is not of what its row prints."""
+    if case.places is not None and case.batch > case.places:
+        return "more requests at once than the cache is planned to hold"
+    if _least_seconds(case) > case.request_seconds:
+        return "faster than the card's own rates: prompts were cached, or fewer requests ran"
+    return None
+
+
+def _least_seconds(case: LatencyCase) -> float:
+    """Return what a request takes at the card's own rates, in which each of its rank's requests prefills once."""
+    work, traffic = case.work, case.traffic
+    requests = max(1.0, case.batch / work.attention_data_parallel)
+    step = work.weight_bytes_read(case.batch) / work.memory_bytes_per_second
+    step += requests * work.cache_seconds(traffic.context_tokens)
+    return requests * work.prefill_compute_seconds(traffic.input_tokens) + traffic.output_tokens * step
+
+
+def _places(question: ServingQuestion, settings: Settings, degrees: Degrees) -> int | None:
+    """Return how many requests run at once, None where an engine's cache for the model is not described."""
+    try:
+        return plan_replica(question, settings, degrees).places
+    except NotYetAvailable:
+        return None
+
+
 def _case(row: Mapping[str, str]) -> LatencyCase:
     spec = _model(row["model"])
     gpus = int(row["gpus"])
-    attention = int(row["attn_dp"] or 1)
     degrees = Degrees(
         tensor_parallel=int(row["tp"] or 1),
         pipeline_parallel=int(row["pp"] or 1),
-        attention_data_parallel=attention,
-        expert_parallel=int(row["moe_ep"] or 1) if has_experts(spec) else 1,
+        attention_data_parallel=max(1, int(row["attn_dp"] or 1)),
+        expert_parallel=max(1, int(row["moe_ep"] or 1)) if has_experts(spec) else 1,
     )
     hardware = Hardware(
         gpu=catalogue().gpu(GPUS[row["gpu"]]), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=MOST_GPUS
@@ -99,14 +170,15 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         model=spec, hardware=hardware, weights=_weights(row), engine=ENGINES[row["engine"]], max_model_len=sequence
     )
     settings = resolve_settings(question)
-    work = replica_work(spec, settings, hardware, replica_stages(spec, settings.weights, degrees), degrees)
-    per_rank = "per attention-DP rank" in row["note"]
+    stages = replica_stages(spec, settings.weights, degrees)
     return LatencyCase(
         engine=row["engine"],
         family=_family(row["model"]),
         gpu=row["gpu"],
-        work=work,
-        batch=float(row["concurrency_or_batch"]) * (attention if per_rank else 1),
+        deployment="|".join(row[name] for name in DEPLOYMENT),
+        work=replica_work(spec, settings, hardware, stages, degrees),
+        places=_places(question, settings, degrees),
+        batch=float(row["clients"]),
         traffic=Traffic(input_tokens=int(row["isl"]), output_tokens=int(row["osl"])),
         token_seconds=float(row["tpot_ms"]) / MILLISECONDS,
         first_token_seconds=float(row["ttft_ms"]) / MILLISECONDS if row["ttft_ms"] else None,

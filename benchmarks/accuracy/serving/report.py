@@ -1,17 +1,25 @@
 """The serving planner against public start-up logs and latencies, as tables.
 
 Latencies are shown twice: with the planner's own weights, and with weights fitted
-without the row's model.
+without the row's model; and once more for deployments kept back from all choices,
+with weights fitted without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from benchmarks.accuracy.document import Section
-from benchmarks.accuracy.serving.fit import Floats, Problem, first_token_problem, token_problem
+from benchmarks.accuracy.serving.fit import (
+    Floats,
+    Problem,
+    band,
+    first_token_problem,
+    is_kept_back,
+    token_problem,
+)
 from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
 from benchmarks.accuracy.serving.startup_logs import log_cases, log_lines
 from planners.serving.pace import pace_of
@@ -30,6 +38,11 @@ def serving_sections() -> Iterator[Section]:
     first = tuple(_table(first_token_problem(timed), np.array([first_token_seconds(case) for case in timed])))
     yield Section(
         name="serving-first-token", title="Serving, time to first token, mean (median) relative error", lines=first
+    )
+    yield Section(
+        name="serving-kept-back",
+        title="Serving, deployments kept back: mean (median) relative error, and the part of them within the band",
+        lines=tuple(_kept_back(cases)),
     )
     reasons = tuple(f"{count:6d}  {reason}" for reason, count in sorted(left_out.items()))
     yield Section(name="serving-left-out", title="Serving, rows that are no case", lines=reasons)
@@ -58,6 +71,29 @@ def _table(problem: Problem, planned: Floats) -> Iterator[str]:
         yield f"{engine:8} {'all':20} {of_engine.sum():5} {_errors(problem, planned, of_engine)} " + _errors(
             problem, held_out, of_engine
         )
+    everything = np.ones(len(planned), bool)
+    yield f"{'all':8} {'all':20} {len(planned):5} {_errors(problem, planned, everything)} " + _errors(
+        problem, held_out, everything
+    )
+
+
+def _kept_back(cases: Sequence[LatencyCase]) -> Iterator[str]:
+    """Yield how well a fit, and the band of its models held out, hold on deployments that neither saw."""
+    seen = [case for case in cases if not is_kept_back(case)]
+    unseen = [case for case in cases if is_kept_back(case)]
+    yield f"{'what':14} {'engine':8} {'rows':>5} {'error':>18} {'within band':>12}"
+    for name, make in (("token", token_problem), ("first token", first_token_problem)):
+        known, asked = make(seen), make(unseen)
+        estimates = asked.estimates(known.fit(np.ones(len(known.measured), bool)))
+        held_out = known.held_out()
+        for engine in np.unique(asked.engines):
+            rows = asked.engines == engine
+            low, high = band(known, held_out, engine)
+            ratios = (asked.measured / estimates)[rows]
+            within = np.mean((low <= ratios) & (ratios <= high))
+            yield f"{name:14} {engine:8} {rows.sum():5} {_errors(asked, estimates, rows)} {within:12.0%}"
+        everything = np.ones(len(asked.measured), bool)
+        yield f"{name:14} {'all':8} {len(asked.measured):5} {_errors(asked, estimates, everything)}"
 
 
 def _errors(problem: Problem, estimates: Floats, rows: np.typing.NDArray[np.bool_]) -> str:

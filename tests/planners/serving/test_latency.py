@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from planners.catalogue import catalogue
 from planners.errors import NotYetAvailable
 from planners.serving.degrees import Degrees
 from planners.serving.efficiency import efficiency
@@ -66,8 +67,44 @@ def test_one_requests_step_reads_the_weights_and_its_cache():
     terms = decode_terms(work, 1, Traffic(input_tokens=1, output_tokens=2000))
     assert terms["dense_weights"] == work.read_bytes / 3.35e12
     assert terms["cache"] == pytest.approx(1001 * 131_072 / 3.35e12)
-    assert (terms["layers"], terms["parallel_layers"], terms["expert_weights"]) == (32, 0, 0)
-    assert terms["others_prefill_dense"] == 0
+    # Each of the 32 layers has 14 operations: two norms and adds, seven products, rotation, attention, activation.
+    assert (terms["operations"], terms["parallel_layers"], terms["expert_weights"]) == (32 * 14, 0, 0)
+    assert (terms["others_prefill_dense"], terms["blackwell_operations"], terms["requests"]) == (0, 0, 1)
+
+
+def test_kernels_of_blackwell_have_a_weight_of_their_own():
+    gpu = catalogue().gpu("b200-sxm-180gb")
+    terms = decode_terms(work_at(hardware=hardware(1, gpu=gpu)), 1, Traffic(input_tokens=1, output_tokens=2))
+    assert (terms["operations"], terms["blackwell_operations"]) == (0, 32 * 14)
+
+
+def test_products_of_eight_bits_quantize_their_inputs_first():
+    # Seven products a layer: queries, keys, values, output, gate, up and down.
+    terms = decode_terms(work_at(weights="fp8"), 1, Traffic(input_tokens=1, output_tokens=2))
+    assert terms["quantized_matmuls"] == 32 * 7
+
+
+def test_kernels_of_eight_bits_lay_a_tile_out_for_every_expert():
+    # 32 layers x 8 experts x 128 rows of 6 x 4,096 + 10 x 14,336 B around their products.
+    work = work_at(spec=model(MIXTRAL), weights="fp8")
+    assert work.tile_bytes == 32 * 8 * 128 * (6 * 4096 + 10 * 14336)
+    assert work.touched_part(1) == 1
+
+
+@pytest.mark.parametrize("changes", [{"weights": "bf16"}, {"weights": "fp8", "engine": "sglang"}])
+def test_other_kernels_take_as_many_rows_as_come(changes):
+    asked = {"spec": model(MIXTRAL), "tensor_parallel": 2, **changes}
+    if "engine" in changes:
+        asked["engine_version"] = None
+    work = work_at(**asked)
+    assert work.tile_bytes == 0
+    assert work.touched_part(1) == pytest.approx(2 / 8)
+
+
+def test_tiles_are_divided_as_the_experts_are():
+    # Two ranks divide each expert: half the inner features of all 8.
+    work = work_at(spec=model(MIXTRAL), weights="fp8", tensor_parallel=2)
+    assert work.tile_bytes == 32 * 8 * 128 * (6 * 4096 + 10 * 14336 / 2)
 
 
 def test_a_token_takes_its_terms_weighed():
@@ -81,7 +118,7 @@ def test_a_token_takes_its_terms_weighed():
 
 def test_a_step_reads_the_experts_its_tokens_are_sent_to():
     # Mixtral sends each token to 2 of 8: one touches 1/4, two 1 - (3/4)^2 = 7/16.
-    work = work_at(spec=model(MIXTRAL), weights="fp8")
+    work = work_at(spec=model(MIXTRAL), tensor_parallel=2)
     read = [work.weight_bytes_read(tokens) - work.read_bytes for tokens in (1, 2, 10**6)]
     assert read == pytest.approx([work.expert_bytes / 4, work.expert_bytes * 7 / 16, work.expert_bytes])
 

@@ -9,8 +9,9 @@ from benchmarks.accuracy.serving.fit import (
     DECODE_PRIOR,
     PREFILL_PRIOR,
     Problem,
+    bounded,
     first_token_problem,
-    non_negative,
+    is_kept_back,
     token_problem,
 )
 from benchmarks.accuracy.serving.latencies import latency_cases
@@ -42,10 +43,11 @@ def test_every_row_is_a_case_or_left_out_for_a_reason(logs):
     assert len(cases) + sum(left_out.values()) == 873
 
 
-def test_least_squares_hold_negative_parts_at_zero():
-    # x + y = 1 and y = -1: y is 0, and x the nearest to 1.
-    solution = non_negative(np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([1.0, -1.0]))
-    assert solution == pytest.approx([1.0, 0.0])
+def test_least_squares_hold_parts_at_their_least():
+    # x + y = 1 and y = -1: y is held at 0, and x the nearest to 1; held at 2, x stays there.
+    matrix, target = np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([1.0, -1.0])
+    assert bounded(matrix, target, least=np.zeros(2)) == pytest.approx([1.0, 0.0])
+    assert bounded(matrix, target, least=np.array([2.0, 0.0])) == pytest.approx([2.0, 0.0])
 
 
 def problem() -> Problem:
@@ -56,6 +58,8 @@ def problem() -> Problem:
         measured=np.array([2.0, 4.0, 6.0, 8.0]),
         engines=np.array(["a", "a", "b", "b"]),
         families=np.array(["x", "y", "x", "y"]),
+        groups=np.array(["x", "y", "x", "y"]),
+        least=np.array([0.0]),
         prior=np.array([1.0]),
         together=np.array([1e-9]),
         each=np.array([1e-9]),
@@ -89,3 +93,24 @@ def test_the_planner_weighs_the_terms_that_were_fitted():
 def test_the_data_file_weighs_every_term_that_is_fitted(engine):
     assert set(efficiency(engine).decode) == set(DECODE_PRIOR)
     assert set(efficiency(engine).prefill) == set(PREFILL_PRIOR)
+
+
+def test_whole_deployments_are_kept_back():
+    cases = latency_cases()[0]
+    names = [{case.deployment for case in cases if is_kept_back(case) == kept} for kept in (True, False)]
+    assert not names[0] & names[1]
+    assert all(names)
+
+
+def test_no_case_is_faster_than_the_cards_own_rates():
+    # Seconds at the card's rates are weighed by one at least.
+    at_peak = ("dense_weights", "expert_weights", "expert_tiles", "cache", "all_reduce", "compute_beyond_reading")
+    for engine in ("vllm", "sglang", "trtllm"):
+        assert all(efficiency(engine).decode[name] >= 1 for name in at_peak)
+
+
+def test_degrees_that_a_row_prints_multiplied_are_taken_from_its_id():
+    # ..._tp8_ep8 stands beside a degree of 64 on 64 GPUs.
+    cases = [case for case in latency_cases()[0] if "deepseek-ai/DeepSeek-R1|b200_sxm|fp8|8|1|1|8" in case.deployment]
+    assert cases
+    assert all(case.work.ranks_per_stage == 8 for case in cases)

@@ -1,0 +1,100 @@
+"""Measured deployments of a calibration, resolved into what the planner fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from planners.errors import InvalidQuestion, PlimsollError
+from planners.hardware import Gpu, GpuCount, Hardware, SiteServing
+from planners.huggingface import describe_config
+from planners.questions import ServingQuestion
+from planners.serving.calibration import EngineCalibration, MeasuredServing, measured_serving
+from service.models import ModelResolver
+from service.persistence.records import StoredPlan
+from service.plan_questions import in_stored_formats
+from service.requests.calibration import CalibrationServing, MeasuredDeployment
+from service.requests.hardware import OneHardware
+from service.requests.serving import InferRequest, ServingLayoutPart, ServingPart
+
+
+def measured_deployments(
+    gpu: Gpu, runs: Sequence[CalibrationServing], stored: Mapping[int, StoredPlan], models: ModelResolver
+) -> list[MeasuredServing]:
+    """Return every measured deployment; raises at what cannot be, pointing to where it stands."""
+    return [_measured(gpu, run, stored.get(number), models, f"/serving/{number}") for number, run in enumerate(runs)]
+
+
+def _measured(
+    gpu: Gpu, run: CalibrationServing, plan: StoredPlan | None, models: ModelResolver, pointer: str
+) -> MeasuredServing:
+    try:
+        question = _described(gpu, run.deployment, models) if plan is None else _planned(gpu, plan)
+        return measured_serving(
+            question, pointer=pointer, token_seconds=run.tpot_seconds, first_token_seconds=run.ttft_seconds
+        )
+    except PlimsollError as error:
+        error.point_by(lambda inner: f"{pointer}/plan_id" if plan is not None else f"{pointer}/deployment{inner}")
+        raise
+
+
+def site_serving(calibrations: Sequence[EngineCalibration]) -> dict[str, SiteServing]:
+    """Return what later plans use of each engine's calibration."""
+    return {
+        each.engine: SiteServing(
+            factors={factor.name: factor.fitted for factor in each.factors},
+            token_spread=each.token_spread,
+            first_token_spread=each.first_token_spread,
+        )
+        for each in calibrations
+    }
+
+
+def _described(gpu: Gpu, deployment: MeasuredDeployment | None, models: ModelResolver) -> ServingQuestion:
+    if deployment is None:
+        raise InvalidQuestion("Describe the deployment that ran.", pointer="")
+    model = models.resolve(deployment.model)
+    request = InferRequest(
+        model=deployment.model,
+        hardware=OneHardware(gpu=gpu.id, gpus=deployment.gpus),
+        serving=deployment.serving,
+        layout=deployment.layout,
+    )
+    hardware = _hardware(gpu, deployment.gpus, deployment.gpus_per_node)
+    return in_stored_formats(request, model).to_question(model.spec, hardware)
+
+
+def _planned(gpu: Gpu, plan: StoredPlan) -> ServingQuestion:
+    """Return the question of a stored serving plan, its layout and load as it found them."""
+    if plan.kind != "infer" or plan.gpu != gpu.id or plan.model_config is None:
+        raise InvalidQuestion(f"Plan {plan.plan_id} is no serving plan of {gpu.id}; it is for {plan.gpu}.")
+    answer = json.loads(plan.answer)["plan"]
+    settings, performance = answer["settings"], answer["performance"]
+    if performance is None:
+        raise InvalidQuestion(f"Plan {plan.plan_id} holds no request that could have been timed.")
+    if answer["layout"]["prefill_replicas"] is not None:
+        raise InvalidQuestion(f"Plan {plan.plan_id} has pools of prefill and decode, which are not calibrated.")
+    asked = {name: value for name, value in plan.request["serving"].items() if name in ServingPart.model_fields}
+    chosen = {
+        name: settings[name]
+        for name in ("weights", "kv_cache", "max_model_len", "input_tokens", "output_tokens", "max_num_batched_tokens",
+                     "max_num_seqs")
+    }  # fmt: skip
+    dropped = {"slo": None, "requests_per_second": None, "concurrency": performance["concurrency"]}
+    layout = {name: answer["layout"][name] for name in ServingLayoutPart.model_fields}
+    request = InferRequest(
+        model=plan.model,
+        hardware=OneHardware(gpu=gpu.id, gpus=plan.gpus),
+        serving=ServingPart.model_validate({**asked, **chosen, **dropped}),
+        layout=ServingLayoutPart.model_validate(layout),
+    )
+    spec = describe_config(plan.model_config, name=plan.model)
+    return request.to_question(spec, _hardware(gpu, plan.gpus, None))
+
+
+def _hardware(gpu: Gpu, gpus: int, gpus_per_node: int | None) -> Hardware:
+    return Hardware(
+        gpu=gpu,
+        gpus=GpuCount(minimum=gpus, maximum=gpus),
+        gpus_per_node=gpus_per_node or gpu.gpus_per_node,
+    )
