@@ -55,10 +55,12 @@ class Items:
 
     def stacked(self, shape: tuple[int, ...]) -> FloatArray:
         """Return [moment, item, *shape], `shape` being that of the stages."""
-        items = np.stack(np.broadcast_arrays(*(getattr(self, name) for name in ALLOCATED_ITEMS)), axis=-1)
-        several = items.shape[:-1] if items.ndim > len(shape) + 1 else (1, *items.shape[:-1])
-        moments = np.broadcast_to(items, (several[0], *shape, len(ALLOCATED_ITEMS)))
-        return np.moveaxis(moments, -1, 1)
+        items = [getattr(self, name) for name in ALLOCATED_ITEMS]
+        moments = max(_moments(values, len(shape)) for values in items)
+        stacked = np.empty((moments, len(items), *shape))
+        for place, values in enumerate(items):
+            stacked[:, place] = values
+        return stacked
 
 
 def _moments(values: FloatArray, axes: int) -> int:
