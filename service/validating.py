@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planners.errors import NotYetAvailable, PlimsollError
-from service.jobs import JobService
-from service.persistence.database import Database
 from service.persistence.records import Job, StoredPlan
 from service.requests.training import ValidationLevel
 from service.worker.dry_run.job import read_job
 from service.worker.dry_run.stacks import find_stack
 from service.worker.dry_run.traceable import refuse_untraced_sharding
+
+if TYPE_CHECKING:
+    # A process without a database proves plans too.
+    from service.jobs import JobService
+    from service.persistence.database import Database
 
 AVAILABLE_LEVELS: tuple[ValidationLevel, ...] = ("count", "trace")
 
