@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planners.errors import InvalidQuestion
 from planners.quantization import ORIGINAL_DTYPES, QuantizationEstimate, quantization_estimate
@@ -14,11 +14,14 @@ from service.allowed_paths import allowed_path
 from service.checkpoint_comparison import checkpoint_report
 from service.checkpoints import Checkpoint, read_checkpoint
 from service.errors import InvalidCheckpoint
-from service.jobs import JobService
 from service.models import ModelResolver, ResolvedModel
 from service.persistence.records import Job
 from service.requests.jobs import CheckpointPath, QuantizeRequest
 from service.settings import Settings
+
+if TYPE_CHECKING:
+    # A process without a database sizes quantizations too.
+    from service.jobs import JobService
 
 # Random weights are drawn in it: what checkpoints are published in.
 RANDOM_WEIGHTS_DTYPE = "bf16"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planners.errors import PlimsollError
-from service.jobs import JobService
-from service.persistence.database import Database
 from service.persistence.records import Job, StoredPlan
 from service.requests.jobs import DeviceChoice
 from service.requests.training import ValidationLevel
@@ -18,6 +16,11 @@ from service.worker.dry_run.job import read_job
 from service.worker.dry_run.stacks import find_stack
 from service.worker.dry_run.traceable import refuse_untraced_sharding
 from service.worker.serving_run.deployment import read_deployment
+
+if TYPE_CHECKING:
+    # A process without a database proves plans too.
+    from service.jobs import JobService
+    from service.persistence.database import Database
 
 DEVICE = "device"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"

@@ -17,7 +17,7 @@ try:
     app(json.loads(sys.argv[1]))
 except SystemExit as end:
     assert not end.code, end.code
-print("\\n" + json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+print("\\n" + json.dumps(sorted({name.partition(".")[0] for name in sys.modules} | set(sys.modules))))
 """
 HEAVY = {"torch", "transformers", "sqlalchemy", "psycopg", "fastapi", "starlette", "uvicorn", "procrastinate"}
 
@@ -33,6 +33,17 @@ def test_help_needs_none_of_the_planners_libraries(arguments):
     assert loaded_by(*arguments) & {*HEAVY, "numpy", "httpx", "planners"} == set()
 
 
-@pytest.mark.parametrize("arguments", [["models", "--search", "llama-3.1"], ["hardware", "h100"]])
-def test_the_catalogues_need_no_server_and_no_database(arguments):
-    assert loaded_by(*arguments) & HEAVY == set()
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["models", "--search", "llama-3.1"],
+        ["models", "llama-3.1-8b"],
+        ["plan", "infer", "gpt2", "--gpu", "h100", "--gpus", "1"],
+    ],
+)
+def test_answers_of_this_process_need_no_server_no_database_and_no_network(arguments):
+    assert loaded_by(*arguments) & {*HEAVY, "httpx"} == set()
+
+
+def test_a_list_of_hardware_needs_no_model_and_no_numbers():
+    assert loaded_by("hardware", "h100") & {*HEAVY, "httpx", "numpy", "planners.huggingface.registry"} == set()

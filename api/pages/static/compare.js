@@ -44,7 +44,7 @@ function draw(first, second) {
   const isOnly = place.lastElementChild?.classList.contains("only-differing") ?? true;
   const only = el("label", { class: "field check" }, el("input", { type: "checkbox", checked: isOnly,
     onchange: (event) => place.lastElementChild.classList.toggle("only-differing", event.target.checked) }), "Only what differs");
-  place.replaceChildren(only, el("div", { class: isOnly ? "scroll only-differing" : "scroll", tabindex: 0, role: "region", "aria-label": "Comparison" }, el("table", {},
+  place.replaceChildren(only, el("div", { class: isOnly ? "scroll compared only-differing" : "scroll compared", tabindex: 0, role: "region", "aria-label": "Comparison" }, el("table", {},
     el("caption", {}, "Rows with ≠ differ"),
     el("thead", {}, el("tr", {}, ["Figure", "First", "Second", "Change"].map((heading) => el("th", { scope: "col" }, heading)))), el("tbody", {}, rows))));
 }
