@@ -33,10 +33,16 @@ DTYPES = {
     "auto": None, "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32",
     "float": "fp32",
 }  # fmt: skip
-# Quantization while loading; the others describe how the checkpoint is stored already.
-ON_LOADING = {"fp8": "fp8", "bitsandbytes": "nf4"}
+# Quantization while loading; the others describe how the checkpoint is stored already. Names: vllm 0.33.0,
+# model_executor/layers/quantization/__init__.py (before 0.28 bitsandbytes too); sglang 0.5.23, srt/arg_groups/choices.py.
+ON_LOADING = {
+    "fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_block": "fp8", "fp8_per_channel": "fp8", "bitsandbytes": "nf4",
+    "int8_per_channel_weight_only": "int8",
+}  # fmt: skip
 AS_STORED = (
-    "awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "modelopt", "modelopt_fp4", "mxfp4", "w8a8_int8",
+    "awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq", "compressed-tensors", "modelopt",
+    "modelopt_fp4", "modelopt_fp8", "modelopt_mixed", "modelopt_mxfp8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8", "quark",
+    "torchao", "auto-round", "moe_wna16", "w8a8_int8", "w8a8_fp8", "w4afp8", "petit_nvfp4",
 )  # fmt: skip
 LAYOUT_FIELDS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "decode_context_parallel")
 SERVING_FIELDS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size")

@@ -49,6 +49,8 @@ def test_sglangs_command_is_read():
         ("--quantization fp8 --dtype bfloat16", {"weights": "fp8"}),
         ("-q bitsandbytes", {"weights": "nf4"}),
         ("--quantization awq", {}),
+        ("--quantization quark", {}),
+        ("--quantization fp8_per_block", {"weights": "fp8"}),
         ("--kv-cache-dtype fp8_e4m3", {"kv_cache": "fp8"}),
         ("--kv-cache-dtype auto", {}),
     ],
