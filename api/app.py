@@ -16,7 +16,8 @@ from api.auth.contract import describe_keys
 from api.auth.middleware import Authentication
 from api.errors import add_error_handlers
 from api.metrics import Metrics
-from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, Timing
+from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, TimeLimit, Timing
+from api.problems import problem_responses
 from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
 from api.services import running_services
 from api.tracing import Traced
@@ -73,6 +74,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.routes = tuple(route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
     add_error_handlers(app)
     # The last one added stands outermost.
+    most_seconds = settings.body_timeout_seconds + settings.request_timeout_seconds
+    app.add_middleware(TimeLimit, most_seconds=most_seconds)
     app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes, most_seconds=settings.body_timeout_seconds)
     app.add_middleware(Authentication, settings=settings)
     app.add_middleware(PlainAddress)
@@ -100,6 +103,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schema["paths"][EVENTS_PATH]["get"]["responses"]["200"]["content"] = {
             EventSourceResponse.media_type: {"schema": {"type": "string"}}
         }
+        for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+            # Whatever is asked, the answer may take too long.
+            operation["responses"].setdefault("504", problem_responses(504)[504])
         describe_keys(schema)
         app.openapi_schema = schema
     return app.openapi_schema

@@ -129,6 +129,38 @@ class BodyLimit:
         return f"The body did not arrive within {self._most_seconds:g} s."
 
 
+class TimeLimit:
+    """Refuses to wait any longer for an answer that has not begun, and cancels the work for it.
+
+    One that has begun may go on: streams of events do for as long as their job runs.
+    """
+
+    def __init__(self, app: ASGIApp, *, most_seconds: float) -> None:
+        self._app = app
+        self._most_seconds = most_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = asyncio.timeout(self._most_seconds)
+
+        async def send_begun(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                limit.reschedule(None)
+            await send(message)
+
+        try:
+            async with limit:
+                await self._app(scope, receive, send_begun)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            detail = f"There was no answer within {self._most_seconds:g} s."
+            await ProblemResponse(HTTPStatus.GATEWAY_TIMEOUT, "request-timed-out", detail)(scope, receive, send)
+
+
 class PlainAddress:
     """Refuses paths and queries with characters that no name here can have, and no database stores."""
 

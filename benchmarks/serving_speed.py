@@ -29,6 +29,7 @@ from planners.inference import plan_serving
 from planners.questions import ServingQuestion
 from service.embedded_postgres import EmbeddedPostgres
 from service.gpus import resolve_hardware
+from service.logging import configure_logging
 from service.persistence.upgrade import upgrade
 from service.requests.hardware import Fleet
 from service.requests.serving import InferRequest
@@ -87,6 +88,8 @@ def main() -> None:
     options.add_argument("--repetitions", type=int, default=REPETITIONS)
     options.add_argument("--without-http", action="store_true")
     chosen = options.parse_args()
+    # Else each plan that is made is told between the rows.
+    configure_logging("warning")
     print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| the planner alone | layouts | fastest, ms | median, ms |\n|---|--:|--:|--:|")
     for case in CASES:

@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.search.cases import CASES, HTTP_CASES, WIDE_CASES, Case
 from benchmarks.search.latency import latencies
 from benchmarks.search.rates import search_rate
+from service.logging import configure_logging
 
 REPETITIONS = 7
 HTTP_REPETITIONS = 15
@@ -26,6 +27,8 @@ def main() -> None:
     options.add_argument("--repetitions", type=int, default=REPETITIONS)
     options.add_argument("--without-http", action="store_true")
     chosen = options.parse_args()
+    # Else each plan that is made is told between the rows.
+    configure_logging("warning")
     print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {_machine()}\n")
     print_rates((*CASES, *WIDE_CASES), chosen.repetitions)
     if not chosen.without_http:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 
 MOST_REMEMBERED = 1_024
+LONGEST_SECONDS = 10.0
+"""A search goes on for no longer, for nobody waits any more: Kubernetes gives a webhook ten seconds."""
 
 
 class Sizer:
@@ -55,7 +58,9 @@ class Sizer:
             if "training" in request:
                 training = TrainRequest.model_validate(request)
                 hardware = self._hardware(training.hardware)
-                return plan_training(training.to_question(self._models.resolve(training.model).spec, hardware))
+                question = training.to_question(self._models.resolve(training.model).spec, hardware)
+                deadline = time.monotonic() + LONGEST_SECONDS
+                return plan_training(question, lambda: time.monotonic() >= deadline)
             serving = InferRequest.model_validate(request)
         except ValidationError as error:
             first = error.errors()[0]

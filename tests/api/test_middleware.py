@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 import structlog
 
-from api.middleware import AnswerHeaders
+from api.app import create_app
+from api.middleware import AnswerHeaders, TimeLimit
+from service.persistence.addresses import libpq_url
+from service.settings import Settings
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/plans", "/nowhere", "/", "/plans?x=1"])
@@ -44,6 +50,75 @@ async def test_a_page_says_itself_what_it_may_load_and_for_how_long_it_is_kept()
     assert names.count(b"cache-control") == 1
     assert b"content-security-policy" not in names
     assert b"strict-transport-security" in names
+
+
+class App:
+    """Waits, begins to answer, and waits again."""
+
+    def __init__(self, before_seconds: float, after_seconds: float = 0) -> None:
+        self._before_seconds, self._after_seconds = before_seconds, after_seconds
+        self.was_cancelled = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await asyncio.sleep(self._before_seconds)
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(self._after_seconds)
+        await send({"type": "http.response.body", "body": b"done"})
+
+
+async def sent_through(app: App, most_seconds: float) -> list[Any]:
+    sent: list[Any] = []
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    await TimeLimit(app, most_seconds=most_seconds)({"type": "http", "headers": []}, None, keep)  # type: ignore[arg-type]
+    return sent
+
+
+async def test_an_answer_that_does_not_begin_in_time_is_given_up_and_its_work_cancelled():
+    app = App(before_seconds=3600)
+    sent = await sent_through(app, most_seconds=0.01)
+    assert (sent[0]["status"], json.loads(sent[1]["body"])["code"]) == (504, "request-timed-out")
+    assert app.was_cancelled
+
+
+async def test_an_answer_that_has_begun_may_take_its_time():
+    sent = await sent_through(App(before_seconds=0, after_seconds=0.05), most_seconds=0.01)
+    assert (sent[0]["status"], sent[1]["body"]) == (200, b"done")
+
+
+async def test_a_time_out_of_the_apps_own_is_not_taken_for_the_limit():
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        await TimeLimit(app, most_seconds=60)({"type": "http", "headers": []}, None, None)  # type: ignore[arg-type]
+
+
+async def test_a_request_that_waits_for_a_lock_is_answered_and_its_connection_is_free_again(database_url: str):
+    settings = Settings(
+        database_url=database_url, database_pool_size=1, body_timeout_seconds=0.5, request_timeout_seconds=0.5
+    )
+    app = create_app(settings)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://plimsoll", timeout=60) as client,
+    ):
+        with psycopg.connect(libpq_url(database_url)) as holder:
+            holder.execute("LOCK TABLE plans IN ACCESS EXCLUSIVE MODE")
+            assert (await client.get("/plans")).status_code == 504
+            holder.rollback()
+        for _ in range(100):
+            if (await client.get("/plans")).status_code == 200:
+                return
+            await asyncio.sleep(0.2)
+        raise AssertionError("The connection did not come back.")
 
 
 async def test_what_is_logged_within_a_request_names_it():
