@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from planners.architecture import OperationKind
-from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
 from planners.questions import LengthDistribution, RopeScaling, ServingQuestion
 from planners.serving.engine import EngineProfile, engine_profile
@@ -70,6 +70,12 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     _check_card(question)
     profile = engine_profile(question.engine, question.engine_version)
     _check_timing(question, profile)
+    if (question.layout.decode_context_parallel or 1) > 1 and not profile.divides_contexts:
+        raise ImpossibleLayout(
+            f"{profile.engine} has no decode_context_parallel at {profile.version}.",
+            rule="engine-has-degree",
+            pointer="/layout/decode_context_parallel",
+        )
     tier = profile.batch_tier(question.hardware.gpu)
     notes: list[str] = []
     if question.rope_scaling is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planners.architecture import ModelSpec
-from planners.errors import InvalidQuestion, PlimsollError
+from planners.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
 from planners.inference import plan_serving
 from planners.questions import RopeScaling
 from planners.serving.settings import resolve_settings
@@ -104,3 +104,14 @@ def test_transformers_cache_grows_unless_it_is_asked_to_be_static():
     # 8,192 tokens of which the traffic's 2,048 are filled.
     assert dynamic.kv.requests_held == pytest.approx(4 * static.kv.requests_held, rel=0.1)
     assert static.kv.last_block_waste_fraction == 0.75
+
+
+@pytest.mark.parametrize(("version", "is_planned"), [("0.10", False), ("0.11", True)])
+def test_decode_context_parallelism_came_with_0_11(version: str, is_planned: bool):
+    asked = question(engine_version=version, layout={"tensor_parallel": 16, "decode_context_parallel": 2})
+    if is_planned:
+        assert resolve_settings(asked).profile.divides_contexts
+        return
+    with pytest.raises(ImpossibleLayout, match=r"decode_context_parallel at 0\.10") as refused:
+        resolve_settings(asked)
+    assert refused.value.pointer == "/layout/decode_context_parallel"
