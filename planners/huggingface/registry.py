@@ -37,6 +37,7 @@ from planners.huggingface import (
     nemotron_nas,
     opt,
     qwen_hybrid,
+    speech_and_text,
     step3,
     t5,
 )
@@ -73,6 +74,8 @@ TEXT_READERS: Mapping[str, Reader] = {
     "internlm2": fused.internlm2,
     "qwen": fused.qwen,
     "t5": t5.t5,
+    "bart": speech_and_text.bart,
+    "whisper": speech_and_text.whisper,
     "dbrx": dbrx.dbrx,
     "gemma3n_text": gemma3n.gemma3n_text,
     "gemma4_text": gemma4.gemma4_text,
