@@ -25,7 +25,7 @@ from planners.serving.engine import GIB, MemoryRule
 from planners.serving.front import Point, pareto_front, point_of
 from planners.serving.learned import Learned, Ranks
 from planners.serving.search import Found, search_fleet, search_layouts
-from planners.serving.settings import Settings, resolve_settings
+from planners.serving.settings import Settings, resolve_settings, stated_scaling
 
 MOST_ALTERNATIVES = 5
 MILLION = 10**6
@@ -178,6 +178,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate) -> Ser
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
             cache_implementation=settings.cache_implementation,
+            rope_scaling=stated_scaling(question),
         ),
         memory=best.replica.memory,
         kv=_kv(question, settings, best),

@@ -173,6 +173,13 @@ _ALL = (
         source=_BITSANDBYTES,
     ),
     QuantizedStack(
+        name="bitsandbytes-nf4-linear-experts",
+        storage=storage_scheme("nf4"),
+        leaves_alone={},
+        leaves_named=_KEPT_IN_FULL_BY_TRANSFORMERS,
+        source="transformers 4.57, integrations/bitsandbytes.py: experts are linear layers there, each for itself",
+    ),
+    QuantizedStack(
         name="awq",
         storage=storage_scheme("int4"),
         source="AutoAWQ, awq/modules/linear/gemm.py: qweight, qzeros, scales; modules_to_not_convert: gate",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from planners.architecture import ModelSpec
 from planners.hardware import Hardware
@@ -209,6 +210,30 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """Positions stretched beyond what a model's config states: `rope_type` by `factor`, in the words of a config.
+
+    YaRN stretches `original_max_position_embeddings`, the config's own where None.
+    `rope_theta` is the base of the wavelengths, None where the config is asked.
+    """
+
+    rope_type: str
+    factor: float
+    original_max_position_embeddings: int | None = None
+    rope_theta: float | None = None
+
+    @property
+    def in_config(self) -> dict[str, Any]:
+        """Return it as a config states it."""
+        stated = {
+            "rope_type": self.rope_type,
+            "factor": self.factor,
+            "original_max_position_embeddings": self.original_max_position_embeddings,
+        }
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregation:
     """Prefill and decode on GPUs of their own; a number left None is searched."""
 
@@ -252,6 +277,7 @@ class ServingQuestion:
     disaggregated: Disaggregation | None = None
     engine: str = "vllm"
     engine_version: str | None = None
+    rope_scaling: RopeScaling | None = None
     gpu_memory_utilization: float | None = None
     block_size: int | None = None
     cache_implementation: str | None = None

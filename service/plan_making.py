@@ -16,7 +16,7 @@ from planners.huggingface.stored_formats import stored_formats
 from planners.inference import plan_serving_fleet
 from planners.plans import Layout
 from planners.training import plan_training
-from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.checkpoint import Checkpoint, stated_rope_theta
 from service.artifacts.kubernetes import Placement
 from service.artifacts.kubernetes_training import training_manifests
 from service.artifacts.serving import serving_artifacts
@@ -83,14 +83,17 @@ def _checkpoint(request: InferRequest, model: ResolvedModel) -> Checkpoint | Non
     """Return what is served of a model of the catalogue; None where no repository's name is known."""
     if not model.is_listed:
         return None
+    theta = stated_rope_theta(model.config)
     if model.stored is None:
-        return Checkpoint(name=model.name)
+        return Checkpoint(name=model.name, rope_theta=theta)
     by_config = stored_formats(model.config)
     if by_config is not None and by_config.weights == model.stored.weights:
-        return Checkpoint(name=model.name, stored_weights=model.stored.weights)
+        return Checkpoint(name=model.name, stored_weights=model.stored.weights, rope_theta=theta)
     # A quantized repository of a listed model: its own name is what was asked for, with its owner's.
     asked = str(request.model)
-    return Checkpoint(name=asked, stored_weights=model.stored.weights) if "/" in asked else None
+    if "/" not in asked:
+        return None
+    return Checkpoint(name=asked, stored_weights=model.stored.weights, rope_theta=theta)
 
 
 def _with_cluster_files(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from planners.architecture.attention import GroupedAttention
 from planners.architecture.decoder import Half
+from planners.architecture.model import Block
 from planners.architecture.operation import Operation, OperationKind, Region, Tensor
 
 
@@ -14,6 +17,20 @@ def cross_attention_half(size: GroupedAttention) -> Half:
     kept once: it has no width here, and whoever gives it out declares it.
     """
     return Half(tensors=_tensors(size), operations=_operations(size))
+
+
+def with_encoder_output(block: Block, width: int) -> Block:
+    """Return a decoder's first layer, which norms the encoder's output and keeps it for all."""
+    tensors = tuple(tensor for tensor in block.tensors if tensor.name != "encoder_output")
+    norm = Operation(
+        name="encoder_norm",
+        kind=OperationKind.NORM,
+        inputs=("encoder_residual",),
+        output="encoder_output",
+        region=Region.SEQUENCE,
+    )
+    given = (Tensor(name="encoder_residual", width=width), Tensor(name="encoder_output", width=width))
+    return dataclasses.replace(block, tensors=(*tensors, *given), operations=(norm, *block.operations))
 
 
 def _tensors(size: GroupedAttention) -> tuple[Tensor, ...]:

@@ -48,7 +48,8 @@ class ModelSpec:
 
     When `tied_head` is true the head multiplies by the embedding's matrix and
     has no weight of its own. `experts_per_token` of each layer's experts work on
-    a token.
+    a token. `rotary_fraction` of a key's features turn with its position, and of
+    interpolated positions there are `interpolated_tables` beside the plain ones.
     """
 
     name: str
@@ -63,6 +64,8 @@ class ModelSpec:
     head: Block
     tied_head: bool
     experts_per_token: int = 0
+    rotary_fraction: float = 1.0
+    interpolated_tables: int = 0
     assumptions: tuple[str, ...] = ()
 
     @property

@@ -37,6 +37,7 @@ from planners.huggingface import (
     nemotron_nas,
     opt,
     qwen_hybrid,
+    speech_and_text,
     step3,
     t5,
 )
@@ -48,6 +49,7 @@ from planners.huggingface.mixture_families import MIXTURE_FAMILIES
 from planners.huggingface.mixtures import mixture_decoder
 from planners.huggingface.multimodal import WRAPPERS, multimodal
 from planners.huggingface.rope_scaling import stretched_positions
+from planners.huggingface.rotary import interpolated_tables, rotary_fraction
 from planners.huggingface.stored_formats import is_quantized, stored_formats
 
 UNREAD_FORMAT_NOTE = (
@@ -72,6 +74,8 @@ TEXT_READERS: Mapping[str, Reader] = {
     "internlm2": fused.internlm2,
     "qwen": fused.qwen,
     "t5": t5.t5,
+    "bart": speech_and_text.bart,
+    "whisper": speech_and_text.whisper,
     "dbrx": dbrx.dbrx,
     "gemma3n_text": gemma3n.gemma3n_text,
     "gemma4_text": gemma4.gemma4_text,
@@ -143,6 +147,10 @@ def describe_config(config: Mapping[str, Any], *, name: str, pointer: str = "/mo
     if is_quantized(config) and stored_formats(config, pointer=pointer) is None:
         notes = (*notes, UNREAD_FORMAT_NOTE)
     positions = stretched_positions(config, spec.max_position_embeddings)
-    if not notes and positions == spec.max_position_embeddings:
-        return spec
-    return dataclasses.replace(spec, max_position_embeddings=positions, assumptions=(*spec.assumptions, *notes))
+    return dataclasses.replace(
+        spec,
+        max_position_embeddings=positions,
+        rotary_fraction=rotary_fraction(config, model_type),
+        interpolated_tables=interpolated_tables(model_type, positions),
+        assumptions=(*spec.assumptions, *notes),
+    )

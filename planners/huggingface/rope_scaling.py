@@ -22,6 +22,11 @@ def stretched_positions(config: Mapping[str, Any], stated: int | None) -> int | 
     scaling = next((found for part in parts for found in (_scaling(part),) if found is not None), None)
     if scaling is None or stated is None or str(config.get("model_type", "")).startswith(STATED_STRETCHED_MODELS):
         return stated
+    return stretched_by(scaling, stated)
+
+
+def stretched_by(scaling: Mapping[str, Any], stated: int) -> int:
+    """Return how far positions reach under one scaling, in the words of a config."""
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
     if kind not in STRETCHED or not isinstance(factor, int | float) or not 1 <= factor <= MOST_FACTOR:
         return stated

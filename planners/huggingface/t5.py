@@ -6,11 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from planners.architecture.attention import GroupedAttention, column, output_projection
-from planners.architecture.cross_attention import cross_attention_half
+from planners.architecture.cross_attention import cross_attention_half, with_encoder_output
 from planners.architecture.decoder import Half, attention_half, decoder_layer, feed_forward_half, norm_weights
 from planners.architecture.feed_forward import feed_forward_column, feed_forward_row
 from planners.architecture.model import Block, ModelSpec
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
 from planners.architecture.weight import Part, Split, Weight
 from planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
 from planners.huggingface.config import MOST_LAYERS, ConfigReader
@@ -84,20 +83,7 @@ class _Stack:
             ),
         )
         block = dataclasses.replace(block, first_named=first, cross=size.cross_state())
-        return self._with_encoder_output(block) if is_first else block
-
-    def _with_encoder_output(self, block: Block) -> Block:
-        width = self.attention.hidden_size
-        tensors = tuple(tensor for tensor in block.tensors if tensor.name != "encoder_output")
-        norm = Operation(
-            name="encoder_norm",
-            kind=OperationKind.NORM,
-            inputs=("encoder_residual",),
-            output="encoder_output",
-            region=Region.SEQUENCE,
-        )
-        given = (Tensor(name="encoder_residual", width=width), Tensor(name="encoder_output", width=width))
-        return dataclasses.replace(block, tensors=(*tensors, *given), operations=(norm, *block.operations))
+        return with_encoder_output(block, size.hidden_size) if is_first else block
 
     def _attention(self, prefix: str) -> tuple[Weight, ...]:
         size = self.attention

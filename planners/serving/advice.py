@@ -16,7 +16,7 @@ from planners.serving.candidates import Candidate
 from planners.serving.kv_formats import KV_FORMATS
 from planners.serving.pools import holds
 from planners.serving.replica import Replica
-from planners.serving.settings import Settings
+from planners.serving.settings import Settings, longest_positions
 from planners.serving.weight_format import WEIGHT_FORMATS
 
 # A shorter context is offered in whole steps of this many tokens, as people set it.
@@ -168,7 +168,7 @@ def longest_context(question: ServingQuestion, settings: Settings, replica: Repl
     """Return the most tokens of one request that the replica's blocks hold, 0 if none, up to the model's limit."""
     cache = replica.cache
     usable = cache.usable(replica.pools)
-    low, high = 0, question.model.max_position_embeddings or settings.max_model_len
+    low, high = 0, longest_positions(question) or settings.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if holds(usable, cache.set_aside(middle)) else (low, middle - 1)

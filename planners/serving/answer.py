@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planners.plans import SearchCounts
+from planners.questions import RopeScaling
 from planners.serving.learned import Learned
 
 
@@ -163,7 +164,8 @@ class Performance:
 class EngineSettings:
     """What the engine runs with, its own defaults filled in.
 
-    `cache_implementation` is None where the engine has but one cache.
+    `cache_implementation` is None where the engine has but one cache, `rope_scaling`
+    where positions are as the model's config has them.
     """
 
     engine: str
@@ -178,6 +180,7 @@ class EngineSettings:
     max_num_batched_tokens: int
     max_num_seqs: int
     cache_implementation: str | None = None
+    rope_scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

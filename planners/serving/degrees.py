@@ -83,7 +83,7 @@ def _engine_obstacle(engine: str, degrees: Degrees) -> ImpossibleLayout | None:
     """Return what only some engines can do.
 
     Sources: tensorrt_llm/mapping.py (attention data parallelism is all ranks or none);
-    decode context parallelism is vLLM's; transformers divides tensors and nothing else.
+    transformers divides tensors and nothing else.
     """
     if engine == "tensorrt-llm" and degrees.attention_data_parallel > 1 and degrees.tensor_parallel > 1:
         return _impossible(
@@ -92,7 +92,6 @@ def _engine_obstacle(engine: str, degrees: Degrees) -> ImpossibleLayout | None:
             "engine-has-degree",
         )
     for field, degree, engines in (
-        ("decode_context_parallel", degrees.decode_context_parallel, ("vllm",)),
         ("pipeline_parallel", degrees.pipeline_parallel, POOLED),
         ("expert_parallel", degrees.expert_parallel, POOLED),
         ("attention_data_parallel", degrees.attention_data_parallel, POOLED),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.questions import LengthDistribution, ServingQuestion
+from planners.architecture import OperationKind
+from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
+from planners.questions import LengthDistribution, RopeScaling, ServingQuestion
 from planners.serving.engine import EngineProfile, engine_profile
 from planners.serving.kv_formats import KvFormat, kv_format
 from planners.serving.learned import Learned
@@ -67,8 +70,16 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     _check_card(question)
     profile = engine_profile(question.engine, question.engine_version)
     _check_timing(question, profile)
+    if (question.layout.decode_context_parallel or 1) > 1 and not profile.divides_contexts:
+        raise ImpossibleLayout(
+            f"{profile.engine} has no decode_context_parallel at {profile.version}.",
+            rule="engine-has-degree",
+            pointer="/layout/decode_context_parallel",
+        )
     tier = profile.batch_tier(question.hardware.gpu)
     notes: list[str] = []
+    if question.rope_scaling is not None:
+        notes.append("rope_scaling: how well the model answers beyond its own positions is not judged.")
     if question.engine_version is None:
         notes.append(f"engine_version {profile.version}, the newest known.")
     max_model_len = _max_model_len(question, notes)
@@ -160,7 +171,7 @@ def _check_objective(question: ServingQuestion) -> None:
 
 
 def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
-    limit = question.model.max_position_embeddings
+    limit = longest_positions(question)
     length = question.max_model_len
     if length is None:
         if limit is None:
@@ -175,10 +186,47 @@ def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
     if limit is not None and length > limit:
         raise InvalidQuestion(
             f"max_model_len {length} is beyond the {limit} positions of {question.model.name}: allowed are 1 to "
-            f"{limit}, or more where the model's config states rope_scaling.",
+            f"{limit}, or more where rope_scaling is stated, by the model's config or by serving.rope_scaling.",
             pointer="/serving/max_model_len",
         )
     return length
+
+
+def longest_positions(question: ServingQuestion) -> int | None:
+    """Return the model's longest context, as the question stretches it; None where the model states none.
+
+    Raises `InvalidQuestion` where there is nothing to stretch.
+    """
+    stated, scaling = question.model.max_position_embeddings, question.rope_scaling
+    if scaling is None:
+        return stated
+    turns = any(
+        operation.kind is OperationKind.ROTARY for block in question.model.layers for operation in block.operations
+    )
+    if stated is None or not turns:
+        raise InvalidQuestion(
+            f"{question.model.name} has no rotary positions of a stated number to stretch.",
+            pointer="/serving/rope_scaling",
+        )
+    reach = stretched_by(scaling.in_config, stated)
+    if reach <= stated:
+        raise InvalidQuestion(
+            f"rope_scaling reaches {reach} positions, and {question.model.name} has {stated} without it.",
+            pointer="/serving/rope_scaling",
+        )
+    return reach
+
+
+def stated_scaling(question: ServingQuestion) -> RopeScaling | None:
+    """Return how positions are stretched, with the original ones that YaRN takes the config's own for."""
+    scaling = question.rope_scaling
+    if (
+        scaling is None
+        or scaling.rope_type not in FROM_ORIGINAL
+        or scaling.original_max_position_embeddings is not None
+    ):
+        return scaling
+    return dataclasses.replace(scaling, original_max_position_embeddings=question.model.max_position_embeddings)
 
 
 def _traffic(question: ServingQuestion, max_model_len: int, notes: list[str]) -> tuple[int, int]:

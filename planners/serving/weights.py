@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,7 +13,6 @@ from planners.errors import BrokenRule, ImpossibleLayout
 from planners.identity import Same
 from planners.quantized_stacks import QuantizedStack, weight_bytes
 from planners.serving.degrees import Degrees
-from planners.serving.engine import read_table
 from planners.serving.weight_format import WeightFormat
 from planners.sharding import POLICIES, ShardLayout
 from planners.sharding.stages import last_but_one_first
@@ -169,22 +167,13 @@ def rotary_table_bytes(model: ModelSpec, fmt: WeightFormat) -> int:
     Source: vllm/model_executor/layers/rotary_embedding: [positions, rotary width]
     in the model's dtype; 0.03 GiB for Llama-3.1's 131,072 positions.
     """
-    positions = model.max_position_embeddings or 0
-    fraction: float = read_table("rotary")["fraction"].get(model.model_type, 1.0)
+    rows = (model.max_position_embeddings or 0) * (model.interpolated_tables + 1)
     widths = {
-        int(_rotary_width(block) * fraction)
+        int(_rotary_width(block) * model.rotary_fraction)
         for block in model.layers
         if any(operation.kind is OperationKind.ROTARY for operation in block.operations)
     }
-    return sum(_table_rows(model, positions) * width * fmt.dense_bytes for width in widths)
-
-
-def _table_rows(model: ModelSpec, positions: int) -> int:
-    """Return the rows of all tables of one width: interpolated positions take more, beside the plain ones."""
-    scaling: Mapping[str, int] = read_table("rotary")["linear_scaling"]
-    if model.model_type in scaling and positions >= scaling["positions_from"]:
-        return positions * (scaling[model.model_type] + 1)
-    return positions
+    return sum(rows * width * fmt.dense_bytes for width in widths)
 
 
 def _rotary_width(block: Block) -> int:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A repository's name on the hub, and the format of its matrices where it is quantized."""
+    """A repository's name on the hub, and the format of its matrices where it is quantized.
+
+    `rope_theta` is the base of its rotary positions, None where nobody read it.
+    """
 
     name: str
     stored_weights: str | None = None
+    rope_theta: float | None = None
 
     def is_stored_as(self, weights: str) -> bool:
         """Return whether its files hold that format already, so that no option asks for it."""
@@ -19,3 +25,14 @@ class Checkpoint:
     def can_become(self, weights: str) -> bool:
         """Return whether a program may load it as that: a quantized checkpoint stays what it is."""
         return self.stored_weights in (None, weights)
+
+
+def stated_rope_theta(config: Mapping[str, Any]) -> float | None:
+    """Return the base of the rotary positions' wavelengths that a config states, None where it states none."""
+    text = config.get("text_config")
+    for part in (config, *([text] if isinstance(text, Mapping) else [])):
+        scaled = part.get("rope_parameters")
+        theta = part.get("rope_theta") or (scaled.get("rope_theta") if isinstance(scaled, Mapping) else None)
+        if isinstance(theta, int | float):
+            return float(theta)
+    return None

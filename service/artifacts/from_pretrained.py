@@ -10,7 +10,10 @@ from typing import Any
 
 from planners.serving.answer import ServingPlan
 from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.engine import version_numbers
+from service.artifacts.stretched_positions import config_changes
 
+ROPE_PARAMETERS_SINCE = (5, 0)
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -27,9 +30,11 @@ def from_pretrained_arguments(checkpoint: Checkpoint, plan: ServingPlan) -> dict
     if max(others) > 1 or min(layout.tensor_parallel, layout.pipeline_parallel) > 1 or dtype not in DTYPES:
         return None
     quantized = _quantization(checkpoint, settings.weights, DTYPES[dtype])
-    if quantized is None:
+    is_new = version_numbers(settings.engine_version) >= ROPE_PARAMETERS_SINCE
+    changes = config_changes(checkpoint, settings, names_parameters=is_new)
+    if quantized is None or changes is None:
         return None
-    arguments = {"pretrained_model_name_or_path": checkpoint.name, "dtype": DTYPES[dtype]}
+    arguments = {"pretrained_model_name_or_path": checkpoint.name, "dtype": DTYPES[dtype], **changes}
     if layout.tensor_parallel > 1:
         return {**arguments, "tp_plan": "auto", **quantized}
     return {**arguments, "device_map": "auto" if layout.pipeline_parallel > 1 else "cuda:0", **quantized}

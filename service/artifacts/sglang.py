@@ -6,15 +6,20 @@ deprecated there for `--attn-dp-size`, which earlier releases of 0.5 do not have
 
 from __future__ import annotations
 
+import json
+
 from planners.serving.answer import EngineSettings, ServingPlan
 from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand
+from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand, version_numbers
+from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 ON_LOADING = {"fp8": "fp8"}
 # Where the nodes meet, as in SGLang's own examples of several nodes.
 MEETING_PORT = 20_000
+# 0.5.10 requires transformers 5.3, 0.5.6 4.57.
+ROPE_PARAMETERS_SINCE = (0, 5, 10)
 
 
 def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
@@ -24,7 +29,9 @@ def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> S
     """
     layout, settings = plan.layout, plan.settings
     formats = _format_options(checkpoint, settings)
-    if formats is None or layout.decode_context_parallel > 1:
+    is_new = version_numbers(settings.engine_version) >= ROPE_PARAMETERS_SINCE
+    changes = config_changes(checkpoint, settings, names_parameters=is_new, states_length=True)
+    if formats is None or changes is None or layout.decode_context_parallel > 1:
         return None
     degrees = above_one(
         ("--tp-size", layout.tensor_parallel * layout.attention_data_parallel),
@@ -34,8 +41,9 @@ def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> S
     )
     if layout.attention_data_parallel > 1:
         degrees.append("--enable-dp-attention")
+    overrides = ["--json-model-override-args", json.dumps(changes)] if changes else []
     words = [
-        *("python", "-m", "sglang.launch_server", "--model-path", checkpoint.name, *formats, *degrees),
+        *("python", "-m", "sglang.launch_server", "--model-path", checkpoint.name, *formats, *degrees, *overrides),
         *pairs(
             ("--context-length", settings.max_model_len),
             ("--mem-fraction-static", settings.gpu_memory_utilization),
@@ -68,8 +76,7 @@ def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[st
 SGLANG = Engine(
     artifact="sglang",
     command=sglang_command,
-    # One release of 0.5 for all plans of 0.5: the one whose options were read.
-    image="lmsysorg/sglang:v{version}.23",
+    image="lmsysorg/sglang:v{version}",
     listen=("--host", "0.0.0.0", "--port", str(SERVING_PORT)),  # noqa: S104
     joins_nodes=(0, 5),
 )

@@ -10,7 +10,8 @@ from typing import Any
 
 from planners.serving.answer import ServingPlan
 from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand
+from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand, version_numbers
+from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 from service.artifacts.yaml_text import yaml_text
 
@@ -21,6 +22,8 @@ STORED_PLAINLY = ("bf16", "fp16")
 CACHE_DTYPES = {"bf16": "auto", "fp16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
 # KvCacheConfig.tokens_per_block's default.
 DEFAULT_BLOCK_TOKENS = 32
+# TorchLlmArgs.model_kwargs, what of the checkpoint's config is another; read beside what 1.2 has.
+MODEL_KWARGS_SINCE = (1, 2)
 
 
 def tensorrt_llm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
@@ -33,7 +36,10 @@ def tensorrt_llm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes
     is_divided_twice = layout.attention_data_parallel > 1 and layout.tensor_parallel > 1
     if nodes.count > 1 or is_divided_twice or layout.decode_context_parallel > 1:
         return None
+    is_stretched = settings.rope_scaling is not None
     if not _has_formats(checkpoint, settings.weights, settings.kv_cache):
+        return None
+    if is_stretched and version_numbers(settings.engine_version) < MODEL_KWARGS_SINCE:
         return None
     degrees = above_one(
         ("--tp_size", layout.tensor_parallel * layout.attention_data_parallel),
@@ -49,7 +55,7 @@ def tensorrt_llm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes
             ("--extra_llm_api_options", OPTIONS_FILE),
         ),
     ]
-    return ServingCommand(words=words, files={OPTIONS_FILE: _options_text(plan)})
+    return ServingCommand(words=words, files={OPTIONS_FILE: _options_text(checkpoint, plan)})
 
 
 def _has_formats(checkpoint: Checkpoint, weights: str, cache: str) -> bool:
@@ -60,7 +66,7 @@ def _has_formats(checkpoint: Checkpoint, weights: str, cache: str) -> bool:
     return cache == weights or (cache in CACHE_DTYPES and cache not in STORED_PLAINLY)
 
 
-def _options_text(plan: ServingPlan) -> str:
+def _options_text(checkpoint: Checkpoint, plan: ServingPlan) -> str:
     settings = plan.settings
     cache: dict[str, Any] = {
         "dtype": CACHE_DTYPES[settings.kv_cache],
@@ -71,6 +77,9 @@ def _options_text(plan: ServingPlan) -> str:
     options: dict[str, Any] = {"kv_cache_config": cache}
     if plan.layout.attention_data_parallel > 1:
         options["enable_attention_dp"] = True
+    changes = config_changes(checkpoint, settings, names_parameters=False, states_length=True)
+    if changes:
+        options["model_kwargs"] = changes
     return yaml_text(options)
 
 

@@ -23,6 +23,9 @@ def tgi_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Serv
     layout, settings = plan.layout, plan.settings
     others = (layout.pipeline_parallel, layout.attention_data_parallel, layout.expert_parallel)
     formats = _format_options(checkpoint, settings.weights)
+    if plan.settings.rope_scaling is not None:
+        # Its options for rotary positions know no YaRN, and no original positions.
+        return None
     if formats is None or max(others) > 1 or layout.decode_context_parallel > 1 or nodes.count > 1:
         return None
     words = [

@@ -8,15 +8,20 @@ Sources: vllm/engine/arg_utils.py, vllm/config and vllm/entrypoints/cli/serve.py
 
 from __future__ import annotations
 
+import json
+
 from planners.serving.answer import EngineSettings, ServingLayout, ServingPlan
 from service.artifacts.checkpoint import Checkpoint
 from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand, version_numbers
+from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 BITSANDBYTES_UNTIL = (0, 28)
 DECODE_CONTEXT_PARALLEL_SINCE = (0, 11)
 NODES_SINCE = (0, 12)
+# vllm/transformers_utils/config.py, patch_rope_parameters.
+ROPE_PARAMETERS_SINCE = (0, 12)
 
 
 def on_loading(version: str) -> dict[str, str]:
@@ -30,10 +35,14 @@ def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Ser
     layout, settings = plan.layout, plan.settings
     formats = _format_options(checkpoint, settings)
     degrees = _degree_options(layout, version_numbers(settings.engine_version))
-    if formats is None or degrees is None:
+    changes = config_changes(
+        checkpoint, settings, names_parameters=version_numbers(settings.engine_version) >= ROPE_PARAMETERS_SINCE
+    )
+    if formats is None or degrees is None or changes is None:
         return None
+    overrides = ["--hf-overrides", json.dumps(changes)] if changes else []
     words = [
-        *("vllm", "serve", checkpoint.name, *formats, *degrees),
+        *("vllm", "serve", checkpoint.name, *formats, *degrees, *overrides),
         *pairs(
             ("--max-model-len", settings.max_model_len),
             ("--gpu-memory-utilization", settings.gpu_memory_utilization),

@@ -9,9 +9,11 @@ from pydantic import Discriminator, Field, Tag
 import planners.questions
 from planners.architecture import ModelSpec
 from planners.hardware import Hardware
+from planners.huggingface.rope_scaling import MOST_FACTOR
 from planners.questions import (
     AllowedChoices,
     Disaggregation,
+    RopeScaling,
     ServiceLevel,
     ServingLayoutRequest,
     ServingQuestion,
@@ -116,12 +118,26 @@ class ServiceLevelPart(Wire):
     tpot_seconds: Seconds | None = None
 
 
+class RopeScalingPart(Wire):
+    """Positions stretched beyond the model's own, in the words of a config.json."""
+
+    rope_type: Literal["yarn", "linear", "dynamic"]
+    factor: Annotated[float, Field(gt=1, le=MOST_FACTOR)]
+    original_max_position_embeddings: SequenceTokens | None = Field(
+        default=None, description="What YaRN stretches; left away: the positions of the model's config."
+    )
+    rope_theta: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
+        default=None, description="The wavelengths' base, for launch files where the model's config does not say it."
+    )
+
+
 class ServingPart(Wire):
     """The deployment. Engine settings left away take that engine version's own defaults."""
 
     weights: WeightFormats | None = Field(default=None, description=f"{FORMAT_NOTE} {CHOICE_NOTE}")
     kv_cache: CacheFormats | None = Field(default=None, description=f"{FORMAT_NOTE} {CHOICE_NOTE}")
     max_model_len: SequenceTokens | None = None
+    rope_scaling: RopeScalingPart | None = None
     input_tokens: SequenceTokens | None = None
     output_tokens: SequenceTokens | None = None
     concurrency: Concurrency | None = None
@@ -186,6 +202,7 @@ class InferRequest(Wire):
             weights=_first(serving.weights) or DEFAULT_FORMAT,
             kv_cache=_first(serving.kv_cache) or DEFAULT_FORMAT,
             max_model_len=serving.max_model_len,
+            rope_scaling=None if serving.rope_scaling is None else RopeScaling(**serving.rope_scaling.model_dump()),
             input_tokens=serving.input_tokens,
             output_tokens=serving.output_tokens,
             input_length=_distribution(serving.input_length),

@@ -21,6 +21,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
     PreTrainedModel,
     SiglipVisionConfig,
 )
@@ -98,6 +99,12 @@ FALCON: Mapping[str, Any] = {**TOKENS, "vocab_size": 131, "hidden_size": 64, "nu
                              "num_attention_heads": 8}  # fmt: skip
 MPT: Mapping[str, Any] = {"vocab_size": 131, "d_model": 64, "n_layers": 3, "n_heads": 8, "max_seq_len": 96}
 
+TWO_STACKS: dict[str, Any] = {
+    "vocab_size": 96, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40,
+}  # fmt: skip
+BART: dict[str, Any] = {**TWO_STACKS, "max_position_embeddings": 64}
+WHISPER: dict[str, Any] = {**TWO_STACKS, "max_source_positions": 50, "max_target_positions": 20, "pad_token_id": 0}
 T5: Mapping[str, Any] = {
     **TOKENS,
     "vocab_size": 131,
@@ -184,6 +191,8 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "gemma2": (SMALL, {**SMALL, "head_dim": 12, "tie_word_embeddings": False}),
     "gemma3_text": (SMALL, {**SMALL, "head_dim": 12, "attention_bias": True}),
     "bert": (SMALL, {**SMALL, "type_vocab_size": 5, "architectures": ["BertForPreTraining"]}),
+    "bart": (BART, {**BART, "encoder_layers": 1, "encoder_ffn_dim": 24}),
+    "whisper": (WHISPER, {**WHISPER, "decoder_layers": 1, "num_mel_bins": 128}),
     "t5": (T5, {**T5, "num_decoder_layers": 1, "feed_forward_proj": "gated-gelu"}),
     "gemma4_text": (
         GEMMA4_TEXT,
@@ -293,7 +302,9 @@ FACTORIES: Mapping[str, Any] = {
     **dict.fromkeys(("minimax_m3_vl", "mllama", "step3p7"), AutoModelForImageTextToText),
     "bert": AutoModelForMaskedLM,
     "BertForPreTraining": AutoModelForPreTraining,
+    "bart": AutoModelForSeq2SeqLM,
     "t5": AutoModelForSeq2SeqLM,
+    "whisper": AutoModelForSpeechSeq2Seq,
 }
 # Gemma 3n's eyes are a module of timm's, a package that the tests do without: their sizes are worked out by hand in
 # test_gemma3n_towers.py, and everything else is compared around a stand-in.

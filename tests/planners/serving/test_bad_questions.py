@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from planners.errors import PlimsollError
+from planners.architecture import ModelSpec
+from planners.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
 from planners.inference import plan_serving
-from tests.planners.serving.factories import model, question
+from planners.questions import RopeScaling
+from planners.serving.settings import resolve_settings
+from tests.planners.serving.factories import GPT2, model, question
 
 
 @pytest.mark.parametrize(
@@ -40,3 +44,74 @@ def test_a_context_beyond_the_limit_is_planned_where_rope_scaling_is_stated():
     plan = plan_serving(question(stretched, max_model_len=200_000)).plan
     assert plan.settings.max_model_len == 200_000
     assert plan.kv.longest_context_tokens == 262_144
+
+
+YARN = RopeScaling(rope_type="yarn", factor=4.0, original_max_position_embeddings=131072)
+
+
+def test_a_context_beyond_the_limit_is_planned_where_the_question_stretches_it():
+    plan = plan_serving(question(rope_scaling=YARN, max_model_len=200_000)).plan
+    assert plan.settings.max_model_len == 200_000
+    assert plan.settings.rope_scaling == YARN
+    assert resolve_settings(question(rope_scaling=YARN, max_model_len=None)).max_model_len == 4 * 131072
+
+
+@pytest.mark.parametrize(("length", "is_planned"), [(4 * 131072, True), (4 * 131072 + 1, False)])
+def test_a_stretched_context_has_its_limit_too(length: int, is_planned: bool):
+    asked = question(rope_scaling=YARN, max_model_len=length)
+    if is_planned:
+        assert resolve_settings(asked).max_model_len == length
+        return
+    with pytest.raises(InvalidQuestion, match="524288 positions") as refused:
+        resolve_settings(asked)
+    assert refused.value.pointer == "/serving/max_model_len"
+
+
+def test_yarn_stretches_the_models_own_positions_unless_told_others():
+    plan = plan_serving(question(rope_scaling=RopeScaling(rope_type="yarn", factor=2.0), max_model_len=150_000)).plan
+    assert plan.settings.rope_scaling is not None
+    assert plan.settings.rope_scaling.original_max_position_embeddings == 131072
+    linear = RopeScaling(rope_type="linear", factor=2.0)
+    stretched = plan_serving(question(rope_scaling=linear, max_model_len=150_000)).plan.settings.rope_scaling
+    assert stretched == linear
+
+
+@pytest.mark.parametrize(
+    ("spec", "scaling"),
+    [
+        (model(GPT2), YARN),  # positions are rows of a table
+        (model(), RopeScaling(rope_type="yarn", factor=2.0, original_max_position_embeddings=4096)),  # reaches less
+    ],
+)
+def test_what_stretches_nothing_is_refused(spec: ModelSpec, scaling: RopeScaling):
+    with pytest.raises(InvalidQuestion) as refused:
+        resolve_settings(question(spec, rope_scaling=scaling, max_model_len=512))
+    assert refused.value.pointer == "/serving/rope_scaling"
+
+
+@pytest.mark.parametrize(("engine", "asked"), [("vllm", "static"), ("transformers", "paged")])
+def test_a_cache_that_an_engine_lacks_is_refused(engine: str, asked: str):
+    with pytest.raises(InvalidQuestion) as refused:
+        resolve_settings(question(engine=engine, engine_version=None, cache_implementation=asked))
+    assert refused.value.pointer == "/serving/cache_implementation"
+
+
+def test_transformers_cache_grows_unless_it_is_asked_to_be_static():
+    asked = question(engine="transformers", engine_version=None, concurrency=1)
+    dynamic = plan_serving(asked).plan
+    static = plan_serving(dataclasses.replace(asked, cache_implementation="static")).plan
+    assert (dynamic.settings.cache_implementation, static.settings.cache_implementation) == ("dynamic", "static")
+    # 8,192 tokens of which the traffic's 2,048 are filled.
+    assert dynamic.kv.requests_held == pytest.approx(4 * static.kv.requests_held, rel=0.1)
+    assert static.kv.last_block_waste_fraction == 0.75
+
+
+@pytest.mark.parametrize(("version", "is_planned"), [("0.10", False), ("0.11", True)])
+def test_decode_context_parallelism_came_with_0_11(version: str, is_planned: bool):
+    asked = question(engine_version=version, layout={"tensor_parallel": 16, "decode_context_parallel": 2})
+    if is_planned:
+        assert resolve_settings(asked).profile.divides_contexts
+        return
+    with pytest.raises(ImpossibleLayout, match=r"decode_context_parallel at 0\.10") as refused:
+        resolve_settings(asked)
+    assert refused.value.pointer == "/layout/decode_context_parallel"

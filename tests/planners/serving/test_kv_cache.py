@@ -280,3 +280,15 @@ def test_an_index_of_blocks_is_kept_in_16_bits_on_every_rank():
     assert layout.stage_block_bytes(range(60)) == 16 * (60 * 2048 + 57 * 256)
     divided = layout_of(spec, tensor_parallel=4)
     assert divided.stage_block_bytes(range(60)) == 16 * (60 * 512 + 57 * 256)
+
+
+def test_whispers_decoder_sets_its_encoders_1500_states_aside():
+    # Whisper-large-v3: 448 tokens take 28 blocks and 1,500 states 94, of 32 layers of 2 x 20 x 64 elements each.
+    fields = {"d_model": 1280, "encoder_layers": 32, "decoder_layers": 32, "vocab_size": 51866, "num_mel_bins": 128}
+    heads = {f"{side}_attention_heads": 20 for side in ("encoder", "decoder")}
+    inner = {f"{side}_ffn_dim": 5120 for side in ("encoder", "decoder")}
+    spec = describe_config({"model_type": "whisper", **fields, **heads, **inner}, name="whisper-large-v3")
+    assert spec.parameters == 1_543_490_560
+    layout = layout_of(spec, source_tokens=7)
+    assert layout.blocks_per_request(448) == 28 + 94
+    assert layout.stage_block_bytes(range(64)) == 16 * 32 * 2 * 20 * 64 * 2
