@@ -6,7 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planners.architecture import ModelSpec
@@ -37,11 +37,14 @@ FORMATS = {"fp8": "fp8", "fp4": "nvfp4", "bf16": "bf16", "int4": "int4", "": "bf
 MOST_GPUS = 8
 MILLISECONDS = 1e3
 # Images with which the sweep (github.com/SemiAnalysisAI/InferenceX, nvidia-master.yaml at 48f302c) serves
-# DeepSeek-R1 with multi-token prediction, the former always and the latter with and without; rows do not say which.
-DRAFTING_IMAGES = ("1.2.0rc6.post3", "1.1.0rc2.post2")
+# DeepSeek-R1 with multi-token prediction: the first always, the other with and without, and rows do not say which.
+DRAFTING_IMAGE, MAYBE_DRAFTING_IMAGE = "1.2.0rc6.post3", "1.1.0rc2.post2"
+# What that image drafts (the same file): 1 token where ranks divide the attention by requests, else 3.
+DRAFTS, DRAFTS_OF_ATTENTION_RANKS = 3, 1
 # Rows of the sweep by their id: a day in front, or a configuration's number behind.
 SWEEP_ID = re.compile(r"^\d{4}_|_cfg\d+$")
 DEPLOYMENT = ("engine", "version", "model", "gpu", "precision", "tp", "pp", "attn_dp", "moe_ep")
+DRAFTS_TOKENS = "drafts tokens: in a table of their own"
 CLIENTS = re.compile(r"_c(\d+)_")
 
 
@@ -81,7 +84,7 @@ def latency_cases() -> tuple[tuple[LatencyCase, ...], Counter[str]]:
             if reason is None:
                 try:
                     case = _case(row)
-                    reason = _reason_to_doubt(case)
+                    reason = DRAFTS_TOKENS if _image_of_drafts(row) else _reason_to_doubt(case)
                 except PlimsollError as refused:
                     reason = f"refused: {refused}"
             if reason is None:
@@ -89,6 +92,24 @@ def latency_cases() -> tuple[tuple[LatencyCase, ...], Counter[str]]:
             else:
                 left_out[reason] += 1
     return tuple(cases), left_out
+
+
+def drafting_cases() -> tuple[LatencyCase, ...]:
+    """Return the rows whose image drafts tokens, with how many; what part of them was accepted is not printed."""
+    with LATENCIES.open(encoding="utf-8", newline="") as file:
+        rows = [_repaired(row) for row in csv.DictReader(file) if _image_of_drafts(row) == DRAFTING_IMAGE]
+    found = []
+    for case in (_case(row) for row in rows if _reason_to_leave(row) is None):
+        drafts = DRAFTS_OF_ATTENTION_RANKS if case.work.attention_data_parallel > 1 else DRAFTS
+        found.append(replace(case, traffic=replace(case.traffic, draft_tokens=drafts)))
+    return tuple(found)
+
+
+def _image_of_drafts(row: Mapping[str, str]) -> str | None:
+    """Return the image of a row if it drafts tokens or may."""
+    images = (DRAFTING_IMAGE, MAYBE_DRAFTING_IMAGE)
+    drafts = row["engine"] == "trtllm" and row["version"] in images and "DeepSeek" in row["model"]
+    return row["version"] if drafts else None
 
 
 def _repaired(row: Mapping[str, str]) -> Mapping[str, str]:
@@ -116,8 +137,8 @@ def _reason_to_leave(row: Mapping[str, str]) -> str | None:
         return "throughput only, or another mode"
     if row["gpu"] not in GPUS or int(row["gpus"]) > MOST_GPUS:
         return "more than a node, or a rack's card"
-    if row["engine"] == "trtllm" and row["version"] in DRAFTING_IMAGES and "DeepSeek" in row["model"]:
-        return "drafts tokens, or may: the row does not say"
+    if _image_of_drafts(row) == MAYBE_DRAFTING_IMAGE:
+        return "may draft tokens: the row does not say"
     degrees = [max(1, int(row[name] or 1)) for name in ("tp", "pp", "attn_dp")]
     if degrees[0] * degrees[1] * degrees[2] != int(row["gpus"]):
         return "degrees do not multiply to the GPUs"
