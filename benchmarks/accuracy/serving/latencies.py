@@ -52,13 +52,14 @@ CLIENTS = re.compile(r"_c(\d+)_")
 class LatencyCase:
     """One measurement; `family` groups the sizes and versions of one model that are left out together.
 
-    `deployment` names everything but the load. `places` is how many requests are planned
-    to run at once, None where the cache is not described.
+    `source` is the campaign that measured it. `deployment` names everything but the load. `places` is how many
+    requests are planned to run at once, None where the cache is not described.
     """
 
     engine: str
     family: str
     gpu: str
+    source: str
     deployment: str
     work: ReplicaWork
     places: int | None
@@ -119,7 +120,7 @@ def _repaired(row: Mapping[str, str]) -> Mapping[str, str]:
     their degree and their GPUs: tp4_ep4 of an id stands beside 16. Where ids name the
     clients, some rows print them divided by the GPUs or by the ranks of attention.
     """
-    name = row["source"].partition(" id=")[2]
+    name = _id(row)
     repaired = dict(row)
     found = CLIENTS.search(name)
     ranks = max(1, int(row["attn_dp"] or 1))
@@ -130,6 +131,10 @@ def _repaired(row: Mapping[str, str]) -> Mapping[str, str]:
         degree = "tp" if ranks == 1 else "attn_dp"
         repaired.update({degree: str(divided), "gpus": str(divided), "moe_tp": str(divided // dealt)})
     return repaired
+
+
+def _id(row: Mapping[str, str]) -> str:
+    return row["source"].partition(" id=")[2]
 
 
 def _reason_to_leave(row: Mapping[str, str]) -> str | None:
@@ -196,6 +201,7 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         engine=row["engine"],
         family=_family(row["model"]),
         gpu=row["gpu"],
+        source="sweep" if SWEEP_ID.search(_id(row)) else "NVIDIA",
         deployment="|".join(row[name] for name in DEPLOYMENT),
         work=replica_work(spec, settings, hardware, stages, degrees),
         places=_places(question, settings, degrees),

@@ -48,6 +48,11 @@ def serving_sections() -> Iterator[Section]:
         lines=tuple(_kept_back(cases)),
     )
     yield Section(
+        name="serving-sources",
+        title="Serving, each of the two campaigns estimated by a fit to the other: mean (median) relative error",
+        lines=tuple(_sources(cases)),
+    )
+    yield Section(
         name="serving-drafts",
         title="Serving with multi-token prediction, time per output token by the part of the drafts accepted",
         lines=tuple(_drafts(drafting_cases())),
@@ -102,6 +107,18 @@ def _kept_back(cases: Sequence[LatencyCase]) -> Iterator[str]:
             yield f"{name:14} {engine:8} {rows.sum():5} {_errors(asked, estimates, rows)} {within:12.0%}"
         everything = np.ones(len(asked.measured), bool)
         yield f"{name:14} {'all':8} {len(asked.measured):5} {_errors(asked, estimates, everything)}"
+
+
+def _sources(cases: Sequence[LatencyCase]) -> Iterator[str]:
+    """Yield how well a fit to one campaign holds on the other, which has other models, loads and settings."""
+    names = np.array([case.source for case in cases])
+    yield f"{'what':14} {'source':8} {'rows':>5} {'left out':>18}"
+    for name, make in (("token", token_problem), ("first token", first_token_problem)):
+        problem = replace(make(cases), families=names)
+        estimates = problem.held_out()
+        for source in np.unique(names):
+            rows = names == source
+            yield f"{name:14} {source:8} {rows.sum():5} {_errors(problem, estimates, rows)}"
 
 
 def _drafts(cases: Sequence[LatencyCase]) -> Iterator[str]:
