@@ -6,7 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planners.architecture import ModelSpec
@@ -37,11 +37,14 @@ FORMATS = {"fp8": "fp8", "fp4": "nvfp4", "bf16": "bf16", "int4": "int4", "": "bf
 MOST_GPUS = 8
 MILLISECONDS = 1e3
 # Images with which the sweep (github.com/SemiAnalysisAI/InferenceX, nvidia-master.yaml at 48f302c) serves
-# DeepSeek-R1 with multi-token prediction, the former always and the latter with and without; rows do not say which.
-DRAFTING_IMAGES = ("1.2.0rc6.post3", "1.1.0rc2.post2")
+# DeepSeek-R1 with multi-token prediction: the first always, the other with and without, and rows do not say which.
+DRAFTING_IMAGE, MAYBE_DRAFTING_IMAGE = "1.2.0rc6.post3", "1.1.0rc2.post2"
+# What that image drafts (the same file): 1 token where ranks divide the attention by requests, else 3.
+DRAFTS, DRAFTS_OF_ATTENTION_RANKS = 3, 1
 # Rows of the sweep by their id: a day in front, or a configuration's number behind.
 SWEEP_ID = re.compile(r"^\d{4}_|_cfg\d+$")
 DEPLOYMENT = ("engine", "version", "model", "gpu", "precision", "tp", "pp", "attn_dp", "moe_ep")
+DRAFTS_TOKENS = "drafts tokens: in a table of their own"
 CLIENTS = re.compile(r"_c(\d+)_")
 
 
@@ -49,13 +52,14 @@ CLIENTS = re.compile(r"_c(\d+)_")
 class LatencyCase:
     """One measurement; `family` groups the sizes and versions of one model that are left out together.
 
-    `deployment` names everything but the load. `places` is how many requests are planned
-    to run at once, None where the cache is not described.
+    `source` is the campaign that measured it. `deployment` names everything but the load. `places` is how many
+    requests are planned to run at once, None where the cache is not described.
     """
 
     engine: str
     family: str
     gpu: str
+    source: str
     deployment: str
     work: ReplicaWork
     places: int | None
@@ -81,7 +85,7 @@ def latency_cases() -> tuple[tuple[LatencyCase, ...], Counter[str]]:
             if reason is None:
                 try:
                     case = _case(row)
-                    reason = _reason_to_doubt(case)
+                    reason = DRAFTS_TOKENS if _image_of_drafts(row) else _reason_to_doubt(case)
                 except PlimsollError as refused:
                     reason = f"refused: {refused}"
             if reason is None:
@@ -91,6 +95,24 @@ def latency_cases() -> tuple[tuple[LatencyCase, ...], Counter[str]]:
     return tuple(cases), left_out
 
 
+def drafting_cases() -> tuple[LatencyCase, ...]:
+    """Return the rows whose image drafts tokens, with how many; what part of them was accepted is not printed."""
+    with LATENCIES.open(encoding="utf-8", newline="") as file:
+        rows = [_repaired(row) for row in csv.DictReader(file) if _image_of_drafts(row) == DRAFTING_IMAGE]
+    found = []
+    for case in (_case(row) for row in rows if _reason_to_leave(row) is None):
+        drafts = DRAFTS_OF_ATTENTION_RANKS if case.work.attention_data_parallel > 1 else DRAFTS
+        found.append(replace(case, traffic=replace(case.traffic, draft_tokens=drafts)))
+    return tuple(found)
+
+
+def _image_of_drafts(row: Mapping[str, str]) -> str | None:
+    """Return the image of a row if it drafts tokens or may."""
+    images = (DRAFTING_IMAGE, MAYBE_DRAFTING_IMAGE)
+    drafts = row["engine"] == "trtllm" and row["version"] in images and "DeepSeek" in row["model"]
+    return row["version"] if drafts else None
+
+
 def _repaired(row: Mapping[str, str]) -> Mapping[str, str]:
     """Return a row with the degrees and the clients that its id names.
 
@@ -98,7 +120,7 @@ def _repaired(row: Mapping[str, str]) -> Mapping[str, str]:
     their degree and their GPUs: tp4_ep4 of an id stands beside 16. Where ids name the
     clients, some rows print them divided by the GPUs or by the ranks of attention.
     """
-    name = row["source"].partition(" id=")[2]
+    name = _id(row)
     repaired = dict(row)
     found = CLIENTS.search(name)
     ranks = max(1, int(row["attn_dp"] or 1))
@@ -111,13 +133,17 @@ def _repaired(row: Mapping[str, str]) -> Mapping[str, str]:
     return repaired
 
 
+def _id(row: Mapping[str, str]) -> str:
+    return row["source"].partition(" id=")[2]
+
+
 def _reason_to_leave(row: Mapping[str, str]) -> str | None:
     if row["mode"] != "agg" or row["engine"] not in ENGINES or not row["tpot_ms"]:
         return "throughput only, or another mode"
     if row["gpu"] not in GPUS or int(row["gpus"]) > MOST_GPUS:
         return "more than a node, or a rack's card"
-    if row["engine"] == "trtllm" and row["version"] in DRAFTING_IMAGES and "DeepSeek" in row["model"]:
-        return "drafts tokens, or may: the row does not say"
+    if _image_of_drafts(row) == MAYBE_DRAFTING_IMAGE:
+        return "may draft tokens: the row does not say"
     degrees = [max(1, int(row[name] or 1)) for name in ("tp", "pp", "attn_dp")]
     if degrees[0] * degrees[1] * degrees[2] != int(row["gpus"]):
         return "degrees do not multiply to the GPUs"
@@ -175,6 +201,7 @@ def _case(row: Mapping[str, str]) -> LatencyCase:
         engine=row["engine"],
         family=_family(row["model"]),
         gpu=row["gpu"],
+        source="sweep" if SWEEP_ID.search(_id(row)) else "NVIDIA",
         deployment="|".join(row[name] for name in DEPLOYMENT),
         work=replica_work(spec, settings, hardware, stages, degrees),
         places=_places(question, settings, degrees),

@@ -8,6 +8,7 @@ with weights fitted without them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,9 +21,11 @@ from benchmarks.accuracy.serving.fit import (
     is_kept_back,
     token_problem,
 )
-from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
+from benchmarks.accuracy.serving.latencies import LatencyCase, drafting_cases, latency_cases
 from benchmarks.accuracy.serving.startup_logs import log_cases, log_lines
 from planners.serving.pace import pace_of
+
+ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8)
 
 
 def serving_sections() -> Iterator[Section]:
@@ -43,6 +46,16 @@ def serving_sections() -> Iterator[Section]:
         name="serving-kept-back",
         title="Serving, deployments kept back: mean (median) relative error, and the part of them within the band",
         lines=tuple(_kept_back(cases)),
+    )
+    yield Section(
+        name="serving-sources",
+        title="Serving, each of the two campaigns estimated by a fit to the other: mean (median) relative error",
+        lines=tuple(_sources(cases)),
+    )
+    yield Section(
+        name="serving-drafts",
+        title="Serving with multi-token prediction, time per output token by the part of the drafts accepted",
+        lines=tuple(_drafts(drafting_cases())),
     )
     reasons = tuple(f"{count:6d}  {reason}" for reason, count in sorted(left_out.items()))
     yield Section(name="serving-left-out", title="Serving, rows that are no case", lines=reasons)
@@ -94,6 +107,30 @@ def _kept_back(cases: Sequence[LatencyCase]) -> Iterator[str]:
             yield f"{name:14} {engine:8} {rows.sum():5} {_errors(asked, estimates, rows)} {within:12.0%}"
         everything = np.ones(len(asked.measured), bool)
         yield f"{name:14} {'all':8} {len(asked.measured):5} {_errors(asked, estimates, everything)}"
+
+
+def _sources(cases: Sequence[LatencyCase]) -> Iterator[str]:
+    """Yield how well a fit to one campaign holds on the other, which has other models, loads and settings."""
+    names = np.array([case.source for case in cases])
+    yield f"{'what':14} {'source':8} {'rows':>5} {'left out':>18}"
+    for name, make in (("token", token_problem), ("first token", first_token_problem)):
+        problem = replace(make(cases), families=names)
+        estimates = problem.held_out()
+        for source in np.unique(names):
+            rows = names == source
+            yield f"{name:14} {source:8} {rows.sum():5} {_errors(problem, estimates, rows)}"
+
+
+def _drafts(cases: Sequence[LatencyCase]) -> Iterator[str]:
+    """Yield how far the planner is from runs with drafts at acceptances that none of them prints."""
+    yield f"{'accepted':>10} {'rows':>5} {'error':>8} {'planned/measured':>18}"
+    for accepted in ACCEPTANCES:
+        drafted = [replace(case, traffic=replace(case.traffic, acceptance_fraction=accepted)) for case in cases]
+        ratios = np.array([token_seconds(case) / case.token_seconds for case in drafted])
+        yield f"{accepted:10.1f} {len(cases):5} {np.abs(ratios - 1).mean():8.1%} {np.median(ratios):18.2f}"
+    plain = [replace(case, traffic=replace(case.traffic, draft_tokens=0)) for case in cases]
+    ratios = np.array([token_seconds(case) / case.token_seconds for case in plain])
+    yield f"{'no drafts':>10} {len(cases):5} {np.abs(ratios - 1).mean():8.1%} {np.median(ratios):18.2f}"
 
 
 def _errors(problem: Problem, estimates: Floats, rows: np.typing.NDArray[np.bool_]) -> str:

@@ -14,7 +14,7 @@ from benchmarks.accuracy.serving.fit import (
     is_kept_back,
     token_problem,
 )
-from benchmarks.accuracy.serving.latencies import latency_cases
+from benchmarks.accuracy.serving.latencies import drafting_cases, latency_cases
 from benchmarks.accuracy.serving.report import first_token_seconds, token_seconds
 from benchmarks.accuracy.serving.startup_logs import log_cases
 from planners.serving.efficiency import efficiency
@@ -114,3 +114,13 @@ def test_degrees_that_a_row_prints_multiplied_are_taken_from_its_id():
     cases = [case for case in latency_cases()[0] if "deepseek-ai/DeepSeek-R1|b200_sxm|fp8|8|1|1|8" in case.deployment]
     assert cases
     assert all(case.work.ranks_per_stage == 8 for case in cases)
+
+
+def test_rows_that_draft_are_told_from_those_that_do_not():
+    # One token where ranks divide the attention by requests, else three.
+    cases = drafting_cases()
+    assert {(case.work.attention_data_parallel > 1, case.traffic.draft_tokens) for case in cases} == {
+        (True, 1),
+        (False, 3),
+    }
+    assert all(case.traffic.draft_tokens == 0 for case in latency_cases()[0])
