@@ -71,11 +71,11 @@ def _tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> StorageTracke
 
 
 def _batch(job: TraceJob) -> dict[str, torch.Tensor]:
-    shape = (job.micro_batch_size, job.sequence_length)
+    shape = (job.micro_batch_size, job.local_sequence_length)
     return {
         "input_ids": torch.zeros(shape, dtype=torch.int64),
         "labels": torch.zeros(shape, dtype=torch.int64),
-        "position_ids": torch.arange(job.sequence_length)[None],
+        "position_ids": torch.arange(job.local_sequence_length)[None],
     }
 
 
