@@ -54,6 +54,29 @@ LAYOUTS: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "shard_group": 4},
     {"framework": "ddp", "recompute": "none", "sequence_length": 4096, "zero_stage": 0},
 )
+LONG = {"framework": "fsdp2", "sequence_length": 32768, "context_parallel": 2}
+# Run for `FEW_MODELS` alone: every second layer, parts of layers, and sequences over several ranks.
+PARTS: tuple[dict[str, Any], ...] = (
+    {"framework": "fsdp2", "recompute": {"every": 2}, "sequence_length": 8192},
+    MEGATRON | {"recompute": {"modules": ("layernorm",)}, "sequence_length": 8192},
+    MEGATRON | {"recompute": {"modules": ("core_attn", "mlp", "layernorm")}, "sequence_length": 8192},
+    LONG | {"recompute": "full"},
+    LONG | {"recompute": "none", "sequence_length": 16384, "context_parallel": 4},
+    LONG | {"recompute": "full", "tensor_parallel": 2},
+)
+MIXTURES = (
+    "mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x22B-v0.1", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B",
+    "Qwen/Qwen1.5-MoE-A2.7B", "allenai/OLMoE-1B-7B-0924",
+)  # fmt: skip
+# Run for `MIXTURES`: all experts on every rank, and then dealt out.
+MIXTURE_WAYS: tuple[dict[str, Any], ...] = (
+    {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
+    {"framework": "fsdp2", "recompute": "full", "sequence_length": 8192, "expert_parallel": 1},
+    {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192, "expert_parallel": 1},
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "expert_parallel": 4},
+    {"framework": "fsdp2", "recompute": "full", "sequence_length": 4096, "expert_parallel": 2},
+    {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192, "expert_parallel": 4},
+)
 # Run for `FEW_MODELS` alone: each of them traces two stages or three.
 PIPELINES: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "pipeline_parallel": 2},
@@ -84,9 +107,16 @@ class Case:
         """Return the model and the way, in words."""
         said = {"framework": "", "method": "", "recompute": "", "sequence_length": "", "tensor_parallel": "tensor "}
         said |= {"pipeline_parallel": "pipeline ", "micro_batches": "micro-batches ", "shard_group": "shards "}
-        said["zero_stage"] = "stage "
-        ways = (f"{said[key]}{value}" for key, value in self.way.items() if key in said)
+        said |= {"zero_stage": "stage ", "context_parallel": "context ", "expert_parallel": "experts "}
+        ways = (f"{said[key]}{_in_words(value)}" for key, value in self.way.items() if key in said)
         return " ".join((self.model, *ways))
+
+
+def _in_words(value: Any) -> str:
+    """Return a setting's value; of recomputation every so-manieth layer or the parts of layers."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return f"every {value['every']}" if "every" in value else "+".join(value["modules"])
 
 
 def grid() -> Iterator[Case]:
@@ -97,7 +127,9 @@ def grid() -> Iterator[Case]:
             if "tensor_parallel" not in way or model_type in LLAMA_LIKE_MODEL_TYPES:
                 yield Case(model=model, way=way)
     for model in FEW_MODELS:
-        yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS))
+        yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS))
+    for model in MIXTURES:
+        yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
 
 
 def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -113,13 +145,14 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     offload = way.pop("activation_offload", False)
     training = {"method": way.pop("method", "full"), "precision": "bf16-mixed", "optimizer": "adamw"}
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
+    context = way.pop("context_parallel", 1)
     micro_batches = way.pop("micro_batches", PIPELINE_MICRO_BATCHES if pipeline > 1 else 1)
     hardware = Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=8, maximum=8), gpus_per_node=8)
     question = TrainingQuestion(
         model=describe_config(config, name=case.model),
         hardware=hardware,
         sequence_length=length,
-        global_batch_size=8 // tensor // pipeline * micro_batches,
+        global_batch_size=8 // tensor // pipeline // context * micro_batches,
         micro_batch_size=1,
         recompute=Recompute(**asked),
         fused_cross_entropy=False,
@@ -129,7 +162,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
             tensor_parallel=tensor,
             pipeline_parallel=pipeline,
             virtual_pipeline=1,
-            context_parallel=1,
+            context_parallel=context,
             zero_stage=way.pop("zero_stage", 3),
             **way,
         ),

@@ -9,6 +9,7 @@ Keys and values stay grouped.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,12 +23,17 @@ TRACED_ATTENTION = "plimsoll_traced"
 
 
 def register_traced_attention() -> None:
-    """Make `TRACED_ATTENTION` known to transformers; it needs no mask."""
+    """Make `TRACED_ATTENTION` known to transformers."""
+    register_attention(TRACED_ATTENTION, traced_attention)
+
+
+def register_attention(name: str, attention: Callable[..., Any]) -> None:
+    """Make a function known to transformers by a name that must not contain "flash"; it needs no mask."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    ALL_ATTENTION_FUNCTIONS.register(TRACED_ATTENTION, traced_attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(TRACED_ATTENTION, lambda *_args, **_kwargs: None)
+    ALL_ATTENTION_FUNCTIONS.register(name, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, lambda *_args, **_kwargs: None)
 
 
 def traced_attention(

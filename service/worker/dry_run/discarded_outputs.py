@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 class _OutputThrownAway(torch.autograd.Function):
@@ -68,6 +69,9 @@ class DiscardedOutput:
             with torch.enable_grad():
                 self._again = (hidden, self.compute(hidden))
             self._output.untyped_storage().resize_(full_bytes)
+            if not isinstance(self._output, FakeTensor):
+                # The storage's own copy: one of the tensor would look like a change of what was kept.
+                self._output.untyped_storage().copy_(self._again[1].untyped_storage())
         self._hidden = self._output = None
         return gradient
 

@@ -86,10 +86,10 @@ class TraceJob:
     sequence_parallel: bool
     zero_stage: int
     shard_group: int
+    context_parallel: int = 1
     expert_parallel: int = 1
     recompute_every: int | None = None
     recompute_modules: tuple[str, ...] = ()
-    activation_offload: bool = False
     kernels: str | None = None
     stages: tuple[PipelineStage, ...] = ()
     method: str = "full"
@@ -115,12 +115,22 @@ class TraceJob:
     @property
     def world_size(self) -> int:
         """Return the number of ranks of the whole job."""
-        return self.data_parallel * self.tensor_parallel * self.pipeline_parallel
+        return self.data_parallel * self.context_parallel * self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def shard_ranks(self) -> int:
+        """Return over how many ranks a parameter is sharded: those with other parts of a sequence are among them."""
+        return self.shard_group * self.context_parallel
+
+    @property
+    def local_sequence_length(self) -> int:
+        """Return the tokens that a rank has of each sequence, before sequence parallelism."""
+        return self.sequence_length // self.context_parallel
 
     @property
     def micro_batch_tokens(self) -> int:
-        """Return the tokens of one micro-batch."""
-        return self.micro_batch_size * self.sequence_length
+        """Return the tokens that a rank has of one micro-batch."""
+        return self.micro_batch_size * self.local_sequence_length
 
     @property
     def vocabulary_size(self) -> int:
@@ -157,8 +167,8 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             sequence_parallel=layout["sequence_parallel"],
             zero_stage=layout["zero_stage"],
             shard_group=layout["shard_group"],
+            context_parallel=layout.get("context_parallel", 1),
             expert_parallel=layout.get("expert_parallel", 1),
-            activation_offload=layout.get("activation_offload", False),
             **_recompute_parts(training.get("recompute")),
             stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),
             method=training.get("method", "full"),
@@ -207,8 +217,8 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
     for name, natural in (
         ("virtual_pipeline", 1),
         ("pipeline_schedule", "1f1b"),
-        ("context_parallel", 1),
         ("offload", "none"),
+        ("activation_offload", False),
     ):
         value = layout.get(name, natural)
         if value != natural:

@@ -68,7 +68,7 @@ class StageSchedule:
     ) -> None:
         self._stage, self._stack, self._model, self._forward = stage, stack, model, forward
         split = job.tensor_parallel if job.sequence_parallel else 1
-        self._shape = (job.micro_batch_size, job.sequence_length // split, int(job.config["hidden_size"]))
+        self._shape = (job.micro_batch_size, job.local_sequence_length // split, int(job.config["hidden_size"]))
         self._dtype = torch.float32 if job.precision in ("fp32", "tf32") else _sixteen_bits(job)
         self._in_flight: list[InFlight] = []
 

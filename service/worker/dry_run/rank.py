@@ -21,6 +21,7 @@ from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
 from service.worker.dry_run.pipeline import cut_to_stage
 from service.worker.dry_run.recompute import recompute_activations
+from service.worker.dry_run.ring_attention import attend_over_ranks, context_mesh
 from service.worker.dry_run.sharding import shard_fully
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tensor_parallel import split_over_tensor_ranks
@@ -72,6 +73,8 @@ def sharded_model(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipeline
     experts = expert_mesh(job, mesh.device_type) if job.expert_parallel > 1 else None
     if experts is not None:
         deal_experts(model, experts["expert"].get_group())
+    if job.context_parallel > 1:
+        attend_over_ranks(model, context_mesh(job, mesh.device_type))
     cut_to_stage(model, stage)
     if job.tensor_parallel > 1:
         split_over_tensor_ranks(
@@ -122,10 +125,10 @@ def device_mesh(job: TraceJob, device_type: str = "cpu") -> DeviceMesh:
         copies = job.data_parallel // job.shard_group
         return init_device_mesh(
             device_type,
-            (job.pipeline_parallel, copies, job.shard_group, job.tensor_parallel),
+            (job.pipeline_parallel, copies, job.shard_ranks, job.tensor_parallel),
             mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
         )
-    shape = (job.pipeline_parallel, job.data_parallel, job.tensor_parallel)
+    shape = (job.pipeline_parallel, job.shard_ranks, job.tensor_parallel)
     return init_device_mesh(device_type, shape, mesh_dim_names=("pipeline", "shard", "tensor"))
 
 

@@ -94,11 +94,11 @@ def storage_tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> Storag
 
 def training_batch(job: TraceJob) -> dict[str, torch.Tensor]:
     """Return a micro-batch's inputs on the default device, all tokens zero."""
-    shape = (job.micro_batch_size, job.sequence_length)
+    shape = (job.micro_batch_size, job.local_sequence_length)
     return {
         "input_ids": torch.zeros(shape, dtype=torch.int64),
         "labels": torch.zeros(shape, dtype=torch.int64),
-        "position_ids": torch.arange(job.sequence_length)[None],
+        "position_ids": torch.arange(job.local_sequence_length)[None],
     }
 
 

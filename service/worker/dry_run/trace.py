@@ -71,7 +71,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
     items = peak.bytes_by_item()
     return {
         "level": "trace",
-        "rank": worst.stage.number * job.data_parallel * job.tensor_parallel,
+        "rank": worst.stage.number * job.data_parallel * job.context_parallel * job.tensor_parallel,
         "predicted": {
             "peak_bytes": predicted_bytes,
             "items": {name: int(memory["items"].get(name, 0)) for name in ITEMS},
@@ -136,6 +136,10 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append("NF4 weights are held by shape; their scales stand on every rank, as bitsandbytes' do.")
     if stack.has_fused_kernels:
         notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
+    if job.expert_parallel > 1:
+        notes.append("Experts' tokens are sent and brought back as torchtitan does it, as many to each rank.")
+    if job.context_parallel > 1:
+        notes.append("Attention is torch's ring: keys and values gathered a layer at a time, halves balanced.")
     if job.pipeline_parallel > 1:
         notes.append(
             "Pipeline stages run 1F1B: the first, the second and the last are traced, until the pipeline is full and "

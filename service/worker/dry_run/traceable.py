@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, TraceJob
+from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, MIXTURE_MODEL_TYPES, TraceJob
 from service.worker.dry_run.stacks import Replication, Stack
 
+# Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
+EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+# The ring cuts each rank's tokens into two halves, to balance a causal mask (torch, `context_parallel`).
+RING_HALVES = 2
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")
 FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
 
@@ -57,7 +61,40 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             "Adapters over tensor-parallel ranks are not traced yet.", pointer="/layout/tensor_parallel"
         )
+    _refuse_untraced_experts(job, stack)
+    if job.context_parallel > 1:
+        _refuse_untraced_context(job, stack)
     if job.fused_cross_entropy and job.tensor_parallel > 1:
         raise NotYetAvailable(
             "A fused cross-entropy over tensor-parallel ranks is not traced yet.", pointer="/layout/fused_cross_entropy"
+        )
+
+
+def _refuse_untraced_experts(job: TraceJob, stack: Stack) -> None:
+    has_experts = job.config["model_type"] in MIXTURE_MODEL_TYPES
+    if has_experts and job.trains_adapters and EXPERT_MATRICES & set(job.lora.target_modules):
+        raise NotYetAvailable(
+            "Adapters of experts are not traced yet: name attention's matrices alone.",
+            pointer="/training/lora/target_modules",
+        )
+    if job.expert_parallel == 1:
+        return
+    is_plain = job.shard_group == job.data_parallel and job.pipeline_parallel == job.context_parallel == 1
+    whole_groups = job.data_parallel % job.expert_parallel == 0
+    if not (has_experts and is_fully_sharded(job) and stack.wraps_vocabulary and is_plain and whole_groups):
+        raise NotYetAvailable(
+            "Expert parallelism is traced as torchtitan does it, over full sharding's data-parallel ranks alone.",
+            pointer="/layout/expert_parallel",
+        )
+
+
+def _refuse_untraced_context(job: TraceJob, stack: Stack) -> None:
+    is_ring = is_fully_sharded(job) and not stack.has_fused_kernels and job.attention == "flash"
+    has_kernel = job.precision in (*MIXED_PRECISIONS, "bf16")
+    is_even = job.sequence_length % (RING_HALVES * job.context_parallel * job.tensor_parallel) == 0
+    if not (is_ring and has_kernel and is_even) or job.recompute == "selective":
+        raise NotYetAvailable(
+            "Context parallelism is traced as torch's ring of flash attention under FSDP2, over equal halves of a "
+            "sequence, without selective recomputation.",
+            pointer="/layout/context_parallel",
         )

@@ -18,8 +18,6 @@ def test_a_job_takes_its_batch_from_the_plan_and_its_precision_from_the_request(
     "layout",
     [
         {"virtual_pipeline": 2},
-        {"context_parallel": 2},
-        {"expert_parallel": 2},
         {"offload": "optimizer"},
         {"activation_offload": True},
         {"recompute": "sometimes"},
@@ -47,8 +45,7 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
         {"evaluation": {"batch_size": 8}},
         {"expert_imbalance": 1.5},
         {"gradient_compression": "bf16"},
-        {"recompute": {"every": 2}},
-        {"recompute": {"modules": ["layernorm"]}},
+        {"recompute": {"modules": ["moe"]}},
     ],
 )
 def test_training_that_is_not_traced_is_refused_by_name(training):
@@ -168,3 +165,17 @@ def test_a_stack_s_own_code_runs_only_where_it_adds_nothing_to_torch(framework, 
 def test_a_sharding_that_is_traced_is_not_refused():
     job = read_job(request(layout={"framework": "fsdp2", "zero_stage": 3}))
     refuse_untraced_sharding(job, find_stack("fsdp2"))
+
+
+def test_recomputation_is_read_from_the_request():
+    every = read_job(request(training={"recompute": {"every": 2}}, layout={"recompute": "full"}))
+    parts = read_job(request(training={"recompute": {"modules": ["mlp"]}}, layout={"recompute": "selective"}))
+    plain = read_job(request(training={"recompute": "full"}, layout={"recompute": "full"}))
+    assert (every.recompute_every, parts.recompute_modules) == (2, ("mlp",))
+    assert (plain.recompute_every, plain.recompute_modules) == (None, ())
+
+
+def test_context_ranks_hold_parts_of_a_sequence_and_of_the_parameters():
+    wanted = read_job(request(layout={"context_parallel": 2}))
+    # 4 data x 2 context ranks; 2 sequences of 32 / 2 tokens.
+    assert (wanted.world_size, wanted.shard_ranks, wanted.micro_batch_tokens) == (8, 8, 32)

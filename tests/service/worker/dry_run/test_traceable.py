@@ -1,0 +1,60 @@
+import pytest
+
+from planners.errors import NotYetAvailable
+from planners.questions import Lora
+from service.worker.dry_run.stacks import find_stack
+from service.worker.dry_run.traceable import refuse_untraced_sharding
+from tests.service.worker.dry_run.cases import config, job
+
+MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
+EXPERTS = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
+CONTEXT = {"framework": "fsdp2", "context_parallel": 2}
+
+
+def check(**changes):
+    wanted = job(**changes)
+    refuse_untraced_sharding(wanted, find_stack(wanted.framework))
+
+
+@pytest.mark.parametrize("wanted", [EXPERTS, CONTEXT, CONTEXT | {"recompute": "full"}])
+def test_what_is_traced_is_not_refused(wanted):
+    check(**wanted)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": config()},  # no experts
+        {"framework": "accelerate"},
+        {"zero_stage": 1},
+        {"shard_group": 2},
+        {"pipeline_parallel": 2},
+        {"expert_parallel": 3},
+    ],
+)
+def test_other_expert_parallelism_is_refused(changes):
+    with pytest.raises(NotYetAvailable):
+        check(**(EXPERTS | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"framework": "megatron", "zero_stage": 1},
+        {"attention": "eager"},
+        {"precision": "fp32"},
+        {"recompute": "selective"},
+        {"sequence_length": 30},  # 15 tokens have no halves
+    ],
+)
+def test_other_context_parallelism_is_refused(changes):
+    with pytest.raises(NotYetAvailable) as refusal:
+        check(**(CONTEXT | changes))
+    assert refusal.value.pointer == "/layout/context_parallel"
+
+
+def test_adapters_of_experts_are_refused_and_those_of_attention_are_not():
+    frozen = {"config": MIXTRAL, "method": "lora"}
+    check(**frozen, lora=Lora(target_modules=("q_proj",)))
+    with pytest.raises(NotYetAvailable, match="experts"):
+        check(**frozen, lora=Lora(target_modules=("q_proj", "w1")))
