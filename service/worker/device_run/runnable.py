@@ -14,11 +14,6 @@ def refuse_what_has_no_values(job: TraceJob, stack: Stack) -> None:
             f"{job.framework}'s fused kernels are traced by shape and not run on a device yet.",
             pointer="/layout/framework",
         )
-    if job.fused_cross_entropy:
-        raise NotYetAvailable(
-            "A fused cross-entropy is traced by shape and not run on a device yet.",
-            pointer="/layout/fused_cross_entropy",
-        )
     if job.method == "qlora":
         raise NotYetAvailable(
             "4-bit weights are traced by shape and not run on a device yet.", pointer="/training/method"

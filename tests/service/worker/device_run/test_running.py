@@ -33,6 +33,7 @@ def ran(**changes):
         {"framework": "ddp", "zero_stage": 0},
         {"framework": "reference", "zero_stage": 1},
         {"method": "lora"},
+        {"fused_cross_entropy": True},
     ],
 )
 def test_a_real_rank_holds_and_keeps_what_the_traced_one_does(case):
