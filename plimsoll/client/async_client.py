@@ -106,7 +106,9 @@ class AsyncClient:
         idempotency_key: str | None = None,
     ) -> JobBody:
         """Queue a proof of a stored plan and return its job."""
-        return await self.send(calls.validate(plan_id, level, idempotency_key, device=device, any_gpu_kind=any_gpu_kind))
+        return await self.send(
+            calls.validate(plan_id, level, idempotency_key, device=device, any_gpu_kind=any_gpu_kind)
+        )
 
     async def quantize(self, request: QuantizeRequest | Json, *, idempotency_key: str | None = None) -> QuantizeBody:
         """Estimate a quantization and queue it."""
