@@ -156,7 +156,7 @@ def calibrate(
 def validate(
     plan_id: Annotated[str | None, typer.Argument(help="A plan that the service stored; needs --url.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="A training request, JSON or YAML.")] = None,
-    level: Annotated[str, typer.Option(help="count compares the weights, trace runs one rank's step.")] = "trace",
+    level: Annotated[str, typer.Option(help="count compares weights, trace and device run a rank.")] = "trace",
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

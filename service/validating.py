@@ -101,7 +101,7 @@ def _refuse_what_no_worker_runs(plan: StoredPlan, request: dict[str, Any]) -> No
         stack = find_stack(job.framework, job.kernels)
         refuse_untraced_sharding(job, stack)
         if request["level"] == DEVICE:
-            refuse_what_has_no_values(job, stack)
+            refuse_what_has_no_values(job)
     except PlimsollError as error:
         # Its pointer leads into the plan's own request, not into the one that asks for the proof.
         error.pointer = ""

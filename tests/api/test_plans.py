@@ -180,7 +180,7 @@ async def test_a_trace_needs_no_device_whatever_is_asked(client: httpx.AsyncClie
 
 
 async def test_what_is_traced_by_shape_alone_is_refused_at_level_device(client: httpx.AsyncClient):
-    question = train(framework="fsdp2", training={"fused_cross_entropy": True})
+    question = train(framework="accelerate", training={"method": "qlora"})
     plan_id = (await client.post("/plan/train", json=question)).json()["plan_id"]
     assert (await client.post(f"/plans/{plan_id}/validate", json={"level": "trace"})).status_code == 202
     assert (await client.post(f"/plans/{plan_id}/validate", json={"level": "device"})).status_code == 501

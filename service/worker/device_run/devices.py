@@ -25,7 +25,7 @@ ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A kind of device that this machine has `count` of.
+    """A kind of device that this machine has `count` of, the first with the number `index`.
 
     `memory_bytes` is what one of them has; of a CPU what this process may take of
     the host's. `is_planned_kind` says that the plan is for this kind.
@@ -36,11 +36,17 @@ class Device:
     memory_bytes: int
     count: int
     is_planned_kind: bool
+    index: int = 0
 
     @property
     def is_cpu(self) -> bool:
         """Return whether it is the host's processor."""
         return self.type == CPU
+
+    def select(self) -> None:
+        """Let what is allocated from now on lie on the first of them."""
+        if not self.is_cpu:
+            torch.cuda.set_device(self.index)
 
     def synchronize(self) -> None:
         """Wait until it has done all that it was given."""
@@ -53,9 +59,11 @@ def find_device(wanted: str, *, planned_gpu: str, any_gpu_kind: bool) -> Device:
     kind = accelerator_kind(planned_gpu)
     found = [torch.cuda.get_device_properties(index) for index in range(_accelerators())]
     names = sorted({properties.name for properties in found})
-    suitable = [each for each in found if any_gpu_kind or accelerator_kind(each.name) == kind]
+    suitable = [
+        (index, each) for index, each in enumerate(found) if any_gpu_kind or accelerator_kind(each.name) == kind
+    ]
     if suitable and wanted != CPU:
-        first = suitable[0]
+        index, first = suitable[0]
         # Ranks take devices by their number, so that all of them have to be alike.
         count = len(found) if len(names) == 1 else 1
         return Device(
@@ -64,6 +72,7 @@ def find_device(wanted: str, *, planned_gpu: str, any_gpu_kind: bool) -> Device:
             memory_bytes=first.total_memory,
             count=count,
             is_planned_kind=accelerator_kind(first.name) == kind,
+            index=index,
         )
     if wanted == GPU:
         has = f"has {', '.join(names)}" if names else "has no accelerator"

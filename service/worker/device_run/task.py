@@ -34,7 +34,7 @@ def run_on_device(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     job = read_job(request)
     stack = find_stack(job.framework, job.kernels)
     refuse_untraced_sharding(job, stack)
-    refuse_what_has_no_values(job, stack)
+    refuse_what_has_no_values(job)
     wanted = request.get("device") or {}
     device = find_device(
         wanted.get("on", ANY), planned_gpu=request["gpu"], any_gpu_kind=bool(wanted.get("any_gpu_kind"))
@@ -54,6 +54,7 @@ def _accounts(
     """Return what each rank that ran says of itself; without others, the first rank of each stage that may decide."""
     if ranks.processes > 1:
         return run_ranks(request, device, ranks=ranks.processes, memory_bytes=ranks.memory_bytes, report=report)
+    device.select()
     accounts = []
     for index, stage in enumerate(job.deciding_stages):
         first = stage.number * job.data_parallel * job.tensor_parallel
@@ -153,6 +154,8 @@ def device_notes(job: TraceJob, stack: Stack, device: Device, ranks: Ranks, wors
     alone = "One rank ran at a time, with all of its own shards; its collectives moved nothing, its memory is the same."
     notes.insert(0, together if ranks.processes > 1 else alone)
     notes.insert(1, f"Peaks are counted by {worst['counted_by']}.")
+    if stack.has_fused_kernels:
+        notes.append("Norms, SwiGLU and loss ran as torch's operations in place, not as Transformer Engine's kernels.")
     if device.is_cpu:
         notes.insert(2, "On a CPU: seconds are this host's, and the kernels are the CPU's own.")
         notes.insert(3, "reserved_bytes replays the allocations through a model of CUDA's caching allocator.")

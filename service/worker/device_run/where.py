@@ -12,8 +12,8 @@ from service.worker.dry_run.traceable import is_fully_sharded
 GIB = 1 << 30
 # More processes than this do not get their turn on one host's processors: our own choice.
 MOST_CPU_RANKS = 8
-# What a process holds before its first tensor: torch and transformers loaded take 0.5 GiB of data, gloo's threads
-# and buffers 0.1 more (VmData of four ranks of a small Llama, torch 2.13).
+# What a process holds besides its tensors: 0.33 GiB of data after the steps of a very small model (VmData of a rank
+# with gloo, torch 2.13 and transformers 5.23), and as much again for what libraries of kernels set aside.
 PROCESS_BYTES = 640 << 20
 # What kernels and the allocator of the C library take besides the tensors: our own choice.
 HEADROOM = 1.1

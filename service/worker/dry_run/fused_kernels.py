@@ -1,7 +1,8 @@
 """What Megatron's fused kernels allocate and keep, in place of transformers' separate operations.
 
-No values are computed: each function makes the tensors its kernel makes and saves
-what that kernel saves.
+Each function makes the tensors its kernel makes and saves what that kernel saves. Of
+real tensors the values are computed too, in place as far as torch can: the weight's
+gradient of a norm takes a copy of the input that the kernel does not.
 
 Source: Megatron-Core, `fusions/fused_bias_swiglu.py` (keeps the two inputs),
 Transformer Engine's RMSNorm (keeps input, weight and one fp32 statistic a token),
@@ -15,7 +16,13 @@ import types
 from typing import Any
 
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
+
+from service.worker.dry_run.fused_loss import turn_into_gradient
+
+EPSILON = 1e-6  # its value changes no tensor's shape
 
 
 class FusedRmsNorm(torch.autograd.Function):
@@ -24,14 +31,19 @@ class FusedRmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return the output, and keep input, weight and statistic."""
-        statistic = torch.empty(hidden.shape[:-1], dtype=torch.float32)
+        if has_values(hidden):
+            output, statistic = normed(hidden, weight)
+        else:
+            output, statistic = torch.empty_like(hidden), torch.empty(hidden.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(hidden, weight, statistic)
-        return torch.empty_like(hidden)
+        return output
 
     @staticmethod
-    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the gradients of input and weight."""
-        hidden, weight, _ = ctx.saved_tensors
+        hidden, weight, statistic = ctx.saved_tensors
+        if has_values(hidden):
+            return normed_gradients(gradients[0], hidden, weight, statistic)
         return torch.empty_like(hidden), torch.empty_like(weight)
 
 
@@ -42,12 +54,18 @@ class FusedSwiGlu(torch.autograd.Function):
     def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         """Return the product, and keep both inputs."""
         ctx.save_for_backward(gate, up)
+        if has_values(gate):
+            return nn.functional.silu(gate).mul_(up)
         return torch.empty_like(gate)
 
     @staticmethod
-    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the gradients of both inputs."""
         gate, up = ctx.saved_tensors
+        if has_values(gate):
+            of_gate = gradients[0] * up
+            torch.ops.aten.silu_backward.grad_input(of_gate, gate, grad_input=of_gate)
+            return of_gate, nn.functional.silu(gate).mul_(gradients[0])
         return torch.empty_like(gate), torch.empty_like(up)
 
 
@@ -55,17 +73,49 @@ class InPlaceCrossEntropy(torch.autograd.Function):
     """Cross-entropy that turns fp32 logits [tokens, local vocabulary] into their gradient in place."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the mean loss, and keep the logits' storage."""
         ctx.save_for_backward(logits)
+        if has_values(logits):
+            losses = logits.new_empty(logits.shape[0])
+            # A label beyond this rank's part of the vocabulary stands for one within it.
+            turn_into_gradient(logits, labels % logits.shape[1], losses)
+            logits.div_(logits.shape[0])
+            return losses.mean()
         return torch.zeros((), dtype=torch.float32)
 
     @staticmethod
-    def backward(ctx: Any, *_gradients: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Return the kept storage as the gradient."""
         (logits,) = ctx.saved_tensors
-        kept: torch.Tensor = logits
-        return kept
+        return logits, None
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is more than its shape."""
+    return not isinstance(tensor, FakeTensor)
+
+
+def normed(hidden: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return RMSNorm's output, and the inverse root of each token's mean square in fp32."""
+    lengths = torch.linalg.vector_norm(hidden, dim=-1, dtype=torch.float32)
+    statistic = lengths.square_().div_(hidden.shape[-1]).add_(EPSILON).rsqrt_()
+    return (hidden * statistic.to(hidden.dtype)[..., None]).mul_(weight), statistic
+
+
+def normed_gradients(
+    gradient: torch.Tensor, hidden: torch.Tensor, weight: torch.Tensor, statistic: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of RMSNorm's input and weight.
+
+    With r the statistic and n the features: r g w - r^3 x (g w . x) / n, and the sum over tokens of r g x.
+    """
+    inverse = statistic.to(hidden.dtype)[..., None]
+    of_weight = (hidden * inverse).mul_(gradient).flatten(0, -2).sum(dim=0)
+    of_hidden = gradient * weight
+    alike = (of_hidden[..., None, :] @ hidden[..., None])[..., 0] / hidden.shape[-1]
+    of_hidden.mul_(inverse).addcmul_(hidden, alike * inverse**3, value=-1)
+    return of_hidden, of_weight
 
 
 def fuse_layers(model: Any) -> None:
@@ -85,10 +135,10 @@ def fuse_layers(model: Any) -> None:
             module.forward = types.MethodType(feed_forward, module)
 
 
-def vocabulary_parallel_loss(logits: torch.Tensor) -> Any:
+def vocabulary_parallel_loss(logits: torch.Tensor, labels: torch.Tensor) -> Any:
     """Return Megatron's loss of logits [batch, sequence, vocabulary], this rank's part where they are split."""
     local = logits.to_local() if isinstance(logits, DTensor) else logits
-    return InPlaceCrossEntropy.apply(local.flatten(0, 1).float())  # type: ignore[no-untyped-call]
+    return InPlaceCrossEntropy.apply(local.flatten(0, 1).float(), labels.flatten())  # type: ignore[no-untyped-call]
 
 
 def dummy_weight_gradients(model: Any) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ import types
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def chunk_tokens(tokens: int, hidden_size: int, vocabulary_size: int) -> int:
@@ -20,6 +21,24 @@ def chunk_tokens(tokens: int, hidden_size: int, vocabulary_size: int) -> int:
     parts = -(-vocabulary_size // hidden_size)
     wanted = -(-tokens // parts)
     return 1 << max(wanted - 1, 0).bit_length()
+
+
+def turn_into_gradient(logits: torch.Tensor, labels: torch.Tensor, losses: torch.Tensor) -> None:
+    """Turn logits [tokens, vocabulary] into their gradient, softmax less one at the label, and give each token's loss.
+
+    The kernel does so in one pass and allocates nothing. With real tensors operations in place stand in
+    for it, which allocate a number or two a token.
+    """
+    if isinstance(logits, FakeTensor):
+        losses.copy_(labels)
+        return
+    places = labels[:, None]
+    logits.sub_(logits.amax(dim=1, keepdim=True))
+    losses.copy_(logits.gather(1, places)[:, 0]).neg_()
+    sums = logits.exp_().sum(dim=1, keepdim=True, dtype=torch.float32)
+    losses.add_(sums.log()[:, 0])
+    logits.div_(sums.to(logits.dtype))
+    logits.scatter_add_(1, places, torch.full_like(places, -1, dtype=logits.dtype))
 
 
 class FusedLinearCrossEntropy(torch.autograd.Function):
@@ -31,13 +50,12 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
         tokens, hidden_size = hidden.shape
         hidden_gradient = torch.zeros_like(hidden)
         weight_gradient = torch.zeros_like(weight) if weight.requires_grad else None
-        losses = torch.zeros(tokens, dtype=torch.float32)
+        losses = hidden.new_zeros(tokens, dtype=torch.float32)
         step = chunk_tokens(tokens, hidden_size, weight.shape[0])
         for start in range(0, tokens, step):
             end = min(start + step, tokens)
             logits = hidden[start:end] @ weight.t()
-            # One kernel turns the logits into their gradient, and gives the loss.
-            losses[start:end].copy_(labels[start:end])
+            turn_into_gradient(logits, labels[start:end], losses[start:end])
             hidden_gradient[start:end] = logits @ weight
             # The product is cast to fp32 before it is added: ops/fused_linear_cross_entropy.py of Liger 0.7.
             if weight_gradient is not None:

@@ -198,5 +198,5 @@ def _loss(job: TraceJob, stack: Stack, rank: Rank, batch: dict[str, torch.Tensor
         return rank.model(**inputs, labels=batch["labels"]).loss
     logits = rank.model(**inputs).logits
     if stack.has_fused_kernels:
-        return vocabulary_parallel_loss(logits)
+        return vocabulary_parallel_loss(logits, batch["labels"])
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())

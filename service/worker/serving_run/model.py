@@ -78,7 +78,7 @@ def rotary_table(deployment: Deployment, model: Any, device_type: str) -> torch.
 def _fill(tensor: torch.Tensor) -> None:
     if tensor.dtype in NARROW_DTYPES.values():
         # Half the range of int8, of which fp8 has every whole number that it can hold.
-        tensor.copy_(torch.randint(-64, 64, tensor.shape, device=tensor.device))
+        tensor.copy_(torch.randint(-64, 64, tensor.shape, dtype=torch.int8, device=tensor.device))
     elif tensor.dim() > 1:
         tensor.normal_(std=INITIALIZER_RANGE)
     else:

@@ -29,7 +29,7 @@ def trace_serving(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     deployment = read_deployment(request)
     ledger = trace_passes(deployment, report)
     result = {
-        **_result(deployment, ledger, request["plan"], failure=None),
+        **_result(deployment, ledger, request["plan"], peak_bytes=ledger.peak().allocated_bytes, failure=None),
         "level": "trace",
         "device": "cpu (fake tensors, no data)",
         "notes": serving_notes(deployment),
@@ -57,12 +57,19 @@ def serve_on_device(request: Mapping[str, Any], report: Report) -> dict[str, Any
     )
     predicted = _predicted(request["plan"])
     _refuse_small_device(device, sum(predicted.values()))
+    device.select()
     meter = meter_of(device)
     meter.start()
     record, seconds = run_passes(deployment, device, report)
     reading = meter.reading(record.ledger)
-    result = _result(deployment, record.ledger, request["plan"], failure=record.out_of_memory)
-    result["measured"] |= {name: value for name, value in reading.items() if name != "peak_bytes"}
+    result = _result(
+        deployment,
+        record.ledger,
+        request["plan"],
+        peak_bytes=reading["peak_bytes"],
+        failure=record.out_of_memory,
+    )
+    result["measured"] |= reading
     result |= {
         "level": "device",
         "device": device.name,
@@ -88,19 +95,24 @@ def _refuse_small_device(device: Device, planned_bytes: int) -> None:
 
 
 def _result(
-    deployment: Deployment, ledger: Ledger, plan: Mapping[str, Any], *, failure: Mapping[str, Any] | None
+    deployment: Deployment,
+    ledger: Ledger,
+    plan: Mapping[str, Any],
+    *,
+    peak_bytes: int,
+    failure: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return what the ledger shows beside the plan's terms, level and device apart."""
+    """Return the measured peak and the ledger's terms beside the plan's, level and device apart."""
     predicted, measured = _predicted(plan), measured_terms(ledger)
     terms = [_term(name, predicted[name], measured[name]) for name in TERMS]
     peak = ledger.peak()
-    total = _term("peak", sum(predicted.values()), peak.allocated_bytes)
+    total = _term("peak", sum(predicted.values()), peak_bytes)
     step, phase = phase_at(ledger, peak.event)
     return {
         "rank": 0,
         "predicted": {"peak_bytes": total["predicted_bytes"], "items": predicted},
         "measured": {
-            "peak_bytes": peak.allocated_bytes,
+            "peak_bytes": peak_bytes,
             "items": measured,
             "kinds": peak.bytes_by_kind(),
         },

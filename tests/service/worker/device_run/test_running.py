@@ -32,7 +32,9 @@ def ran(**changes):
         {"framework": "fsdp2", "data_parallel": 2, "tensor_parallel": 2, "recompute": "selective"},
         {"framework": "ddp", "zero_stage": 0},
         {"framework": "reference", "zero_stage": 1},
+        {"framework": "megatron", "zero_stage": 1},
         {"method": "lora"},
+        {"fused_cross_entropy": True},
     ],
 )
 def test_a_real_rank_holds_and_keeps_what_the_traced_one_does(case):

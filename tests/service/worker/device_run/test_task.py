@@ -57,8 +57,6 @@ def test_a_plan_larger_than_the_worker_s_memory_is_no_question_for_it():
     ("training", "layout"),
     [
         ({"method": "qlora"}, {}),
-        ({}, {"fused_cross_entropy": True}),
-        ({}, {"framework": "megatron", "zero_stage": 1}),
     ],
 )
 def test_what_is_traced_by_shape_alone_is_not_run(training, layout):
