@@ -93,9 +93,13 @@ async def running_services(settings: Settings, metrics: Metrics) -> AsyncIterato
         await database.close()
 
 
-def _note_plan(metrics: Metrics, plan: StoredPlan, search: TimedSearch) -> None:
-    """Count a plan that was made, and log it."""
+def _note_plan(
+    metrics: Metrics, readers: PlanReaders, plan: StoredPlan, search: TimedSearch, reader: str | None
+) -> None:
+    """Count a plan that was made, log it, and remember who may see it."""
     metrics.observe_search(plan.kind, search)
+    if reader is not None:
+        readers.remember(reader, plan.plan_id)
     log.info(
         "plan made",
         plan_id=plan.plan_id,
@@ -111,6 +115,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
     models = ModelResolver(known, settings)
     calibrations = CalibrationService(database, known, models)
     learning = LearningService(database)
+    plan_readers = PlanReaders(database.keys, remembered_seconds=REMEMBERED_SECONDS)
     planning = PlanningService(
         database,
         settings,
@@ -118,7 +123,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         models,
         calibrations.in_force,
         learnings=learning.known,
-        on_planned=functools.partial(_note_plan, metrics),
+        on_planned=functools.partial(_note_plan, metrics, plan_readers),
     )
     jobs = JobService(database, settings)
     return Services(
@@ -141,7 +146,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         metrics=metrics,
         settings=settings,
         key_ring=KeyRing(database.keys),
-        plan_readers=PlanReaders(database.keys, remembered_seconds=REMEMBERED_SECONDS),
+        plan_readers=plan_readers,
         records=RecordsKept(database),
     )
 

@@ -25,7 +25,11 @@ class PlanReaders:
         if caller.key_id is None or self._known.get((caller.key_id, plan_id)):
             return
         await self._store.let_read(caller.key_id, plan_id)
-        self._known.put((caller.key_id, plan_id), True)
+        self.remember(caller.key_id, plan_id)
+
+    def remember(self, key_id: str, plan_id: str) -> None:
+        """Remember that a key may see a plan, as the database was told with the plan itself."""
+        self._known.put((key_id, plan_id), True)
 
     async def check(self, caller: Caller, plan_id: str) -> None:
         """Raise PlanNotFound for a plan that a caller may not see."""
@@ -33,4 +37,4 @@ class PlanReaders:
             return
         if not await self._store.may_read(caller.sees_only, plan_id):
             raise PlanNotFound(plan_id)
-        self._known.put((caller.sees_only, plan_id), True)
+        self.remember(caller.sees_only, plan_id)

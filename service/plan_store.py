@@ -12,8 +12,11 @@ from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary,
 class PlanStore(Protocol):
     """Plans by their ids."""
 
-    async def put(self, plan: StoredPlan) -> bool:
-        """Store a plan unless its id is stored already; return whether it was not."""
+    async def put(self, plan: StoredPlan, *, reader: str | None = None) -> bool:
+        """Store a plan unless its id is stored already; return whether it was not.
+
+        `reader` is the id of a key that may see it from now on.
+        """
 
     async def get(self, plan_id: str) -> StoredPlan:
         """Return a plan; raises PlanNotFound."""
@@ -52,8 +55,9 @@ class PlansInMemory:
     def __init__(self) -> None:
         self._plans: dict[str, StoredPlan] = {}
 
-    async def put(self, plan: StoredPlan) -> bool:
-        """Store a plan unless its id is stored already; return whether it was not."""
+    async def put(self, plan: StoredPlan, *, reader: str | None = None) -> bool:
+        """Store a plan unless its id is stored already; return whether it was not. Anyone here may see it."""
+        del reader
         return self._plans.setdefault(plan.plan_id, plan) is plan
 
     async def get(self, plan_id: str) -> StoredPlan:

@@ -41,7 +41,8 @@ REMEMBERED_SECONDS = 86_400.0
 
 Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
 Learnings: TypeAlias = Callable[[], Awaitable[LearnedStarts]]
-OnPlanned: TypeAlias = Callable[[StoredPlan, TimedSearch], None]
+# Told the id of the key that asked, too; None without one.
+OnPlanned: TypeAlias = Callable[[StoredPlan, TimedSearch, str | None], None]
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
@@ -94,13 +95,16 @@ class PlanningService:
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
         self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="planning")
 
-    async def plan_train(self, request: TrainRequest) -> PlannedAnswer:
-        """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored."""
-        return await self._planned("train", request, functools.partial(train_answer, request))
+    async def plan_train(self, request: TrainRequest, *, reader: str | None = None) -> PlannedAnswer:
+        """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored.
 
-    async def plan_infer(self, request: InferRequest) -> PlannedAnswer:
-        """Return the plan of a deployment; raises PlimsollErrors, and then nothing is stored."""
-        return await self._planned("infer", request, functools.partial(infer_answer, request))
+        A plan that is stored by this may be seen by the key with the id `reader`, which `on_planned` hears of.
+        """
+        return await self._planned("train", request, functools.partial(train_answer, request), reader)
+
+    async def plan_infer(self, request: InferRequest, *, reader: str | None = None) -> PlannedAnswer:
+        """Return the plan of a deployment, as `plan_train` does of a job."""
+        return await self._planned("infer", request, functools.partial(infer_answer, request), reader)
 
     async def plan(self, plan_id: str) -> PlannedAnswer:
         """Return a stored plan; raises PlanNotFound."""
@@ -121,6 +125,7 @@ class PlanningService:
         kind: PlanKind,
         request: TrainRequest | InferRequest,
         answer: Answerer,
+        reader: str | None,
     ) -> PlannedAnswer:
         # What a folder holds, and what a hub calls by a name, may be another model the next time.
         changes = isinstance(request.model, PathModel | HubModel)
@@ -135,22 +140,22 @@ class PlanningService:
         # Only a model of the catalogue needs no file, no hub and no reading of what strangers wrote.
         is_listed = isinstance(request.model, str)
         resolved = resolve() if is_listed else await self._off_the_loop(lambda _should_stop: resolve())
-        planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer))
+        planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer, reader))
         if key is not None:
             self._by_request.put(key, planned)
         return planned
 
-    async def _find_or_plan(self, resolved: ResolvedQuestion, answer: Answerer) -> PlannedAnswer:
+    async def _find_or_plan(self, resolved: ResolvedQuestion, answer: Answerer, reader: str | None) -> PlannedAnswer:
         # One layout is planned as soon as looked up.
         if not resolved.has_one_layout:
             with suppress(PlanNotFound):
                 return await self._found_again(resolved.identity.plan_id)
         stored, search = await self._off_the_loop(lambda should_stop: made_plan(resolved, answer, should_stop))
-        if not await self._database.plans.put(stored):
+        if not await self._database.plans.put(stored, reader=reader):
             # Stored before, here or by another replica, with another search time.
             return await self._found_again(stored.plan_id)
         if self._on_planned is not None:
-            self._on_planned(stored, search)
+            self._on_planned(stored, search, reader)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(seen_model(resolved.model))
         return self._remember(stored)

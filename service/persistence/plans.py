@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
@@ -35,6 +35,14 @@ FROM plans WHERE plan_id = %s
 """  # noqa: S608 - the columns are our own
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Put:
+    """A plan to be stored, and the id of the key that asked for it."""
+
+    plan: StoredPlan
+    reader: str | None
+
+
 class PlanStore:
     """Every plan that was answered."""
 
@@ -42,14 +50,14 @@ class PlanStore:
         self._transactions = transactions
         self._reading = reading
         self._writing = writing
-        self._writes: GroupedWrites[StoredPlan, bool] = GroupedWrites(self._insert)
+        self._writes: GroupedWrites[_Put, bool] = GroupedWrites(self._insert)
 
-    async def put(self, plan: StoredPlan) -> bool:
+    async def put(self, plan: StoredPlan, *, reader: str | None = None) -> bool:
         """Store a plan unless its id is stored already; committed on return. Return whether it was stored.
 
-        Raises DatabaseUnavailable and Unstorable.
+        `reader` is the id of a key that may see it from now on. Raises DatabaseUnavailable and Unstorable.
         """
-        return await self._writes.put(plan)
+        return await self._writes.put(_Put(plan=plan, reader=reader))
 
     async def get(self, plan_id: str) -> StoredPlan:
         """Return a plan; raises PlanNotFound."""
@@ -89,27 +97,38 @@ class PlanStore:
         """Wait until everything that was put is stored."""
         await self._writes.close()
 
-    async def _insert(self, group: Sequence[StoredPlan]) -> Sequence[bool]:
+    async def _insert(self, group: Sequence[_Put]) -> Sequence[bool]:
         if not group:
             return ()
         # In one order everywhere: replicas that store the same plans cannot wait for each other in a circle.
-        ordered = sorted(group, key=lambda plan: plan.plan_id)
-        values = [value for plan in ordered for value in _values(plan)]
+        ordered = sorted(group, key=lambda put: put.plan.plan_id)
+        values = [value for put in ordered for value in _values(put.plan)]
+        values += [value for put in ordered for value in (put.reader, put.plan.plan_id)]
         stored = {plan_id for (plan_id,) in await self._writing.rows(_insert(len(group)), values)}
         outcomes = []
-        for plan in group:
-            outcomes.append(plan.plan_id in stored)
+        for plan_id in (put.plan.plan_id for put in group):
+            outcomes.append(plan_id in stored)
             # Of several with one id the first was stored.
-            stored.discard(plan.plan_id)
+            stored.discard(plan_id)
         return outcomes
 
 
 @functools.cache
 def _insert(count: int) -> str:
-    """Return the statement that stores so many plans, and answers with the ids of those that were new."""
+    """Return the statement that stores so many plans and who asked, and answers with the ids of those that were new."""
     row = f"({', '.join(['%s'] * len(_STORED))})"
-    rows = ", ".join([row] * count)
-    return f"INSERT INTO plans ({', '.join(_STORED)}) VALUES {rows} ON CONFLICT DO NOTHING RETURNING plan_id"  # noqa: S608
+    return f"""
+    WITH stored AS (
+        INSERT INTO plans ({", ".join(_STORED)}) VALUES {", ".join([row] * count)}
+        ON CONFLICT DO NOTHING RETURNING plan_id
+    ), readers AS (
+        INSERT INTO plan_readers (key_id, plan_id)
+        SELECT key_id, plan_id FROM (VALUES {", ".join(["(%s::text, %s::text)"] * count)}) AS asked (key_id, plan_id)
+        WHERE key_id IS NOT NULL
+        ON CONFLICT DO NOTHING
+    )
+    SELECT plan_id FROM stored
+    """  # noqa: S608 - the columns are our own
 
 
 def _values(plan: StoredPlan) -> tuple[object, ...]:

@@ -59,7 +59,7 @@ ONE_LAYOUT = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}
 async def test_one_layout_that_another_replica_stored_is_answered_with_the_same_bytes(database: Database):
     request = InferRequest.model_validate(infer(layout=ONE_LAYOUT))
     made: list[str] = []
-    replicas = [service(database, on_planned=lambda plan, _: made.append(plan.plan_id)) for _ in range(2)]
+    replicas = [service(database, on_planned=lambda plan, *_: made.append(plan.plan_id)) for _ in range(2)]
     first, second = [await replica.plan_infer(request) for replica in replicas]
     assert second == first
     assert made == [first.plan_id]

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from service.errors import DatabaseUnavailable, InvalidCursor, PlanNotFound, Unstorable
+from service.keys import make_key
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
 from service.persistence.records import PlanFilter
@@ -55,6 +56,33 @@ async def test_of_plans_put_at_once_only_the_stored_ones_are_told_so(database):
 async def test_an_id_that_no_plan_has_is_not_found(database, plan_id):
     with pytest.raises(PlanNotFound):
         await database.plans.get(plan_id)
+
+
+async def a_key(database: Database) -> str:
+    record = make_key("test", ["plan"], lifetime=None).record
+    return (await database.keys.add(record)).key_id
+
+
+async def test_the_key_that_a_plan_is_stored_for_may_see_it(database):
+    key_id, other = await a_key(database), await a_key(database)
+    assert await database.plans.put(a_plan(), reader=key_id)
+    assert await database.keys.may_read(key_id, "plan-1")
+    assert not await database.keys.may_read(other, "plan-1")
+
+
+async def test_a_key_may_see_a_plan_that_was_stored_before(database):
+    key_id = await a_key(database)
+    await database.plans.put(a_plan())
+    assert not await database.plans.put(a_plan(), reader=key_id)
+    assert await database.keys.may_read(key_id, "plan-1")
+
+
+async def test_nothing_is_stored_for_a_key_that_is_not_there(database, database_url):
+    puts = [database.plans.put(a_plan("a"), reader="0" * 16), database.plans.put(a_plan("b"))]
+    outcomes = await asyncio.gather(*puts, return_exceptions=True)
+    assert isinstance(outcomes[0], psycopg.errors.ForeignKeyViolation)
+    assert outcomes[1] is True
+    assert committed_plans(database_url) == 1
 
 
 async def test_concurrent_puts_share_transactions(database, database_url):
