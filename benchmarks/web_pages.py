@@ -32,14 +32,22 @@ LOADED = """(() => {
     return {paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null,
         files: bytes(isFile), answers: bytes((entry) => !isFile(entry)), shifted: window.shifted};
 })()"""
+# From the key to the request, from there to the whole answer, from there to the painted verdict; and to all parts.
 ANSWER_MILLISECONDS = """new Promise((resolve) => {
-    const field = document.querySelector("#question").elements[%s];
+    const form = document.querySelector("#question");
     const begun = performance.now();
-    new MutationObserver((_, observer) => { observer.disconnect(); requestAnimationFrame(() => resolve(performance.now() - begun)); })
+    performance.clearResourceTimings();
+    let verdict = null;
+    const painted = (act) => requestAnimationFrame(() => setTimeout(() => act(performance.now())));
+    new MutationObserver((_, observer) => { observer.disconnect(); painted((at) => { verdict = at; }); })
         .observe(document.querySelector("#verdict"), {childList: true});
-    field.value = %s;
-    field.dispatchEvent(new Event("input", {bubbles: true}));
-})"""  # noqa: E501  (a script's line)
+    new MutationObserver((_, observer) => { observer.disconnect(); painted((at) => {
+        const asked = performance.getEntriesByType("resource").filter((entry) => entry.name.includes("/plan/")).at(-1);
+        resolve([asked.requestStart - begun, asked.responseEnd - asked.requestStart, verdict - asked.responseEnd, at - begun]);
+    }); }).observe(document.querySelector("#parts"), {childList: true});
+    form.elements[%s].value = %s;
+    form.elements[%s].dispatchEvent(new Event("input", {bubbles: true}));
+})"""  # noqa: E501  (a script's lines)
 
 
 def main() -> int:
@@ -84,15 +92,21 @@ def _load(browser: Browser, path: str) -> dict[str, Any]:
 
 
 def _print_answers(browser: Browser) -> None:
-    print("\n| from the last key to the answer | median ms | slowest ms |")
-    print("|---|--:|--:|")
+    print("\n| medians, ms | pause | service | page | **to the verdict** | slowest | to all parts |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
     for path, field in FIELDS.items():
         browser.ask(path)
         taken = []
         for turn in range(ANSWERS):
-            script = ANSWER_MILLISECONDS % (json.dumps(field), json.dumps(str(72 + 8 * turn)))
+            script = ANSWER_MILLISECONDS % (json.dumps(field), json.dumps(str(72 + 8 * turn)), json.dumps(field))
             taken.append(browser.value(script))
-        print(f"| {path} | {statistics.median(taken):.0f} | {max(taken):.0f} |")
+            browser.until(SETTLED)
+        pause, service, own, whole = (statistics.median(times) for times in zip(*taken, strict=True))
+        verdicts = [sum(times[:3]) for times in taken]
+        print(
+            f"| {path} | {pause:.0f} | {service:.0f} | {own:.0f} | {statistics.median(verdicts):.0f} "
+            f"| {max(verdicts):.0f} | {whole:.0f} |"
+        )
 
 
 if __name__ == "__main__":

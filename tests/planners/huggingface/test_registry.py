@@ -122,3 +122,9 @@ def test_gpt2_names_its_sizes_otherwise(key: str) -> None:
     config = {"model_type": "gpt2", "vocab_size": 128, "n_embd": 64, "n_layer": 2, "n_head": 8}
     del config[key]
     assert refused(config).pointer == f"/model/config/{key}"
+
+
+def test_the_package_gives_what_it_names_and_nothing_else():
+    assert huggingface.describe_config is registry.describe_config
+    with pytest.raises(AttributeError, match="'reader'"):
+        _ = huggingface.reader
