@@ -24,6 +24,7 @@ from benchmarks.e2e_kubernetes.programs import programs
 CREATES = 1_000
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 SMALL = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")
 # 67.7 GiB of weights on each of two GPUs of 79.2 GiB.
@@ -100,6 +101,13 @@ def _deployment(name: str, args: tuple[str, ...], *, gpus: int = 1, selector: bo
     }
 
 
+def _by_config_map(name: str) -> dict[str, Any]:
+    """Return a deployment whose model stands in a ConfigMap."""
+    deployment = _deployment(f"by-{name}", ("--model", "$(MODEL)", *LARGE[2:]), gpus=LARGE_GPUS)
+    deployment["spec"]["template"]["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": name}}]
+    return deployment
+
+
 def _answers(server: Cluster) -> list[str]:
     """Return what of the answers is not as it must be."""
     client = server.client
@@ -112,6 +120,10 @@ def _answers(server: Cluster) -> list[str]:
     grown = _deployment("small", LARGE, gpus=LARGE_GPUS)
     updated = client.put(f"{DEPLOYMENTS}/small", json=grown)
     deleted = client.delete(f"{DEPLOYMENTS}/small")
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"MODEL": LARGE[1]}}
+    client.post(CONFIG_MAPS, json=settings).raise_for_status()
+    by_config_map = client.post(DEPLOYMENTS, json=_by_config_map("settings"))
+    by_none = client.post(DEPLOYMENTS, json=_by_config_map("none"))
     message = refused.json().get("message", "")
     checks = {
         "what fits is created": fits.status_code == httpx.codes.CREATED and "warning" not in fits.headers,
@@ -124,6 +136,10 @@ def _answers(server: Cluster) -> list[str]:
         "a dry run is refused alike": dry_refused.status_code == httpx.codes.FORBIDDEN,
         "an update to what does not fit is refused": updated.status_code == httpx.codes.FORBIDDEN,
         "a deletion passes": deleted.is_success,
+        "a model that a ConfigMap names is refused": by_config_map.status_code == httpx.codes.FORBIDDEN
+        and "67.7 GiB of weights" in by_config_map.json().get("message", ""),
+        "a ConfigMap that is not there is a warning": by_none.status_code == httpx.codes.CREATED
+        and "there is none of that name" in by_none.headers.get("warning", ""),
     }
     print(f"refused with: {message}")
     return _told(checks)

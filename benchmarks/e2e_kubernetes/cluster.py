@@ -69,6 +69,7 @@ def plimsoll(found: Cluster) -> Iterator[None]:
     """Run the webhook with TLS, and with a database that is not there: it needs none to answer."""
     folder, port = found.folder, found.webhook_port
     (folder / "policy.toml").write_text(POLICY)
+    (folder / "token").write_text(TOKEN)
     env = {
         **os.environ,
         "PLIMSOLL_DATABASE_URL": f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/nothing",
@@ -76,6 +77,10 @@ def plimsoll(found: Cluster) -> Iterator[None]:
         "PLIMSOLL_ADMISSION_POLICY_FILE": str(folder / "policy.toml"),
         "PLIMSOLL_TLS_CERTIFICATE_FILE": str(folder / "webhook.crt"),
         "PLIMSOLL_TLS_KEY_FILE": str(folder / "webhook.key"),
+        # The API server's own certificate, with the authority it made for it.
+        "PLIMSOLL_KUBERNETES_API_URL": str(found.client.base_url),
+        "PLIMSOLL_KUBERNETES_CA_FILE": str(folder / "apiserver" / "apiserver.crt"),
+        "PLIMSOLL_KUBERNETES_TOKEN_FILE": str(folder / "token"),
         "PLIMSOLL_LOG_LEVEL": "error",
     }
     trust = ssl.create_default_context(cafile=str(folder / "webhook.crt"))
