@@ -40,10 +40,22 @@ class Connection:
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._is_new = True
 
     async def ask(self, request: bytes, *, expected: int = 200) -> bytes:
         """Send a request and return the body of its answer; raises RuntimeError for another status."""
-        if self._streams is None or self._streams[0].at_eof():
+        try:
+            return await self._asked(request, expected)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            if self._is_new:
+                raise
+            # The server closed it meanwhile, for it was idle; as any client, ask on a new one.
+            self.close()
+            return await self._asked(request, expected)
+
+    async def _asked(self, request: bytes, expected: int) -> bytes:
+        self._is_new = self._streams is None
+        if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=2**24)
         reader, writer = self._streams
         writer.write(request)
@@ -58,6 +70,7 @@ class Connection:
         """Close it."""
         if self._streams is not None:
             self._streams[1].close()
+            self._streams = None
 
 
 def get(path: str) -> bytes:
