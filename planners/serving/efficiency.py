@@ -18,6 +18,11 @@ STEP_GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 PROMPT_GROUP = "first_token"
 FACTORS = (*STEP_GROUPS, PROMPT_GROUP)
+# Seconds at the card's own rates: nothing is faster, so that no weight of them is below 1.
+AT_PEAK = frozenset(
+    {"dense_weights", "expert_weights", "expert_tiles", "compute_beyond_reading", "cache", "all_reduce",
+     "compute_dense", "compute_mixture", "weights"}
+)  # fmt: skip
 # The step under way of a first token's time, whose own terms are scaled already.
 STEP_UNDER_WAY = "decode_step"
 
@@ -62,13 +67,19 @@ def efficiency(engine: str) -> Efficiency:
 
 
 def scaled(shipped: Efficiency, factors: Mapping[str, float]) -> Efficiency:
-    """Return an engine's figures with each group of terms multiplied by its factor."""
-    decode = dict(shipped.decode)
-    for group, names in STEP_GROUPS.items():
-        decode.update({name: factors[group] * decode[name] for name in names})
+    """Return an engine's figures with each group of terms multiplied by its factor, none faster than the card."""
+    by_term = {name: factors[group] for group, names in STEP_GROUPS.items() for name in names}
+    decode = {name: _weighed(name, weight, by_term[name]) for name, weight in shipped.decode.items()}
     prompt = factors[PROMPT_GROUP]
-    prefill = {name: weight if name == STEP_UNDER_WAY else prompt * weight for name, weight in shipped.prefill.items()}
+    prefill = {
+        name: weight if name == STEP_UNDER_WAY else _weighed(name, weight, prompt)
+        for name, weight in shipped.prefill.items()
+    }
     return replace(shipped, decode=decode, prefill=prefill)
+
+
+def _weighed(name: str, weight: float, factor: float) -> float:
+    return max(1.0, weight * factor) if name in AT_PEAK else weight * factor
 
 
 def engine_efficiency(engine: str, site: SiteEfficiency | None) -> Efficiency:

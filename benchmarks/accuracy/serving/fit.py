@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
+from planners.serving.efficiency import AT_PEAK
 from planners.serving.pace import decode_terms, prefill_terms
 
 Floats = npt.NDArray[np.float64]
@@ -35,11 +36,6 @@ PREFILL_PRIOR = {
     "requests": 0.02, "compute_dense": 1.8, "compute_mixture": 3.0, "queued_dense": 0.15, "queued_mixture": 0.15,
     "all_reduce": 2.0, "queued_all_reduce": 0.15, "operations": 8e-6, "decode_step": 1.5, "weights": 1.0,
 }  # fmt: skip
-# Seconds at the card's own rates: nothing is faster.
-AT_PEAK = frozenset(
-    {"dense_weights", "expert_weights", "expert_tiles", "compute_beyond_reading", "cache", "all_reduce",
-     "compute_dense", "compute_mixture", "weights"}
-)  # fmt: skip
 # How strongly values are drawn to the prior, in rows: for all engines together, then for each.
 TOKEN_ROWS = (2.0, 10.0)
 FIRST_TOKEN_ROWS = (0.2, 1.0)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.accuracy.document import Section
+from benchmarks.accuracy.serving.calibrated import calibrated_lines
 from benchmarks.accuracy.serving.fit import (
     Floats,
     Problem,
@@ -51,6 +52,11 @@ def serving_sections() -> Iterator[Section]:
         name="serving-sources",
         title="Serving, each of the two campaigns estimated by a fit to the other: mean (median) relative error",
         lines=tuple(_sources(cases)),
+    )
+    yield Section(
+        name="serving-calibrated",
+        title="Serving, time per output token after a calibration by a card's own runs, mean relative error",
+        lines=tuple(calibrated_lines(cases)),
     )
     yield Section(
         name="serving-drafts",

@@ -122,3 +122,10 @@ def test_a_plan_rests_on_its_sites_factors_and_bands():
     assert found.first_token_band.low == pytest.approx(shipped.first_token_band.low**2)
     assert engine_efficiency("sglang", site) == efficiency("sglang")
     assert engine_efficiency("vllm", None) == shipped
+
+
+def test_no_factor_makes_a_card_faster_than_its_rates():
+    shipped = efficiency("vllm")
+    halved = scaled(shipped, dict.fromkeys(FACTORS, 0.5))
+    assert min(halved.decode[name] for name in ("dense_weights", "cache", "all_reduce")) == 1
+    assert halved.decode["operations"] == shipped.decode["operations"] / 2
