@@ -148,7 +148,9 @@ def _beside_reduced_experts(moment: Moment, layer: FloatArray) -> Items:
         + moment.constant_activations,
         logits=NOTHING,
         communication=np.where(
-            moment.expert_units & moment.is_reduced, gathered + job.profile.weights.reduce_bytes * held.expert_padded, 0.0
+            moment.expert_units & moment.is_reduced,
+            gathered + job.profile.weights.reduce_bytes * held.expert_padded,
+            0.0,
         )
         + moment.buckets
         + moment.accumulated,

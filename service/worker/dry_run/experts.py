@@ -64,9 +64,7 @@ def deal_experts(model: Any, group: dist.ProcessGroup) -> None:
         experts.num_experts, experts.expert_group = held, group
 
 
-def dispatched_experts(
-    experts: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
-) -> torch.Tensor:
+def dispatched_experts(experts: Any, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return the experts' weighted sum for `hidden` [tokens, hidden], of which each rank has as many.
 
     `chosen` and `weights` are [tokens, experts a token].

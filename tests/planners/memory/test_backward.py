@@ -1,5 +1,6 @@
 """Moments of the backward pass, worked out for Llamas whose lengths divide by all degrees."""
 
+from planners.huggingface import describe_config
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.activity import activity
 from planners.memory.backward import backward_items
@@ -64,3 +65,38 @@ def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
     # The embedding: its weights are gone, its gradient is summed, copied for the reduction, and then half of it stays.
     assert reduction.communication[0].item() == 2 * 2 * LAYER + 4 * (2 * LAYER + EMBEDDING) + 4 * EMBEDDING
     assert reduction.gradients[0].item() == 4 * EMBEDDING / 2
+
+
+def mixture_moments(**layout):
+    mixtral = describe_config(
+        {
+            "model_type": "mixtral", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
+            "num_experts_per_tok": 2, "tie_word_embeddings": False,
+        },
+        name="small",
+    )  # fmt: skip
+    asked = question(model=mixtral, sequence_length=32, global_batch_size=4, gpus=4)
+    job = training_job(asked, load_profile("fsdp2"))
+    layouts = candidates_from_rows([{"data_parallel": 4, "shard_group": 4, "zero_stage": 3, **layout}])
+    rows = all_stages(layouts, job.model, 4)
+    held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
+    return list(backward_items(moment_of(layouts, rows, job, held, active)))
+
+
+# Four experts of 3 x 64 x 128; queries to output 64 x (64 + 32 + 32 + 64), a router of 4 x 64 and two norms.
+EXPERTS, BESIDE = 4 * 24_576, 12_288 + 256 + 128
+
+
+def test_gradients_of_all_experts_stand_together():
+    # The top layer, with nothing above: its experts' gradients in 16 bits, and the head's shard of four.
+    assert mixture_moments()[0].gradients.reshape(-1)[0] == 2 * EXPERTS + 4 * HEAD / 4
+
+
+def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_in():
+    layers, beside = mixture_moments(expert_parallel=2)[:2]
+    # Half of the experts on a rank, over two ranks. The lowest layer: its own weights, the embedding ahead, and the
+    # buffer of what the layer above has beside its experts.
+    assert layers.communication.reshape(-1)[2] == 2 * (EXPERTS // 2 + BESIDE) + 2 * EMBEDDING + 4 * BESIDE
+    # Then its experts' weights are gone, and their buffer is there.
+    assert beside.communication.reshape(-1)[2] == 2 * BESIDE + 2 * EMBEDDING + 4 * EXPERTS // 2

@@ -66,3 +66,9 @@ def test_a_variant_changes_what_its_table_names_and_nothing_else():
     plain, fused = load_profile("accelerate"), load_profile("accelerate", "fused")
     assert (plain.loss.logits_bytes, fused.loss.logits_bytes) == (12, 8)
     assert plain.kernels == fused.kernels
+
+
+def test_megatron_s_compiled_cross_entropy_holds_more_of_the_logits():
+    plain, compiled = load_profile("megatron"), load_profile("megatron", "compiled")
+    # bf16 logits and the fp32 copy that is worked in: core/tensor_parallel/cross_entropy.py.
+    assert (plain.loss.logits_bytes, compiled.loss.logits_bytes) == (2 + 4, 8)

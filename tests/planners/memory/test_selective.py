@@ -1,7 +1,7 @@
 from planners.huggingface import describe_config
 from planners.memory.activations import kept_bytes
 from planners.memory.profile import load_profile
-from planners.memory.selective import scattered_bytes, selectively_kept_bytes
+from planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_kept_bytes
 from tests.planners.factories import gpt, llama
 
 REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
@@ -58,3 +58,33 @@ def test_scattered_sums_of_both_halves_are_kept_where_torchtitan_chooses():
     layer = llama().layers[0]
     assert scattered_bytes(layer, policy=ALTERNATE, element_bytes=2) == 2 * 2 * H
     assert scattered_bytes(layer, policy=SCORES, element_bytes=2) == 0
+
+
+def mixture(**changes):
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32}
+    return describe_config({"model_type": "mixtral", **SIZES, **experts, **changes}, name="small").layers[0]
+
+
+def test_neither_a_router_s_nor_experts_products_are_kept_or_counted():
+    found = selectively_kept_bytes(mixture(), FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    # Of q, k, v, o the first and the third: 64 and 32 features; the attention's output of 64 and 4 heads' statistics.
+    assert found.tensor_bytes == 2 * (64 + 32 + 64) + 4 * 4
+    assert (found.gathered_bytes, found.dispatched_bytes, found.expert_bytes) == (0, 0, 0)
+
+
+def test_tokens_that_other_ranks_sent_are_kept_as_they_come_and_as_they_return():
+    # Two experts' copies of 64 features each way.
+    assert exchanged_bytes(mixture(), policy=ALTERNATE, element_bytes=2) == 2 * 2 * 2 * 64
+    assert exchanged_bytes(mixture(), policy=SCORES, element_bytes=2) == 0
+    assert exchanged_bytes(gpt().layers[0], policy=ALTERNATE, element_bytes=2) == 0
+
+
+def test_a_bias_of_queries_says_nothing_of_shared_experts():
+    shared = {
+        "model_type": "qwen2_moe", **SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 96,
+    }  # fmt: skip
+    layer = describe_config(shared, name="small").layers[0]
+    found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    # q, k and v have biases: of o, gate, up, down and the gate's score the first, the third and the fifth.
+    assert found.tensor_bytes == 2 * (96 + 64) + 4 * 4

@@ -1,0 +1,46 @@
+"""A small Mixtral: 64 features, experts of 32, two of them for each token: tokens are sent as 128 features."""
+
+from planners.huggingface import describe_config
+from planners.memory.activations import kept_bytes
+from planners.memory.mixture_backward import kept_at_combine, kept_at_experts_first_product
+from planners.memory.profile import load_profile
+from tests.planners.factories import small_llama
+
+ACCELERATE = load_profile("accelerate").kernels
+MIXTRAL = describe_config(
+    {
+        "model_type": "mixtral", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 32,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "tie_word_embeddings": False,
+    },
+    name="small",
+)  # fmt: skip
+DISPATCHED = 2 * 64
+
+
+def kept(block):
+    return kept_bytes(block, ACCELERATE, attention="flash", element_bytes=2)
+
+
+def test_three_gradients_of_the_sent_tokens_meet_as_they_are_scattered():
+    block = MIXTRAL.layers[0]
+    found, layer = kept_at_combine(block, kept(block), 2), kept(block)
+    assert found.dispatched_bytes - layer.dispatched_bytes == 3 * 2 * DISPATCHED
+    assert found.sequence_bytes - layer.sequence_bytes == 2 * 64  # the residual's
+    assert found.expert_bytes == layer.expert_bytes
+
+
+def test_at_the_first_product_only_its_output_s_gradient_is_left_of_the_experts():
+    found = kept_at_experts_first_product(MIXTRAL.layers[0], ACCELERATE, attention="flash", element_bytes=2)
+    assert found.expert_bytes == 2 * (64 + 64)  # gate and up, 32 features for each of two experts
+    assert found.dispatched_bytes == 2 * 2 * DISPATCHED  # the sent tokens and their gradient
+
+
+def test_a_dense_layer_has_neither_moment():
+    block = small_llama().layers[0]
+    moments = (
+        kept_at_combine(block, kept(block), 2),
+        kept_at_experts_first_product(block, ACCELERATE, attention="flash", element_bytes=2),
+    )
+    for found in moments:
+        assert found.sequence_bytes + found.tensor_bytes + found.gathered_bytes + found.dispatched_bytes == 0
