@@ -42,7 +42,8 @@ class Activity:
     `recomputed_layers` how many are, `working_set` one layer with everything,
     `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
     the layer as its first norm is differentiated, `experts_product` and `combine` what is there as the experts'
-    first matrices and the sum of their outputs are, `gathered` the buffers that tensor parallelism gathers into and scatters from.
+    first matrices and the sum of their outputs are, `gathered` the buffers that tensor parallelism gathers into and
+    scatters from.
     """
 
     stage: FloatArray
@@ -97,7 +98,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         everything = everything + count * full
         if has_selective:
             scattered = np.where(sequence_division > 1, tokens * layer.scattered_bytes / sequence_division, 0.0)
-            exchanged = 0.0
+            exchanged: float | FloatArray = 0.0
             if layer.exchanged_bytes:
                 sent = tokens * busiest * layer.exchanged_bytes / dispatch_division
                 exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)

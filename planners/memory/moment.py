@@ -22,9 +22,11 @@ class Moment:
     `own_units` says that the embedding, and the last norm with the head, are gathered
     and reduced by themselves; else they are one with the root. `open_root` is what of
     them stays gathered while layers are differentiated, `last_unit` what is gathered
-    ahead while the lowest layer is. `expert_units` says where a layer's experts are one too, over the ranks that
-    hold the same ones (torchtitan, models/llama4/infra/parallelize.py, `apply_fsdp`). `accumulated` are the whole gradients in the reduction's width that a
-    pipeline sums until its last micro-batch; until then it has no shards of them.
+    ahead while the lowest layer is. `expert_units` says where a layer's experts are one
+    too, over the ranks that hold the same ones (torchtitan,
+    models/llama4/infra/parallelize.py, `apply_fsdp`). `accumulated` are the whole
+    gradients in the reduction's width that a pipeline sums until its last micro-batch;
+    until then it has no shards of them.
     """
 
     layouts: Candidates

@@ -34,7 +34,8 @@ DTYPES = {
     "float": "fp32",
 }  # fmt: skip
 # Quantization while loading; the others describe how the checkpoint is stored already. Names: vllm 0.33.0,
-# model_executor/layers/quantization/__init__.py (before 0.28 bitsandbytes too); sglang 0.5.23, srt/arg_groups/choices.py.
+# model_executor/layers/quantization/__init__.py (before 0.28 bitsandbytes too); sglang 0.5.23,
+# srt/arg_groups/choices.py.
 ON_LOADING = {
     "fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_block": "fp8", "fp8_per_channel": "fp8", "bitsandbytes": "nf4",
     "int8_per_channel_weight_only": "int8",

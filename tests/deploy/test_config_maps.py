@@ -1,4 +1,4 @@
-"""The component that lets the webhook read ConfigMaps: valid, with no more rights than that, of one mind with the base."""
+"""The component that lets the webhook read ConfigMaps: valid, without more rights, of one mind with the base."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class DiscardedOutput:
         if self._output is not None:
             full_bytes = self._output.untyped_storage().nbytes()
             self._output.untyped_storage().resize_(0)
-            used.register_hook(functools.partial(self._fill, full_bytes))
+            used.register_hook(functools.partial(self._fill, full_bytes))  # type: ignore[no-untyped-call]
 
     def take_again(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return input and output of the second time, and forget them."""
@@ -91,5 +91,5 @@ def discard_output(module: nn.Module, *, until: nn.Module) -> None:
         if calls:
             calls.pop().discard_after(result[0] if isinstance(result, tuple) else result)
 
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
     until.register_forward_hook(used)

@@ -74,6 +74,7 @@ class RingFlashAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         """Return the gradients of the operands; those of keys and values go round the ring."""
         query, key, value, output, statistic, seed, offset = ctx.saved_tensors
+        query_starts, key_starts, longest_query, longest_key = ctx.rest
         of_query, of_key, of_value, *_ = torch_ring._scaled_dot_product_ring_flash_attention_backward(
             ctx.mesh,
             gradients[0],
@@ -82,7 +83,10 @@ class RingFlashAttention(torch.autograd.Function):
             value,
             output,
             statistic,
-            *ctx.rest,
+            query_starts,
+            key_starts,
+            longest_query,
+            longest_key,
             0.0,
             True,
             seed,

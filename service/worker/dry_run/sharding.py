@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,8 @@ def _gather_ahead(layers: nn.ModuleList) -> None:
 
     Source: torchtitan, models/llama4/infra/parallelize.py, `apply_fsdp`.
     """
-    for layer, following in zip(layers, layers[1:], strict=False):
+    units: list[Any] = list(layers)
+    for layer, following in itertools.pairwise(units):
         layer.set_modules_to_forward_prefetch(_units(following))
         following.set_modules_to_backward_prefetch(_units(layer))
 

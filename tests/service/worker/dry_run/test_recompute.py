@@ -24,7 +24,7 @@ def test_layers_are_counted_from_the_first(limits, layers):
 
 
 def kept(modules):
-    """Return the activations of a layer of Megatron's at the loss, which a vocabulary of 40,001 words makes the peak."""
+    """Return the activations of a layer of Megatron's at the loss, which 40,001 words make the peak."""
     changes = {"recompute": "selective", "recompute_modules": modules} if modules else {}
     ledger = traced(
         config=config(vocab_size=40_001, num_hidden_layers=1),
