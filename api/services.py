@@ -18,7 +18,7 @@ from service.admission.judge import AdmissionService
 from service.admission.kubernetes_api import config_maps_of
 from service.admission.policy import Policies
 from service.admission.sizing import Sizer
-from service.calibrating import CalibrationService
+from service.calibrations.service import CalibrationService
 from service.catalogue_pages import CataloguePages
 from service.errors import DatabaseUnavailable
 from service.jobs import JobService

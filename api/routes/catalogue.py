@@ -19,7 +19,7 @@ from api.strict_json import StrictRoute
 from planners.errors import UnknownGpu, UnknownModel
 from planners.formats import FORMATS, NumberFormat
 from planners.hardware import Gpu
-from service.calibrating import CalibrationReport
+from service.calibrations.report import CalibrationReport
 from service.catalogue_pages import GpuList, ModelList
 from service.model_description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
 from service.model_text import model_text

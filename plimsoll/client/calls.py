@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from planners.hardware import Gpu
 from service.answers import Accuracy, JobBody, JobPage, PlanPage, QuantizeBody
-from service.calibrating import CalibrationReport
+from service.calibrations.report import CalibrationReport
 from service.catalogue_pages import GpuList, ModelList
 from service.measuring import MeasurementReport
 from service.model_description import ModelDescription

@@ -1,0 +1,124 @@
+"""The report of a calibration, and its stored form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from planners.calibration import Calibration, CheckedObservation, FitError, FittedFraction, StackBand
+from planners.hardware import Gpu
+from planners.serving.calibration import EngineCalibration
+from service.persistence.records import Calibration as StoredCalibration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakCheck:
+    """A measured peak beside the planner's, which is derived and not fitted.
+
+    `relative_error` is predicted/measured - 1.
+    """
+
+    pointer: str
+    measured_bytes: int
+    predicted_bytes: int
+    relative_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationReport:
+    """A GPU's calibration: what was fitted from what, and how well.
+
+    `fractions` are parts of the datasheet's rates. `observations` compares every
+    measurement with the shipped estimate, the fitted one, and that of a fit without
+    it, and the three errors sum them up. `bands` is what a step's time may be times
+    its estimate, for each stack with measured runs.
+    """
+
+    gpu: str
+    revision: str
+    created_at: datetime | None
+    fractions: tuple[FittedFraction, ...]
+    observations: tuple[CheckedObservation, ...]
+    error_shipped: FitError
+    error_fitted: FitError
+    error_left_out: FitError
+    bands: tuple[StackBand, ...]
+    peaks: tuple[PeakCheck, ...]
+    serving: tuple[EngineCalibration, ...]
+    method: str
+
+
+METHOD = (
+    "Ridge regression of logarithms of times on logarithms of the fractions, shrunk towards the shipped figures; "
+    "a fraction whose resolution is below a half is decided by what ships."
+)
+
+
+def calibration_report(
+    gpu: Gpu,
+    revision: str,
+    fit: Calibration,
+    peaks: tuple[PeakCheck, ...],
+    engines: tuple[EngineCalibration, ...],
+) -> CalibrationReport:
+    """Return the report of a fit that is not stored yet."""
+    return CalibrationReport(
+        gpu=gpu.id,
+        revision=revision,
+        created_at=None,
+        fractions=fit.fractions,
+        observations=fit.observations,
+        error_shipped=fit.error_shipped,
+        error_fitted=fit.error_fitted,
+        error_left_out=fit.error_left_out,
+        bands=fit.bands,
+        peaks=peaks,
+        serving=engines,
+        method=METHOD,
+    )
+
+
+def report_as_json(report: CalibrationReport) -> dict[str, Any]:
+    """Return what is stored of a report; id, revision and time have columns of their own."""
+    body: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(report), allow_nan=False))
+    return {name: value for name, value in body.items() if name not in ("gpu", "revision", "created_at")}
+
+
+def stored_report(stored: StoredCalibration) -> CalibrationReport:
+    """Return the report of a stored calibration."""
+    body = stored.report
+    return CalibrationReport(
+        gpu=stored.gpu,
+        revision=stored.revision,
+        created_at=stored.created_at,
+        fractions=tuple(FittedFraction(**each) for each in body["fractions"]),
+        observations=_observations(body),
+        error_shipped=FitError(**body["error_shipped"]),
+        error_fitted=FitError(**body["error_fitted"]),
+        error_left_out=FitError(**body["error_left_out"]),
+        bands=tuple(StackBand(**each) for each in body["bands"]),
+        peaks=tuple(PeakCheck(**each) for each in body["peaks"]),
+        serving=tuple(_engine(each) for each in body.get("serving", ())),
+        method=body["method"],
+    )
+
+
+def _observations(body: Mapping[str, Any]) -> tuple[CheckedObservation, ...]:
+    return tuple(CheckedObservation(**{**each, "pointers": tuple(each["pointers"])}) for each in body["observations"])
+
+
+def _engine(body: Mapping[str, Any]) -> EngineCalibration:
+    return EngineCalibration(
+        engine=body["engine"],
+        factors=tuple(FittedFraction(**each) for each in body["factors"]),
+        observations=_observations(body),
+        error_shipped=FitError(**body["error_shipped"]),
+        error_fitted=FitError(**body["error_fitted"]),
+        error_left_out=FitError(**body["error_left_out"]),
+        token_spread=body["token_spread"],
+        first_token_spread=body["first_token_spread"],
+    )
