@@ -16,6 +16,7 @@ ADDING_OPERATIONS = frozenset({"execute", "create_table", "create_index", "get_b
 _CREATE_TABLE = re.compile(r"create table (\w+)")
 _CREATE_INDEX = re.compile(r"create index \w+ on \w+")
 _CREATE_UNIQUE_INDEX = re.compile(r"create unique index \w+ on (\w+)")
+_INSERT = re.compile(r"insert into (\w+) ")
 _ALTER_TABLE = re.compile(r"alter table (\w+) (.*)")
 _ADD_COLUMN = re.compile(r"add column \w+ .*")
 _COMMENT = re.compile(r"comment on ")
@@ -52,6 +53,10 @@ def _adds(statement: str, made: set[str]) -> bool:
     if unique is not None:
         # Rows that an older process writes might break it.
         return unique[1] in made
+    inserted = _INSERT.match(statement)
+    if inserted is not None:
+        # No older process knows the table.
+        return inserted[1] in made
     altered = _ALTER_TABLE.match(statement)
     if altered is None:
         return False

@@ -33,6 +33,7 @@ def test_the_script_of_a_package_cannot_be_read_and_is_named():
     [
         "CREATE TABLE a (b text NOT NULL); CREATE UNIQUE INDEX i ON a (b); ALTER TABLE a DROP COLUMN b",
         "CREATE INDEX i ON jobs (state)",
+        "CREATE TABLE a (b text NOT NULL); INSERT INTO a (b) SELECT state FROM jobs",
         "ALTER TABLE jobs ADD COLUMN b text",
         "ALTER TABLE jobs ADD COLUMN b text NOT NULL DEFAULT 'x', ADD COLUMN c numeric(3, 2)",
         "COMMENT ON TABLE jobs IS 'x' -- and DROP TABLE in a comment",
@@ -56,6 +57,7 @@ def test_what_adds_is_taken(sql: str):
         "CREATE UNIQUE INDEX i ON jobs (state)",
         "UPDATE jobs SET state = 'failed'",
         "DELETE FROM jobs",
+        "INSERT INTO jobs (state) VALUES ('failed')",
     ],
 )
 def test_what_does_more_is_named(sql: str):
