@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planners.architecture import ModelSpec, Weight
@@ -101,11 +100,6 @@ def scheme_settings(scheme: str, *, double_quantization: bool = False, block_siz
 def skip_reason(weight: Weight, scheme: str) -> str | None:
     """Return why a scheme leaves a weight as it is, or None where it is quantized."""
     return STACK_OF_SCHEME[scheme].reason_to_leave(weight)
-
-
-def quantized_weights(spec: ModelSpec, scheme: str) -> Iterator[tuple[str, Weight]]:
-    """Yield the full name of every tensor that a scheme quantizes, layer by layer."""
-    return ((name, weight) for name, weight in spec.named_weights() if skip_reason(weight, scheme) is None)
 
 
 def quantization_estimate(

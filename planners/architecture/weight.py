@@ -93,10 +93,6 @@ class Weight:
         local = sum(_local_length(length, units, tensor_parallel) for length, units in parts)
         return (*self.shape[: self.dim], local, *self.shape[self.dim + 1 :])
 
-    def local_elements(self, tensor_parallel: int) -> int:
-        """Return the elements of the largest shard, all experts of the layer counted."""
-        return math.prod(self.local_shape(tensor_parallel)) * self.tensors
-
 
 def _local_length(length: int, units: int, tensor_parallel: int) -> int:
     if not units:

@@ -87,15 +87,6 @@ def untimed(count: int) -> StepSeconds:
     return StepSeconds(**dict.fromkeys(PART_NAMES, np.full(count, np.inf)))
 
 
-def bubble_fraction(pipeline_parallel: float, micro_batches: float, virtual_pipeline: float = 1) -> float:
-    """Return the idle part of a step: (p − 1)/(v·m + p − 1).
-
-    Source: Narayanan et al. 2021, section 2.2, arXiv:2104.04473; Huang et al.
-    2019 for v = 1, arXiv:1811.06965.
-    """
-    return (pipeline_parallel - 1) / (virtual_pipeline * micro_batches + pipeline_parallel - 1)
-
-
 def step_seconds(
     layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, peaks: FloatArray | None = None
 ) -> StepSeconds:
@@ -204,7 +195,9 @@ def _learning(job: Job) -> tuple[Job, ...]:
 def _fill_seconds(layouts: Candidates, job: Job, pace: Pace) -> FloatArray:
     """Return the filling and draining of a pipeline: that of 1F1B as of GPipe, a chunk's where they are interleaved.
 
-    PipeDream never drains (Narayanan et al. 2019, section 3.2, doi:10.1145/3341301.3359646).
+    Idle is (p - 1)/(v m + p - 1) of a step (Huang et al. 2019, arXiv:1811.06965, for v = 1; Narayanan et al. 2021,
+    section 2.2, arXiv:2104.04473). PipeDream never drains (Narayanan et al. 2019, section 3.2,
+    doi:10.1145/3341301.3359646).
     """
     if job.pipeline_schedule == PIPEDREAM:
         return np.zeros(1)

@@ -14,7 +14,7 @@ from planners.memory.activations import kept_bytes
 from planners.memory.profile import load_profile
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import load_efficiency
-from planners.timing.step import bubble_fraction, train_flops_per_token
+from planners.timing.step import train_flops_per_token
 from planners.training import plan_training
 from tests.planners.factories import LLAMA_3_70B, LLAMA_7B, gpt, hardware, llama, question
 from tests.planners.training_cases import job, memory, one_layout
@@ -196,12 +196,6 @@ def test_training_takes_six_operations_a_parameter_and_token():
     asked = job(model=model, sequence_length=2048)
     matrices = model.parameters - 32000 * 4096 - 65 * 4096
     assert train_flops_per_token(asked) == pytest.approx(6 * matrices + 12 * 32 * 4096 * 2049 / 2)
-
-
-def test_bubble_is_p_minus_one_over_m_plus_p_minus_one():
-    # 4 stages, 8 micro-batches: 3 / 11; interleaved by 2: 3 / 19.
-    assert bubble_fraction(4, 8) == pytest.approx(3 / 11)
-    assert bubble_fraction(4, 8, 2) == pytest.approx(3 / 19)
 
 
 def test_eight_percent_a_month_is_0_27_percent_a_day():

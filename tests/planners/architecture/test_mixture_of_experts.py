@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from planners.architecture import OperationKind, Part
@@ -50,7 +52,7 @@ def test_fused_experts_are_one_tensor_split_along_their_inner_features(
     assert {weight.tensors for weight in weights} == {1}
     assert sum(weight.elements for weight in weights) == 8 * 3840
     # Halved over two ranks: every expert's inner features are.
-    assert sum(weight.local_elements(2) for weight in weights) == 8 * 3840 // 2
+    assert sum(math.prod(weight.local_shape(2)) for weight in weights) == 8 * 3840 // 2
 
 
 def test_biases_of_fused_experts_are_split_where_they_are_outputs_of_a_column() -> None:
