@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from service.processes import launched
 from service.worker.device_run.devices import Device
 from service.worker.device_run.rank_process import TASK_FILE, result_file
 from service.worker.dry_run.step import Report
@@ -62,8 +64,9 @@ def run_ranks(
 
 def _start(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
     numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    command = [sys.executable, "-m", "service.worker.device_run.rank_process", str(folder)]
     return subprocess.Popen(
-        [sys.executable, "-m", "service.worker.device_run.rank_process", str(folder)],
+        launched(command, signal_number=signal.SIGKILL),
         env={**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, "OMP_NUM_THREADS": _threads(ranks), **numbers},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if rank == 0 else sys.stderr,

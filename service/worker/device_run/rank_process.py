@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from service.processes import die_with_parent
 from service.worker.device_run.devices import Device
 from service.worker.device_run.running import run_rank
 from service.worker.dry_run.job import read_job
@@ -39,7 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     """Run this rank and leave its account."""
     folder = Path(arguments[0])
     task: dict[str, Any] = json.loads((folder / TASK_FILE).read_text())
-    die_with_parent(signal.SIGKILL)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if task["memory_bytes"] is not None:
         _limit_memory(task["memory_bytes"])
