@@ -12,6 +12,8 @@ EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w
 RING_HALVES = 2
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")
 FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
+# torch, distributed/pipelining/schedules.py, `_add_unshard_reshard`: of more chunks some are gathered anew.
+MOST_GATHERED_CHUNKS = 3
 
 
 def is_fully_sharded(job: TraceJob) -> bool:
@@ -48,6 +50,11 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             f"{job.framework} gathers a split sequence again in the backward pass; that is not traced yet.",
             pointer="/layout/sequence_parallel",
+        )
+    if is_fully_sharded(job) and job.virtual_pipeline > MOST_GATHERED_CHUNKS:
+        raise NotYetAvailable(
+            f"FSDP2 is traced with {MOST_GATHERED_CHUNKS} chunks of a pipeline a rank at most.",
+            pointer="/layout/virtual_pipeline",
         )
     model_type = job.config["model_type"]
     if model_type not in LLAMA_LIKE_MODEL_TYPES and (job.tensor_parallel > 1 or stack.has_fused_kernels):
