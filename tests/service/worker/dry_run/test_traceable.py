@@ -16,7 +16,7 @@ def check(**changes):
     refuse_untraced_sharding(wanted, find_stack(wanted.framework))
 
 
-@pytest.mark.parametrize("wanted", [EXPERTS, CONTEXT, CONTEXT | {"recompute": "full"}])
+@pytest.mark.parametrize("wanted", [EXPERTS, EXPERTS | {"recompute": "selective"}, CONTEXT, CONTEXT | {"recompute": "full"}])
 def test_what_is_traced_is_not_refused(wanted):
     check(**wanted)
 
@@ -30,6 +30,7 @@ def test_what_is_traced_is_not_refused(wanted):
         {"shard_group": 2},
         {"pipeline_parallel": 2},
         {"expert_parallel": 3},
+        {"recompute": "selective", "config": MIXTRAL | {"num_local_experts": 6}},  # over 4 ranks
     ],
 )
 def test_other_expert_parallelism_is_refused(changes):
