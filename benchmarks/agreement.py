@@ -77,12 +77,16 @@ MIXTURE_WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": "full", "sequence_length": 4096, "expert_parallel": 2},
     {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192, "expert_parallel": 4},
 )
+INTERLEAVED = {"pipeline_parallel": 2, "virtual_pipeline": 2}
 # Run for `FEW_MODELS` alone: each of them traces two stages or three.
 PIPELINES: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "pipeline_parallel": 2},
     {"framework": "fsdp2", "recompute": "full", "sequence_length": 8192, "pipeline_parallel": 4},
     MEGATRON | {"sequence_length": 4096, "pipeline_parallel": 2},
     MEGATRON | {"sequence_length": 4096, "pipeline_parallel": 4},
+    MEGATRON | {"sequence_length": 4096, **INTERLEAVED},
+    MEGATRON | {"recompute": "full", "sequence_length": 4096, **INTERLEAVED},
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, **INTERLEAVED},
     MEGATRON | {"sequence_length": 4096},
 )
 WAYS: tuple[dict[str, Any], ...] = (
@@ -106,8 +110,13 @@ class Case:
     def name(self) -> str:
         """Return the model and the way, in words."""
         said = {"framework": "", "method": "", "recompute": "", "sequence_length": "", "tensor_parallel": "tensor "}
-        said |= {"pipeline_parallel": "pipeline ", "micro_batches": "micro-batches ", "shard_group": "shards "}
-        said |= {"zero_stage": "stage ", "context_parallel": "context ", "expert_parallel": "experts "}
+        said |= {"pipeline_parallel": "pipeline ", "virtual_pipeline": "chunks ", "shard_group": "shards "}
+        said |= {
+            "micro_batches": "micro-batches ",
+            "zero_stage": "stage ",
+            "context_parallel": "context ",
+            "expert_parallel": "experts ",
+        }
         ways = (f"{said[key]}{_in_words(value)}" for key, value in self.way.items() if key in said)
         return " ".join((self.model, *ways))
 
@@ -161,7 +170,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         layout=LayoutRequest(
             tensor_parallel=tensor,
             pipeline_parallel=pipeline,
-            virtual_pipeline=1,
+            virtual_pipeline=way.pop("virtual_pipeline", 1),
             context_parallel=context,
             zero_stage=way.pop("zero_stage", 3),
             **way,

@@ -20,7 +20,7 @@ from planners.memory.activations import (
 )
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
-from planners.memory.mixture_backward import kept_at_combine, kept_at_experts_first_product
+from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
 from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
 from planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_kept_bytes
@@ -42,7 +42,7 @@ class Activity:
     `recomputed_layers` how many are, `working_set` one layer with everything,
     `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
     the layer as its first norm is differentiated, `experts_product` and `combine` what is there as the experts'
-    first matrices and the sum of their outputs are, `gathered` the buffers that tensor parallelism gathers into and
+    first matrices and the sum of their outputs are, `experts_reduced` as their gradients are reduced, `gathered` the buffers that tensor parallelism gathers into and
     scatters from.
     """
 
@@ -55,6 +55,7 @@ class Activity:
     first_norm: FloatArray
     experts_product: FloatArray
     combine: FloatArray
+    experts_reduced: FloatArray
     head: FloatArray
     logits: FloatArray
     gathered: FloatArray
@@ -91,7 +92,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
     stream_bytes = np.where(casts, FP32_BYTES, size) if has_casts else size
     everything = kept_selectively = working_set = checkpoint = transient = first_norm = np.zeros(1)
-    experts_product = combine = np.zeros(1)
+    experts_product = combine = experts_reduced = np.zeros(1)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         layer = _layer_bytes(part, job)
         full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
@@ -111,6 +112,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         if job.model.experts_per_token:
             experts_product = np.maximum(experts_product, on_rank(layer.experts_product))
             combine = np.maximum(combine, on_rank(layer.combine))
+            experts_reduced = np.maximum(experts_reduced, on_rank(layer.experts_reduced))
         if layer.scan_workspace:
             transient = np.maximum(transient, tokens * layer.scan_workspace / tensor)
     kept = np.where(is_selective, kept_selectively, everything) if has_selective else everything
@@ -127,6 +129,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         first_norm=first_norm,
         experts_product=experts_product,
         combine=combine,
+        experts_reduced=experts_reduced,
         head=np.where(rows.has_head, head, 0.0),
         logits=np.where(rows.has_head, _logits(layouts, job, tokens, tensor), 0.0),
         gathered=np.where(
@@ -147,6 +150,7 @@ class _LayerBytes:
     selective: KeptBytes
     experts_product: KeptBytes
     combine: KeptBytes
+    experts_reduced: KeptBytes
     scattered_bytes: int
     exchanged_bytes: int
     input_width: int
@@ -205,6 +209,7 @@ def _kept_of_layer(
         ),
         experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
         combine=kept_at_combine(part.block, whole, size),
+        experts_reduced=kept_as_experts_are_reduced(part.block, whole, size),
         scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         input_width=checkpoint_width(part.block),

@@ -30,7 +30,7 @@ def backward_items(moment: Moment) -> Iterator[Items]:
         edge = moment.active.recomputed_layers
         yield _layer_items(moment, np.clip(np.stack([edge, edge - 1.0]), 0.0, top), *own)
     if moment.expert_units.any():
-        yield _beside_reduced_experts(moment, np.stack(ends))
+        yield from _beside_reduced_experts(moment, np.stack(ends))
     if moment.own_units:
         yield _head_reduction(moment)
     splits_vocabulary = moment.layouts.tensor_parallel > 1
@@ -122,10 +122,12 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     )
 
 
-def _beside_reduced_experts(moment: Moment, layer: FloatArray) -> Items:
-    """Return the moments at which a layer's first norm is differentiated while its experts are reduced.
+def _beside_reduced_experts(moment: Moment, layer: FloatArray) -> Iterator[Items]:
+    """Yield the moments at which a layer's experts are reduced, and its first norm is differentiated meanwhile.
 
-    Their weights and gradients have been let go of; the buffer in the reduction's width has not.
+    Their weights have been let go of. Their gradients are copied into the buffer in the reduction's width, which
+    stays beside the shard that becomes of them (torch, distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+    `foreach_reduce`).
     """
     held, active, job = moment.held, moment.active, moment.job
     size = job.precision.compute_bytes
@@ -135,27 +137,27 @@ def _beside_reduced_experts(moment: Moment, layer: FloatArray) -> Items:
     gathered = np.where(moment.gathered_by_layer, moment.open_root + dense + ahead, 0.0) + np.where(
         moment.gathered_once, moment.open_root + moment.whole_layers, 0.0
     )
-    recomputed, kept = _left_to_do(moment, layer)
-    return items_at(
-        moment,
-        "backward",
-        parameters=held.parameters,
-        gradients=_layer_gradients(moment, layers_above, np.ceil(held.expert_gradients) + dense),
-        activations=active.checkpoint * recomputed
-        + active.layer * kept
-        + active.first_norm
-        + moment.others_activations
-        + moment.constant_activations,
-        logits=NOTHING,
-        communication=np.where(
-            moment.expert_units & moment.is_reduced,
-            gathered + job.profile.weights.reduce_bytes * held.expert_padded,
-            0.0,
-        )
-        + moment.buckets
-        + moment.accumulated,
-        layer=layer,
+    reduced = np.where(
+        moment.expert_units & moment.is_reduced,
+        gathered + job.profile.weights.reduce_bytes * held.expert_padded,
+        0.0,
     )
+    recomputed, kept = _left_to_do(moment, layer)
+    for own, fresh in (
+        (active.experts_reduced, size * held.expert_elements),
+        (active.first_norm, np.ceil(held.expert_gradients) + dense),
+    ):
+        alive = active.checkpoint * recomputed + active.layer * kept + own
+        yield items_at(
+            moment,
+            "backward",
+            parameters=held.parameters,
+            gradients=_layer_gradients(moment, layers_above, fresh),
+            activations=alive + moment.others_activations + moment.constant_activations,
+            logits=NOTHING,
+            communication=reduced + moment.buckets + moment.accumulated,
+            layer=layer,
+        )
 
 
 def _left_to_do(moment: Moment, layer: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -34,6 +34,23 @@ def kept_at_combine(block: Block, kept: KeptBytes, element_bytes: int) -> KeptBy
     )
 
 
+def kept_as_experts_are_reduced(block: Block, kept: KeptBytes, element_bytes: int) -> KeptBytes:
+    """Return what of a layer is there as its experts' gradients are reduced, in a unit of their own.
+
+    The experts' tensors have been let go of; the residual's gradient and that of the tokens sent, summed back to
+    where they came from, wait for the rest of the layer. `kept` is all that the layer keeps. Nothing for a layer
+    without a mixture.
+    """
+    if all(tensor.name != DISPATCHED for tensor in block.tensors):
+        return NOTHING_KEPT
+    return replace(
+        kept,
+        sequence_bytes=kept.sequence_bytes + 2 * element_bytes * checkpoint_width(block),
+        dispatched_bytes=0.0,
+        expert_bytes=0.0,
+    )
+
+
 def kept_at_experts_first_product(block: Block, kernels: Kernels, *, attention: str, element_bytes: int) -> KeptBytes:
     """Return what of a layer is there while the gradient of its experts' first matrices is made; nothing without any.
 

@@ -22,7 +22,7 @@ def give_storage(model: Any, job: TraceJob, device_type: str) -> None:
 
     Every rank draws from the same seed, so that what is replicated is alike on all.
     """
-    rotary = {name: type(module)(config=model.config) for name, module in model.named_modules() if is_rotary(module)}
+    rotary = {name: type(module)(config=module.config) for name, module in model.named_modules() if is_rotary(module)}
     for name, _ in model.named_buffers():
         if name.rpartition(".")[0] not in rotary:
             raise NotYetAvailable(f"The buffer {name} of {type(model).__name__} is not filled on a device yet.")

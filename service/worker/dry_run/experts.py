@@ -69,25 +69,44 @@ def dispatched_experts(experts: Any, hidden: torch.Tensor, chosen: torch.Tensor,
 
     `chosen` and `weights` are [tokens, experts a token].
     """
-    from transformers.integrations.moe import _grouped_linear
-
     per_token = chosen.size(-1)
     by_expert, order = torch.sort(chosen.reshape(-1))
     sent = hidden[order // per_token]
     counts = torch.histc(by_expert.float(), bins=experts.num_experts, min=0, max=experts.num_experts - 1)
     ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
-    received = _exchanged(sent, experts.expert_group)
-    padded = torch.vstack((received, received.new_zeros(received.size(-1))))
-    places = torch.zeros(received.size(0), dtype=torch.int64)
-    inner = experts._apply_gate(_grouped_linear(padded[places], experts.gate_up_proj, ends))
-    output = _grouped_linear(inner, experts.down_proj, ends)
-    in_order = output.new_empty(padded.shape)
-    in_order[places] = output
-    returned = _exchanged(in_order[:-1], experts.expert_group)
+    received, places = _received(sent, experts.expert_group)
+    returned = _returned(_outputs(experts, received, ends), places, experts.expert_group)
+    del received
     weighted = returned * weights.reshape(-1)[order].unsqueeze(-1)
     back = torch.empty_like(order)
     back[order] = torch.arange(order.size(0))
     return weighted[back].view(-1, per_token, hidden.size(-1)).sum(dim=1).to(hidden.dtype)
+
+
+# What each of the next three makes on its way is let go of as it returns: torchtitan's hooks are functions of their own.
+
+
+def _received(sent: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens of this rank's experts, expert by expert, and the places that they came from."""
+    received = _exchanged(sent, group)
+    padded = torch.vstack((received, received.new_zeros(received.size(-1))))
+    places = torch.zeros(received.size(0), dtype=torch.int64)
+    return padded[places], places
+
+
+def _outputs(experts: Any, received: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    from transformers.integrations.moe import _grouped_linear
+
+    inner = experts._apply_gate(_grouped_linear(received, experts.gate_up_proj, ends))
+    outputs: torch.Tensor = _grouped_linear(inner, experts.down_proj, ends)
+    return outputs
+
+
+def _returned(outputs: torch.Tensor, places: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Return this rank's own tokens from the ranks that worked on them."""
+    in_order = outputs.new_empty(outputs.size(0) + 1, outputs.size(1))
+    in_order[places] = outputs
+    return _exchanged(in_order[:-1], group)
 
 
 def _exchanged(tokens: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:

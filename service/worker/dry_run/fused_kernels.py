@@ -13,6 +13,7 @@ Transformer Engine's RMSNorm (keeps input, weight and one fp32 statistic a token
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -141,13 +142,13 @@ def vocabulary_parallel_loss(logits: torch.Tensor, labels: torch.Tensor) -> Any:
     return InPlaceCrossEntropy.apply(local.flatten(0, 1).float(), labels.flatten())  # type: ignore[no-untyped-call]
 
 
-def dummy_weight_gradients(model: Any) -> list[torch.Tensor]:
+def dummy_weight_gradients(chunks: Iterable[Any]) -> list[torch.Tensor]:
     """Return the empty gradients that autograd is handed where kernels add weight gradients up themselves.
 
-    All layers share one for each of a layer's matrices.
+    All layers share one for each of a layer's matrices, of whichever chunk of the model they are.
     """
     distinct: dict[tuple[str, torch.Size], torch.Tensor] = {}
-    for name, module in model.model.layers.named_modules():
+    for name, module in (entry for chunk in chunks for entry in chunk.model.layers.named_modules()):
         if isinstance(module, torch.nn.Linear):
             weight = module.weight.to_local() if isinstance(module.weight, DTensor) else module.weight
             distinct[name.rpartition(".")[2], weight.shape] = weight

@@ -39,22 +39,27 @@ READ_TRAINING_PARTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStage:
-    """A stage of a pipeline of `stages`: its number and its layers, the last one included."""
+    """A stage of a pipeline of `stages`: its number and its layers, the last one included.
+
+    An interleaved schedule gives every rank several, its `chunks`, of which this is one.
+    """
 
     number: int
     stages: int
     first_layer: int
     last_layer: int
+    chunk: int = 0
+    chunks: int = 1
 
     @property
     def is_first(self) -> bool:
         """Return whether the embedding is here."""
-        return self.number == 0
+        return self.number == 0 and self.chunk == 0
 
     @property
     def is_last(self) -> bool:
         """Return whether the head is here."""
-        return self.number == self.stages - 1
+        return self.number == self.stages - 1 and self.chunk == self.chunks - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +91,7 @@ class TraceJob:
     sequence_parallel: bool
     zero_stage: int
     shard_group: int
+    virtual_pipeline: int = 1
     context_parallel: int = 1
     expert_parallel: int = 1
     recompute_every: int | None = None
@@ -111,6 +117,28 @@ class TraceJob:
             last_layer = int(self.config["num_hidden_layers"]) - 1
             return (PipelineStage(number=0, stages=1, first_layer=0, last_layer=last_layer),)
         return tuple(self.stages[number] for number in sorted({0, 1, self.pipeline_parallel - 1}))
+
+    def chunks_of(self, stage: PipelineStage) -> tuple[PipelineStage, ...]:
+        """Return the parts of the model that a stage's rank has, in their order: one, if not interleaved.
+
+        Rank i of p has every p-th of the p x v chunks, from the i-th on (Narayanan et al. 2021,
+        arXiv:2104.04473, section 2.2).
+        """
+        if self.virtual_pipeline == 1:
+            return (stage,)
+        layers = int(self.config["num_hidden_layers"]) // (stage.stages * self.virtual_pipeline)
+        firsts = [(chunk * stage.stages + stage.number) * layers for chunk in range(self.virtual_pipeline)]
+        return tuple(
+            PipelineStage(
+                number=stage.number,
+                stages=stage.stages,
+                first_layer=first,
+                last_layer=first + layers - 1,
+                chunk=chunk,
+                chunks=self.virtual_pipeline,
+            )
+            for chunk, first in enumerate(firsts)
+        )
 
     @property
     def world_size(self) -> int:
@@ -167,6 +195,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             sequence_parallel=layout["sequence_parallel"],
             zero_stage=layout["zero_stage"],
             shard_group=layout["shard_group"],
+            virtual_pipeline=layout.get("virtual_pipeline", 1),
             context_parallel=layout.get("context_parallel", 1),
             expert_parallel=layout.get("expert_parallel", 1),
             **_recompute_parts(training.get("recompute")),
@@ -215,7 +244,6 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
         if name not in READ_TRAINING_PARTS and value is not None:
             raise NotYetAvailable(f"A job with {name!r} is not traced yet.", pointer=f"/training/{name}")
     for name, natural in (
-        ("virtual_pipeline", 1),
         ("pipeline_schedule", "1f1b"),
         ("offload", "none"),
         ("activation_offload", False),

@@ -1,13 +1,14 @@
 """One stage of a pipeline: its part of the model, and the 1F1B schedule of its micro-batches.
 
-Source of the schedule: Narayanan et al. 2021, arXiv:2104.04473, section 2.2;
+Source of the schedule, plain and interleaved: Narayanan et al. 2021, arXiv:2104.04473, section 2.2;
 of what is kept between forward and backward torch.distributed.pipelining
 (`stage.py`) and Megatron-Core (`pipeline_parallel/schedules.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tracker import BACKWARD, FORWARD
 
-# After the pipeline is full every further pair of passes finds the memory as the one before.
+# After the pipeline is full every further pair of passes finds the memory as the one before; interleaved, every round.
 STEADY_ROUNDS = 2
 
 
@@ -45,57 +46,95 @@ def cut_to_stage(model: Any, stage: PipelineStage) -> None:
         inner.norm, model.lm_head = nn.Identity(), nn.Identity()
 
 
-def one_forward_one_backward(stage: PipelineStage, micro_batches: int) -> Iterator[str]:
-    """Yield the order of a stage's passes: fill the pipeline, take turns, and empty it."""
-    ahead = min(stage.stages - 1 - stage.number, micro_batches)
-    yield from [FORWARD] * ahead
-    for _ in range(micro_batches - ahead):
-        yield FORWARD
-        yield BACKWARD
-    yield from [BACKWARD] * ahead
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """A forward or backward pass (`phase`) of one micro-batch through a stage's `chunk`."""
+
+    phase: str
+    chunk: int
 
 
-def traced_micro_batches(stage: PipelineStage, micro_batches: int) -> int:
-    """Return how many micro-batches show all that a step's memory does on this stage."""
-    return min(micro_batches, stage.stages - stage.number - 1 + STEADY_ROUNDS)
+def one_forward_one_backward(stage: PipelineStage, micro_batches: int, *, chunks: int = 1) -> Iterator[Pass]:
+    """Yield the order of a stage's passes: fill the pipeline, take turns, and empty it.
+
+    Of several chunks each runs as many micro-batches as there are stages before the next one does, backwards from
+    the last chunk on (torch, distributed/pipelining/schedules.py, `ScheduleInterleaved1F1B`; Megatron-Core,
+    pipeline_parallel/schedules.py, `get_pp_rank_microbatches`).
+    """
+    passes = micro_batches * chunks
+    behind = stage.stages - 1 - stage.number
+    ahead = min(behind if chunks == 1 else 2 * behind + (chunks - 1) * stage.stages, passes)
+    order = [index // stage.stages % chunks for index in range(passes)]
+    forward = (Pass(phase=FORWARD, chunk=chunk) for chunk in order)
+    backward = (Pass(phase=BACKWARD, chunk=chunks - 1 - chunk) for chunk in order)
+    yield from itertools.islice(forward, ahead)
+    for following in forward:
+        yield following
+        yield next(backward)
+    yield from backward
+
+
+def traced_micro_batches(stage: PipelineStage, micro_batches: int, *, chunks: int = 1) -> int:
+    """Return how many micro-batches show all that a step's memory does on this stage.
+
+    Interleaved they come in whole rounds of as many as there are stages: those that fill the pipeline, and one more.
+    """
+    if chunks == 1:
+        return min(micro_batches, stage.stages - stage.number - 1 + STEADY_ROUNDS)
+    filling = 2 * (stage.stages - 1 - stage.number) + (chunks - 1) * stage.stages
+    rounds = -(-filling // (stage.stages * chunks)) + 1
+    return min(micro_batches, rounds * stage.stages)
 
 
 class StageSchedule:
     """Runs a stage's micro-batches; what comes from other ranks is an empty buffer."""
 
     def __init__(
-        self, job: TraceJob, stack: Stack, stage: PipelineStage, model: Any, forward: Callable[[Any], Any]
+        self,
+        job: TraceJob,
+        stack: Stack,
+        stage: PipelineStage,
+        models: Sequence[Any],
+        forward: Callable[[PipelineStage, Any], Any],
     ) -> None:
-        self._stage, self._stack, self._model, self._forward = stage, stack, model, forward
+        self._chunks, self._stack, self._models, self._forward = job.chunks_of(stage), stack, models, forward
         split = job.tensor_parallel if job.sequence_parallel else 1
         self._shape = (job.micro_batch_size, job.local_sequence_length // split, int(job.config["hidden_size"]))
         self._dtype = torch.float32 if job.precision in ("fp32", "tf32") else _sixteen_bits(job)
-        self._in_flight: list[InFlight] = []
+        self._in_flight: tuple[list[InFlight], ...] = tuple([] for _ in self._chunks)
 
     def run(self, micro_batches: int, begin_phase: Callable[[str], None]) -> None:
-        """Run a step's passes, and reduce the gradients after the last, as a pipeline under FSDP2 does."""
-        _hold_back_gradients(self._model)
-        for phase in one_forward_one_backward(self._stage, traced_micro_batches(self._stage, micro_batches)):
-            begin_phase(phase)
-            if phase == FORWARD:
-                self._run_forward()
-            else:
-                self._run_backward()
-        _reduce_gradients(self._model)
+        """Run a step's passes; a pipeline under FSDP2 reduces a chunk's gradients after its own last one."""
+        stage, chunks = self._chunks[0], len(self._chunks)
+        traced = traced_micro_batches(stage, micro_batches, chunks=chunks)
+        left = [traced] * chunks
+        for model in self._models:
+            _hold_back_gradients(model)
+        for step in one_forward_one_backward(stage, traced, chunks=chunks):
+            begin_phase(step.phase)
+            if step.phase == FORWARD:
+                self._run_forward(step.chunk)
+                continue
+            self._run_backward(step.chunk)
+            left[step.chunk] -= 1
+            if not left[step.chunk]:
+                _reduce_gradients(self._models[step.chunk])
 
-    def _run_forward(self) -> None:
+    def _run_forward(self, chunk: int) -> None:
+        stage = self._chunks[chunk]
         received = None
-        if not self._stage.is_first:
+        if not stage.is_first:
             received = torch.empty(self._shape, dtype=self._dtype, requires_grad=True)
-        output = self._forward(received)
+        output = self._forward(stage, received)
         # Megatron empties an output's storage once it is sent; torch keeps it until the backward pass.
-        keeps = self._stage.is_last or not self._stack.frees_sent_outputs
+        keeps = stage.is_last or not self._stack.frees_sent_outputs
         result = output if keeps else get_gradient_edge(output)
-        self._in_flight.append(InFlight(received=received, result=result, shape=output.shape, dtype=output.dtype))
+        in_flight = InFlight(received=received, result=result, shape=output.shape, dtype=output.dtype)
+        self._in_flight[chunk].append(in_flight)
 
-    def _run_backward(self) -> None:
-        oldest = self._in_flight.pop(0)
-        if self._stage.is_last:
+    def _run_backward(self, chunk: int) -> None:
+        oldest = self._in_flight[chunk].pop(0)
+        if self._chunks[chunk].is_last:
             oldest.result.backward()
             return
         gradient = torch.empty(oldest.shape, dtype=oldest.dtype)

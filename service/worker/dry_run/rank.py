@@ -37,6 +37,7 @@ BUCKET_BYTES = 25 << 20
 class Rank:
     """A rank's parts. `buckets` are the gradient buckets of replicated data parallelism.
 
+    `model` is a `ModuleList` of its chunks where an interleaved schedule gives it several.
     `dummy_gradients` stand in for those that fused kernels add up where they accumulate.
     """
 
@@ -45,6 +46,11 @@ class Rank:
     buckets: list[torch.Tensor]
     dummy_gradients: list[torch.Tensor]
     gathers_logits: bool
+
+    @property
+    def chunks(self) -> tuple[Any, ...]:
+        """Return the rank's parts of the model in their order; without an interleaved schedule the one."""
+        return tuple(self.model) if isinstance(self.model, nn.ModuleList) else (self.model,)
 
 
 @contextlib.contextmanager
@@ -66,8 +72,13 @@ def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineSta
 
 
 def sharded_model(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Any:
-    """Return this rank's part of a stage's model; raises `NotYetAvailable` as `build_rank` does."""
+    """Return this rank's part of a stage's model, or parts; raises `NotYetAvailable` as `build_rank` does."""
     refuse_untraced_sharding(job, stack)
+    chunks = [_sharded_chunk(job, stack, mesh, chunk) for chunk in job.chunks_of(stage)]
+    return chunks[0] if len(chunks) == 1 else nn.ModuleList(chunks)
+
+
+def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Any:
     model = traced_model(job, stack)
     is_tied = model.lm_head.weight is model.model.embed_tokens.weight
     experts = expert_mesh(job, mesh.device_type) if job.expert_parallel > 1 else None
@@ -105,13 +116,16 @@ def sharded_model(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipeline
 
 def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
     """Return a rank's part of the model with all that a step needs besides."""
-    return Rank(
+    rank = Rank(
         model=model,
         optimizer=_optimizer(job, stack, model),
         buckets=_gradient_buckets(job, stack, model),
-        dummy_gradients=dummy_weight_gradients(model) if stack.has_fused_kernels else [],
+        dummy_gradients=[],
         gathers_logits=gathers_logits(job, stack),
     )
+    if stack.has_fused_kernels:
+        rank.dummy_gradients = dummy_weight_gradients(rank.chunks)
+    return rank
 
 
 def gathers_logits(job: TraceJob, stack: Stack) -> bool:

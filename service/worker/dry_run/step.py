@@ -147,8 +147,8 @@ def run_step(
     """Run one optimizer step: forward and backward of each micro-batch, then the update."""
     with contextlib.nullcontext() if rank.gathers_logits else loss_parallel():
         if stage.stages > 1:
-            forward = functools.partial(_stage_output, job, stack, stage, rank, batch)
-            schedule = StageSchedule(job, stack, stage, rank.model, forward)
+            forward = functools.partial(_stage_output, job, stack, rank, batch)
+            schedule = StageSchedule(job, stack, stage, rank.chunks, forward)
             schedule.run(job.accumulation_steps, functools.partial(watcher.begin_phase, step))
         else:
             _run_micro_batches(step, job, stack, rank, watcher, batch)
@@ -166,7 +166,7 @@ def _run_micro_batches(
     for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
         watcher.begin_phase(step, FORWARD)
         with computing(job, stack, batch["input_ids"].device.type):
-            loss = _loss(job, stack, rank, batch)
+            loss = _loss(job, stack, rank.model, rank, batch)
         watcher.begin_phase(step, BACKWARD)
         loss.backward()
         del loss
@@ -175,28 +175,29 @@ def _run_micro_batches(
 def _stage_output(
     job: TraceJob,
     stack: Stack,
-    stage: PipelineStage,
     rank: Rank,
     batch: dict[str, torch.Tensor],
+    stage: PipelineStage,
     received: torch.Tensor | None,
 ) -> Any:
-    """Return what a stage sends on, or the last one's loss."""
+    """Return what a stage, or a chunk of one, sends on, or the last one's loss."""
     inputs = batch if received is None else {"inputs_embeds": received} | _without(batch, "input_ids")
+    model = rank.chunks[stage.chunk]
     with computing(job, stack, batch["input_ids"].device.type):
         if stage.is_last:
-            return _loss(job, stack, rank, inputs)
-        return rank.model(**_without(inputs, "labels")).logits
+            return _loss(job, stack, model, rank, inputs)
+        return model(**_without(inputs, "labels")).logits
 
 
 def _without(batch: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
     return {key: value for key, value in batch.items() if key != name}
 
 
-def _loss(job: TraceJob, stack: Stack, rank: Rank, batch: dict[str, torch.Tensor]) -> Any:
+def _loss(job: TraceJob, stack: Stack, model: Any, rank: Rank, batch: dict[str, torch.Tensor]) -> Any:
     inputs = _without(batch, "labels")
     if job.fused_cross_entropy or (stack.loss_in_model and rank.gathers_logits):
-        return rank.model(**inputs, labels=batch["labels"]).loss
-    logits = rank.model(**inputs).logits
+        return model(**inputs, labels=batch["labels"]).loss
+    logits = model(**inputs).logits
     if stack.has_fused_kernels:
         return vocabulary_parallel_loss(logits, batch["labels"])
     return nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())

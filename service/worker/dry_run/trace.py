@@ -141,9 +141,11 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
     if job.context_parallel > 1:
         notes.append("Attention is torch's ring: keys and values gathered a layer at a time, halves balanced.")
     if job.pipeline_parallel > 1:
+        interleaved = f", interleaved in {job.virtual_pipeline} chunks a rank" if job.virtual_pipeline > 1 else ""
+        enough = "a round more" if interleaved else f"{STEADY_ROUNDS} micro-batches more"
         notes.append(
-            "Pipeline stages run 1F1B: the first, the second and the last are traced, until the pipeline is full and "
-            f"{STEADY_ROUNDS} micro-batches more; those between keep less than the second."
+            f"Pipeline stages run 1F1B{interleaved}: the first, the second and the last are traced, until the pipeline "
+            f"is full and {enough}; those between keep less than the second."
         )
     elif job.accumulation_steps > MOST_TRACED_MICRO_BATCHES:
         notes.append(

@@ -8,10 +8,14 @@ from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
 EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+# The names by which transformers' configs tell their number.
+EXPERT_COUNTS = ("num_local_experts", "num_experts")
 # The ring cuts each rank's tokens into two halves, to balance a causal mask (torch, `context_parallel`).
 RING_HALVES = 2
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")
 FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
+# torch, distributed/pipelining/schedules.py, `_add_unshard_reshard`: of more chunks some are gathered anew.
+MOST_GATHERED_CHUNKS = 3
 
 
 def is_fully_sharded(job: TraceJob) -> bool:
@@ -49,6 +53,11 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
             f"{job.framework} gathers a split sequence again in the backward pass; that is not traced yet.",
             pointer="/layout/sequence_parallel",
         )
+    if is_fully_sharded(job) and job.virtual_pipeline > MOST_GATHERED_CHUNKS:
+        raise NotYetAvailable(
+            f"FSDP2 is traced with {MOST_GATHERED_CHUNKS} chunks of a pipeline a rank at most.",
+            pointer="/layout/virtual_pipeline",
+        )
     model_type = job.config["model_type"]
     if model_type not in LLAMA_LIKE_MODEL_TYPES and (job.tensor_parallel > 1 or stack.has_fused_kernels):
         raise NotYetAvailable(
@@ -84,6 +93,13 @@ def _refuse_untraced_experts(job: TraceJob, stack: Stack) -> None:
     if not (has_experts and is_fully_sharded(job) and stack.wraps_vocabulary and is_plain and whole_groups):
         raise NotYetAvailable(
             "Expert parallelism is traced as torchtitan does it, over full sharding's data-parallel ranks alone.",
+            pointer="/layout/expert_parallel",
+        )
+    experts = next(int(job.config[key]) for key in EXPERT_COUNTS if key in job.config)
+    if job.recompute == "selective" and experts % job.data_parallel:
+        raise NotYetAvailable(
+            f"Selective recomputation of {experts} experts cut unevenly over {job.data_parallel} ranks is not traced "
+            "yet.",
             pointer="/layout/expert_parallel",
         )
 

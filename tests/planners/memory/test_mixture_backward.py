@@ -2,7 +2,11 @@
 
 from planners.huggingface import describe_config
 from planners.memory.activations import kept_bytes
-from planners.memory.mixture_backward import kept_at_combine, kept_at_experts_first_product
+from planners.memory.mixture_backward import (
+    kept_as_experts_are_reduced,
+    kept_at_combine,
+    kept_at_experts_first_product,
+)
 from planners.memory.profile import load_profile
 from tests.planners.factories import small_llama
 
@@ -36,10 +40,18 @@ def test_at_the_first_product_only_its_output_s_gradient_is_left_of_the_experts(
     assert found.dispatched_bytes == 2 * 2 * DISPATCHED  # the sent tokens and their gradient
 
 
-def test_a_dense_layer_has_neither_moment():
+def test_as_experts_are_reduced_nothing_of_them_is_left_but_the_gradient_of_what_they_were_sent():
+    block = MIXTRAL.layers[0]
+    found, layer = kept_as_experts_are_reduced(block, kept(block), 2), kept(block)
+    assert found.dispatched_bytes + found.expert_bytes == 0
+    assert found.sequence_bytes - layer.sequence_bytes == 2 * 2 * 64  # beside the residual's
+
+
+def test_a_dense_layer_has_none_of_these_moments():
     block = small_llama().layers[0]
     moments = (
         kept_at_combine(block, kept(block), 2),
+        kept_as_experts_are_reduced(block, kept(block), 2),
         kept_at_experts_first_product(block, ACCELERATE, attention="flash", element_bytes=2),
     )
     for found in moments:

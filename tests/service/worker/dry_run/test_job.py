@@ -17,7 +17,6 @@ def test_a_job_takes_its_batch_from_the_plan_and_its_precision_from_the_request(
 @pytest.mark.parametrize(
     "layout",
     [
-        {"virtual_pipeline": 2},
         {"offload": "optimizer"},
         {"activation_offload": True},
         {"recompute": "sometimes"},
@@ -136,6 +135,16 @@ def test_a_pipeline_s_first_second_and_last_stage_decide():
     job = read_job(request(layout={"pipeline_parallel": 5}, model=config(num_hidden_layers=10), stages=parts))
     assert [stage.number for stage in job.deciding_stages] == [0, 1, 4]
     assert [(stage.first_layer, stage.last_layer) for stage in job.deciding_stages] == [(0, 1), (2, 3), (8, 9)]
+
+
+def test_interleaved_a_rank_has_every_so_manieth_chunk():
+    # 8 layers in 2 x 2 chunks of 2: rank 1 has the second and the fourth, and the head with it.
+    parts = [{"stage": number, "layers": [4 * number, 4 * number + 3]} for number in range(2)]
+    layout = {"pipeline_parallel": 2, "virtual_pipeline": 2}
+    job = read_job(request(layout=layout, model=config(num_hidden_layers=8), stages=parts))
+    chunks = job.chunks_of(job.deciding_stages[1])
+    assert [(chunk.first_layer, chunk.last_layer) for chunk in chunks] == [(2, 3), (6, 7)]
+    assert [(chunk.is_first, chunk.is_last) for chunk in chunks] == [(False, False), (False, True)]
 
 
 def test_without_a_pipeline_the_one_stage_has_every_layer():

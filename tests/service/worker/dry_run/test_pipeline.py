@@ -31,7 +31,30 @@ def traced_stage(number, **changes):
     ],
 )
 def test_a_stage_runs_ahead_of_those_behind_it(number, stages, micro_batches, order):
-    assert list(one_forward_one_backward(stage(number, stages), micro_batches)) == order
+    passes = one_forward_one_backward(stage(number, stages), micro_batches)
+    assert [(step.phase, step.chunk) for step in passes] == [(phase, 0) for phase in order]
+
+
+@pytest.mark.parametrize(
+    ("number", "micro_batches", "order"),
+    [
+        # Two stages of two chunks, chunk 0 or 1: 2 x 1 + 2 passes ahead on the first stage, 2 on the second.
+        (0, 2, "F0 F0 F1 F1 B1 B1 B0 B0"),
+        (0, 4, "F0 F0 F1 F1 F0 B1 F0 B1 F1 B0 F1 B0 B1 B1 B0 B0"),
+        (1, 2, "F0 F0 F1 B1 F1 B1 B0 B0"),
+        (1, 4, "F0 F0 F1 B1 F1 B1 F0 B0 F0 B0 F1 B1 F1 B1 B0 B0"),
+    ],
+)
+def test_interleaved_chunks_take_turns_every_two_micro_batches_of_two_stages(number, micro_batches, order):
+    passes = one_forward_one_backward(stage(number), micro_batches, chunks=2)
+    assert " ".join(f"{step.phase[0].upper()}{step.chunk}" for step in passes) == order
+
+
+# The first of two stages with two chunks is 4 passes ahead, one round of 2 x 2; of four stages 2 x 3 + 4 = 10, two
+# rounds of 4 x 2. One round more shows the steady state.
+@pytest.mark.parametrize(("stages", "micro_batches", "traced_ones"), [(2, 2, 2), (2, 4, 4), (2, 64, 4), (4, 64, 12)])
+def test_of_an_interleaved_schedule_one_round_more_than_fills_it_is_traced(stages, micro_batches, traced_ones):
+    assert traced_micro_batches(stage(0, stages), micro_batches, chunks=2) == traced_ones
 
 
 @pytest.mark.parametrize(("micro_batches", "traced_ones"), [(1, 1), (4, 4), (5, 5), (6, 5), (64, 5)])
@@ -56,6 +79,14 @@ class TestStages:
         # 16-bit weights of the stage, padded to 4 ranks: (46,208 + 104 x 64) elements.
         assert requested_bytes(ledger, Kind.GATHERED_PARAMETER, phase=F) >= 2 * (LAYER + VOCABULARY)
         assert requested_bytes(ledger, Kind.GRADIENT) == requested_bytes(ledger, Kind.PARAMETER)
+
+    def test_interleaved_the_first_rank_has_every_second_layer_and_a_round_more_in_flight(self):
+        # Rank 0 of 2 with chunks of a layer each: layers 0 and 2. After the last forward pass the inputs of
+        # 2 x 1 + 2 + 1 = 5 chunks are kept, and of 2 x 2 where there are two micro-batches only.
+        interleaved = {"config": config(num_hidden_layers=4), "virtual_pipeline": 2, "recompute": "full"}
+        two, four = (traced_stage(0, **interleaved, accumulation_steps=count) for count in (2, 4))
+        assert requested_bytes(four, Kind.PARAMETER) == 2 * (2 * LAYER + VOCABULARY)
+        assert _most_inputs(four) - _most_inputs(two) == 64 * 64 * 2
 
     def test_the_result_names_every_traced_stage_and_shows_the_worst(self):
         parts = [{"stage": number, "layers": [number, number]} for number in range(3)]

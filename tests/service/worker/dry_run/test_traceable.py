@@ -16,7 +16,7 @@ def check(**changes):
     refuse_untraced_sharding(wanted, find_stack(wanted.framework))
 
 
-@pytest.mark.parametrize("wanted", [EXPERTS, CONTEXT, CONTEXT | {"recompute": "full"}])
+@pytest.mark.parametrize("wanted", [EXPERTS, EXPERTS | {"recompute": "selective"}, CONTEXT, CONTEXT | {"recompute": "full"}])
 def test_what_is_traced_is_not_refused(wanted):
     check(**wanted)
 
@@ -30,6 +30,7 @@ def test_what_is_traced_is_not_refused(wanted):
         {"shard_group": 2},
         {"pipeline_parallel": 2},
         {"expert_parallel": 3},
+        {"recompute": "selective", "config": MIXTRAL | {"num_local_experts": 6}},  # over 4 ranks
     ],
 )
 def test_other_expert_parallelism_is_refused(changes):
@@ -58,3 +59,14 @@ def test_adapters_of_experts_are_refused_and_those_of_attention_are_not():
     check(**frozen, lora=Lora(target_modules=("q_proj",)))
     with pytest.raises(NotYetAvailable, match="experts"):
         check(**frozen, lora=Lora(target_modules=("q_proj", "w1")))
+
+
+@pytest.mark.parametrize(("framework", "stage", "chunks"), [("fsdp2", 3, 3), ("megatron", 1, 4)])
+def test_as_many_chunks_as_stay_gathered_are_traced(framework, stage, chunks):
+    check(framework=framework, zero_stage=stage, pipeline_parallel=2, virtual_pipeline=chunks)
+
+
+def test_chunks_that_fsdp_gathers_anew_are_refused():
+    with pytest.raises(NotYetAvailable, match="3 chunks") as refusal:
+        check(framework="fsdp2", pipeline_parallel=2, virtual_pipeline=4)
+    assert refusal.value.pointer == "/layout/virtual_pipeline"
