@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planners.questions import ServingQuestion
 from planners.serving.degrees import Degrees
-from planners.serving.engine import CacheRule
+from planners.serving.engine import CacheRule, EngineProfile
 from planners.serving.kv_cache import cache_layout
 from planners.serving.kv_formats import CacheTerms
 from planners.serving.pools import Cache
@@ -27,6 +27,15 @@ def replica_cache(question: ServingQuestion, settings: Settings, degrees: Degree
     return cache_layout(model, terms, tensor_parallel=tensor, context_parallel=degrees.decode_context_parallel)
 
 
+def batches_under_way(profile: EngineProfile, degrees: Degrees) -> int:
+    """Return how many batches' tokens a window may still hold; versions that count more than one fill a pipeline.
+
+    Source: vllm/config/vllm.py, max_concurrent_batches: the stages of a pipeline, or two where batches overlap.
+    """
+    batches = profile.overlapping_batches
+    return batches if batches == 1 else max(batches, degrees.pipeline_parallel)
+
+
 def _terms(question: ServingQuestion, settings: Settings, degrees: Degrees) -> CacheTerms:
     return CacheTerms(
         model_type=question.model.model_type,
@@ -34,7 +43,7 @@ def _terms(question: ServingQuestion, settings: Settings, degrees: Degrees) -> C
         profile=settings.profile,
         block_size=settings.block_size,
         max_model_len=settings.max_model_len,
-        in_flight_tokens=settings.max_num_batched_tokens * settings.profile.overlapping_batches,
+        in_flight_tokens=settings.max_num_batched_tokens * batches_under_way(settings.profile, degrees),
         activation_bytes=settings.weights.dense_bytes,
         draft_tokens=settings.traffic.draft_tokens,
         batch_sequences=settings.max_num_seqs * degrees.pipeline_parallel,
