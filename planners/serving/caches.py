@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planners.questions import ServingQuestion
+from planners.serving.compressed_cache import compressed_cache, is_compressed
 from planners.serving.degrees import Degrees
 from planners.serving.engine import CacheRule, EngineProfile
 from planners.serving.kv_cache import cache_layout
@@ -19,6 +20,8 @@ def replica_cache(question: ServingQuestion, settings: Settings, degrees: Degree
     """Return how the engine lays out the model's cache on one rank."""
     profile, model, tensor = settings.profile, question.model, degrees.tensor_parallel
     terms = _terms(question, settings, degrees)
+    if is_compressed(model):
+        return compressed_cache(model, terms, context_parallel=degrees.decode_context_parallel)
     if profile.cache_rule is CacheRule.PAGED_POOLS:
         return token_pools(model, terms, profile.pool_rules, tensor_parallel=tensor)
     if profile.cache_rule is CacheRule.SEQUENCES:
