@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from planners.questions import ServingQuestion
+from planners.serving.compressed_cache import compressed_cache, is_compressed
 from planners.serving.degrees import Degrees
-from planners.serving.engine import CacheRule
+from planners.serving.engine import CacheRule, EngineProfile
 from planners.serving.kv_cache import cache_layout
 from planners.serving.kv_formats import CacheTerms
 from planners.serving.pools import Cache
@@ -19,12 +20,23 @@ def replica_cache(question: ServingQuestion, settings: Settings, degrees: Degree
     """Return how the engine lays out the model's cache on one rank."""
     profile, model, tensor = settings.profile, question.model, degrees.tensor_parallel
     terms = _terms(question, settings, degrees)
+    if is_compressed(model):
+        return compressed_cache(model, terms, context_parallel=degrees.decode_context_parallel)
     if profile.cache_rule is CacheRule.PAGED_POOLS:
         return token_pools(model, terms, profile.pool_rules, tensor_parallel=tensor)
     if profile.cache_rule is CacheRule.SEQUENCES:
         is_static = settings.cache_implementation == STATIC
         return sequence_cache(model, terms, tensor_parallel=tensor, is_static=is_static)
     return cache_layout(model, terms, tensor_parallel=tensor, context_parallel=degrees.decode_context_parallel)
+
+
+def batches_under_way(profile: EngineProfile, degrees: Degrees) -> int:
+    """Return how many batches' tokens a window may still hold; versions that count more than one fill a pipeline.
+
+    Source: vllm/config/vllm.py, max_concurrent_batches: the stages of a pipeline, or two where batches overlap.
+    """
+    batches = profile.overlapping_batches
+    return batches if batches == 1 else max(batches, degrees.pipeline_parallel)
 
 
 def _terms(question: ServingQuestion, settings: Settings, degrees: Degrees) -> CacheTerms:
@@ -34,7 +46,7 @@ def _terms(question: ServingQuestion, settings: Settings, degrees: Degrees) -> C
         profile=settings.profile,
         block_size=settings.block_size,
         max_model_len=settings.max_model_len,
-        in_flight_tokens=settings.max_num_batched_tokens * settings.profile.overlapping_batches,
+        in_flight_tokens=settings.max_num_batched_tokens * batches_under_way(settings.profile, degrees),
         activation_bytes=settings.weights.dense_bytes,
         draft_tokens=settings.traffic.draft_tokens,
         batch_sequences=settings.max_num_seqs * degrees.pipeline_parallel,

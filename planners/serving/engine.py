@@ -51,6 +51,20 @@ class CacheRule(StrEnum):
     SEQUENCES = "sequences"
 
 
+class CompressedLayout(StrEnum):
+    """What a block of a compressed cache (DeepSeek-V4) takes on all layers.
+
+    `tuples`: a page of every size for as many layers as the longest group has;
+    `slots`: pages of each size, as many as the group with most of them has; `packed`:
+    the largest group's own pages. `none`: the engine does not know such models.
+    """
+
+    NONE = "none"
+    TUPLES = "tuples"
+    SLOTS = "slots"
+    PACKED = "packed"
+
+
 class TokensWording(StrEnum):
     """What the engine means by the number of tokens it logs for its cache."""
 
@@ -157,7 +171,7 @@ class EngineProfile:
     others fills is padded; `divides_contexts` whether there is decode context
     parallelism. `gpu_memory_utilization` is None where the engine derives it, and
     `reserve` says from what. `timed_as` names the engine's efficiencies, None if
-    its speed is not described.
+    its speed is not described. `compressed_layout` is how it lays DeepSeek-V4's cache out.
     """
 
     engine: str
@@ -170,6 +184,7 @@ class EngineProfile:
     cache_implementations: tuple[str, ...]
     tokens_wording: TokensWording
     cache_rule: CacheRule
+    compressed_layout: CompressedLayout
     latents: LatentCaches
     pool_rules: TokenPoolRules
     timed_as: str | None
@@ -278,6 +293,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
         cache_implementations=tuple(merged.get("cache_implementations", ())),
         tokens_wording=TokensWording(merged["tokens_wording"]),
         cache_rule=CacheRule(merged["cache_rule"]),
+        compressed_layout=CompressedLayout(merged.get("compressed_layout", "none")),
         latents=LatentCaches(**_frozen(merged["latents"])),
         pool_rules=TokenPoolRules(**_frozen(merged.get("pools", {}))),
         timed_as=merged.get("timed_as"),

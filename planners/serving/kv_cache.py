@@ -261,22 +261,31 @@ def group_size(bucket_lengths: Sequence[int]) -> int:
 
 
 def capacity(layout: CacheLayout, blocks: int, *, max_model_len: int, profile: EngineProfile) -> Capacity:
-    """Return tokens and concurrency as this engine version logs them for `blocks`.
+    """Return tokens and concurrency as this engine version logs them for `blocks`."""
+    whole = blocks // layout.groups if profile.tokens_wording is TokensWording.BLOCKS_PER_GROUP else blocks
+    return logged_capacity(
+        blocks,
+        per_request=layout.blocks_per_request(max_model_len),
+        tokens_of_blocks=whole * layout.block_size * layout.context_parallel,
+        max_model_len=max_model_len,
+        profile=profile,
+    )
 
-    One block, the null block, is never given to a request; newer versions keep
-    it apart when they check that one request of `max_model_len` fits.
+
+def logged_capacity(
+    blocks: int, *, per_request: int, tokens_of_blocks: int, max_model_len: int, profile: EngineProfile
+) -> Capacity:
+    """Return what `blocks` hold of requests of `max_model_len` that each take `per_request`.
+
+    Versions that do not log concurrency times length log `tokens_of_blocks`. One block,
+    the null block, is never given to a request; newer versions keep it apart when they
+    check that one request of `max_model_len` fits.
     """
-    per_request = layout.blocks_per_request(max_model_len)
     concurrency = blocks / per_request
-    if profile.tokens_wording is TokensWording.CONCURRENCY_TIMES_LENGTH:
-        tokens = int(concurrency * max_model_len)
-    elif profile.tokens_wording is TokensWording.BLOCKS_PER_GROUP:
-        tokens = blocks // layout.groups * layout.block_size * layout.context_parallel
-    else:
-        tokens = blocks * layout.block_size * layout.context_parallel
+    by_length = profile.tokens_wording is TokensWording.CONCURRENCY_TIMES_LENGTH
     return Capacity(
         blocks=blocks,
-        tokens=tokens,
+        tokens=int(concurrency * max_model_len) if by_length else tokens_of_blocks,
         max_concurrency=concurrency,
         fits_one_request=usable_blocks(blocks, profile) >= per_request,
     )

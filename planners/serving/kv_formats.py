@@ -98,7 +98,7 @@ def layer_bytes_per_token(
     if state.kind is KvKind.RECURRENT:
         return 0
     if state.kind is KvKind.COMPRESSED:
-        raise NotYetAvailable("A compressed cache (DeepSeek-V4) is not sized yet.", pointer="/model")
+        raise NotYetAvailable("A compressed cache (DeepSeek-V4) has no bytes of a single token.", pointer="/model")
     if state.latent_width:
         return _latent_bytes(state, kv, latents)
     heads = -(-state.heads // tensor_parallel)

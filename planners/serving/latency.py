@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from planners.architecture import Block, ModelSpec, OperationKind
+from planners.architecture import Block, ModelSpec, Operation, OperationKind, Region
 from planners.errors import NotYetAvailable
 from planners.hardware import Hardware
 from planners.identity import Same
+from planners.serving.compressed_cache import index_row_bytes, row_bytes
 from planners.serving.degrees import Degrees
 from planners.serving.efficiency import Efficiency, efficiency, engine_efficiency
 from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
@@ -33,12 +34,16 @@ MOST_KEPT_MODELS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedLayers:
-    """Layers that read their cache alike: a token's bytes and attention operations over all of them, on one rank."""
+    """Layers that read their cache alike: a position's bytes and attention operations over all of them, on one rank.
+
+    A position stands for `tokens_per_position` tokens, and no token looks back on more than `window` of them.
+    """
 
     window: int | None
     bytes_per_token: int
     attention_flops_per_position: float
-    state_bytes: int
+    state_bytes: int = 0
+    tokens_per_position: int = 1
 
     def read_bytes(self, context_tokens: float) -> float:
         """Return what one token reads of its sequence's cache; a recurrent state is read and written."""
@@ -46,7 +51,8 @@ class CachedLayers:
 
     def attended(self, context_tokens: float) -> float:
         """Return how many positions a token at this context looks back on."""
-        return min(context_tokens, self.window) if self.window else context_tokens
+        positions = context_tokens / self.tokens_per_position
+        return min(positions, self.window) if self.window else positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +163,9 @@ def replica_work(
         experts_per_token=model.experts_per_token,
         layer_flops_per_token=flops.layers / tensor,
         head_flops_per_token=flops.head / tensor,
-        cached=tuple(_cached_layers(block, model.model_type, settings, tensor) for block in model.layers),
+        cached=tuple(
+            layers for block in model.layers for layers in _cached_layers(block, model.model_type, settings, tensor)
+        ),
         all_reduce_bytes_per_token=_exchanged_hidden_states(model, degrees) * hidden_bytes,
         hop_bytes_per_token=hidden_bytes,
         layers=model.num_layers,
@@ -267,12 +275,10 @@ def _matmul_flops(block: Block) -> float:
     )
 
 
-def _cached_layers(block: Block, model_type: str, settings: Settings, tensor_parallel: int) -> CachedLayers:
-    attention = sum(
-        operation.forward_flops_per_token(1)
-        for operation in block.operations
-        if operation.kind is OperationKind.ATTENTION
-    )
+def _cached_layers(block: Block, model_type: str, settings: Settings, tensor_parallel: int) -> tuple[CachedLayers, ...]:
+    if block.kv is not None and block.kv.compressed is not None:
+        return tuple(_compressed_layers(block, tensor_parallel))
+    attention = sum(operation.forward_flops_per_token(1) for operation in _attentions(block))
     state = block.kv
     grows = layer_bytes_per_token(state, settings.kv, tensor_parallel=tensor_parallel) if state else 0
     dense_bytes = settings.weights.dense_bytes
@@ -282,9 +288,28 @@ def _cached_layers(block: Block, model_type: str, settings: Settings, tensor_par
         activation_bytes=dense_bytes,
         memory_bytes=settings.profile.recurrent_memory_bytes(model_type, dense_bytes),
     )
-    return CachedLayers(
+    layers = CachedLayers(
         window=state.window if state else None,
         bytes_per_token=grows * block.repeats,
         attention_flops_per_position=attention * block.repeats / tensor_parallel,
         state_bytes=fixed * block.repeats,
     )
+    return (layers,)
+
+
+def _compressed_layers(block: Block, tensor_parallel: int) -> Iterator[CachedLayers]:
+    """Yield the window, the entries chosen and the index of all entries; every rank scores the whole index."""
+    for operation in _attentions(block):
+        is_index = operation.region is Region.SEQUENCE
+        each = index_row_bytes(operation.key_dim) if is_index else row_bytes(operation.key_dim)
+        flops = 2.0 * operation.heads * (operation.key_dim + operation.value_dim)
+        yield CachedLayers(
+            window=operation.window,
+            tokens_per_position=operation.tokens_per_position,
+            bytes_per_token=each * block.repeats,
+            attention_flops_per_position=flops * block.repeats / (1 if is_index else tensor_parallel),
+        )
+
+
+def _attentions(block: Block) -> Iterator[Operation]:
+    return (operation for operation in block.operations if operation.kind is OperationKind.ATTENTION)

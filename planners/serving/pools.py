@@ -26,7 +26,8 @@ WINDOWED = frozenset({KvKind.SLIDING_WINDOW, KvKind.CHUNKED_LOCAL})
 class Bucket:
     """Layers that cache alike: their indices, a page's bytes on one rank, and the tokens it holds.
 
-    `bytes_per_token` is 0 for a recurrent layer, whose page is one sequence's state.
+    `bytes_per_token` is 0 for a recurrent layer, whose page is one sequence's state;
+    `whole_bytes_per_token` is the same before parallelism where the cache's own layout tells it.
     """
 
     state: KvState
@@ -34,6 +35,7 @@ class Bucket:
     bytes_per_token: int
     page_bytes: int
     block_size: int
+    whole_bytes_per_token: int | None = None
 
     def layers_within(self, layers: range) -> int:
         """Return how many of its layers lie in a stage."""

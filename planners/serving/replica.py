@@ -177,10 +177,13 @@ def _kv_cache(
     requests: int,
     ranks: int,
 ) -> KvCache:
-    growing = [bucket for bucket in cache.buckets if bucket.state.kind in GROWING]
+    growing = [bucket for bucket in cache.buckets if bucket.state.kind in GROWING or bucket.state.compressed]
     latents = settings.profile.latents
     per_layer = {
-        id(bucket): layer_bytes_per_token(bucket.state, settings.kv, latents=latents) for bucket in cache.buckets
+        id(bucket): layer_bytes_per_token(bucket.state, settings.kv, latents=latents)
+        if bucket.whole_bytes_per_token is None
+        else bucket.whole_bytes_per_token
+        for bucket in cache.buckets
     }
     return KvCache(
         available_bytes=budget.available_bytes,

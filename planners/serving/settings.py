@@ -9,6 +9,7 @@ from planners.architecture import OperationKind
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
 from planners.questions import LengthDistribution, RopeScaling, ServingQuestion
+from planners.serving.compressed_cache import BLOCK_TOKENS, is_compressed
 from planners.serving.engine import EngineProfile, engine_profile
 from planners.serving.kv_formats import KvFormat, kv_format
 from planners.serving.learned import Learned
@@ -323,8 +324,15 @@ def _utilization(question: ServingQuestion, profile: EngineProfile) -> float | N
 
 
 def _block_size(question: ServingQuestion, profile: EngineProfile) -> int:
+    if is_compressed(question.model) and question.block_size in (None, BLOCK_TOKENS):
+        return BLOCK_TOKENS
     if question.block_size is None:
         return profile.block_size
+    if is_compressed(question.model):
+        raise InvalidQuestion(
+            f"The cache of {question.model.name} has blocks of {BLOCK_TOKENS} tokens, not of {question.block_size}.",
+            pointer="/serving/block_size",
+        )
     if question.block_size not in profile.block_sizes:
         raise InvalidQuestion(
             f"block_size {question.block_size} is not one of {', '.join(map(str, profile.block_sizes))}.",

@@ -84,9 +84,9 @@ def test_a_latent_cache_is_refused_formats_it_cannot_have(kv):
         bytes_per_token("deepseek-ai/DeepSeek-V3", kv)
 
 
-def test_compressed_caches_are_not_sized_yet():
+def test_a_compressed_layer_has_no_bytes_of_a_single_token():
     with pytest.raises(NotYetAvailable, match="compressed"):
-        layout_of(published("deepseek-ai/DeepSeek-V4-Flash"))
+        bytes_per_token("deepseek-ai/DeepSeek-V4-Flash")
 
 
 def test_deepseek_v2_lite_comes_out_as_logged():
