@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planners.architecture import ModelSpec, Weight
+from planners.architecture import ModelSpec, Part, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.formats import StorageScheme, number_format, storage_scheme, tensor_bytes
-from planners.quantized_stacks import STACK_OF_SCHEME, matrix_shape
+from planners.formats.storage import ScaledOver
+from planners.quantized_stacks import STACK_OF_SCHEME, inputs_are_last, matrix_shape
 
 # The dtypes that the quantizers read.
 ORIGINAL_DTYPES = ("fp32", "bf16", "fp16")
 # Can be sized, not yet made.
 NOT_MADE = ("nvfp4",)
+# vLLM, compressed_tensors_moe: experts of integers have scales a row or groups without zero points; transformers 5.23,
+# integrations/compressed_tensors.py, reads no zero points of experts.
+NOT_READ_FOR_EXPERTS = ("int8", "int4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +101,22 @@ def scheme_settings(scheme: str, *, double_quantization: bool = False, block_siz
     )
 
 
+def check_writable(settings: SchemeSettings, spec: ModelSpec) -> None:
+    """Raise `NotYetAvailable` where a model has a matrix that no known loader reads in the scheme.
+
+    bitsandbytes and compressed-tensors know linear layers alone, [output
+    features, input features], and compressed-tensors whole groups alone.
+    """
+    for block in spec.blocks:
+        for weight in block.weights:
+            obstacle = _obstacle_to_writing(weight, settings)
+            if obstacle is not None and skip_reason(weight, settings.scheme) is None:
+                raise NotYetAvailable(
+                    f"A checkpoint cannot be written in {settings.scheme}: {_shown_name(weight)} {obstacle}.",
+                    pointer="/output",
+                )
+
+
 def skip_reason(weight: Weight, scheme: str) -> str | None:
     """Return why a scheme leaves a weight as it is, or None where it is quantized."""
     return STACK_OF_SCHEME[scheme].reason_to_leave(weight)
@@ -174,12 +194,29 @@ def bytes_by_scheme(spec: ModelSpec, *, original_dtype: str) -> dict[str, int]:
 def _skipped(weight: Weight, tensors: int, element_bytes: int, reason: str) -> SkippedWeights:
     parameters = tensors * math.prod(weight.shape)
     return SkippedWeights(
-        name=weight.name.replace("{layer}", "*").replace("{expert}", "*"),
+        name=_shown_name(weight),
         tensors=tensors,
         parameters=parameters,
         bytes=parameters * element_bytes,
         reason=reason,
     )
+
+
+def _shown_name(weight: Weight) -> str:
+    """Return a weight's name with `*` where layers and experts differ."""
+    return weight.name.replace("{layer}", "*").replace("{expert}", "*")
+
+
+def _obstacle_to_writing(weight: Weight, settings: SchemeSettings) -> str | None:
+    columns, group_size = weight.shape[-1], settings.block_size
+    if len(weight.shape) != 2 or not inputs_are_last(weight):
+        return "is not stored as [output features, input features], the only order that can be written yet"
+    if weight.part is Part.EXPERT and settings.scheme in NOT_READ_FOR_EXPERTS:
+        return "is an expert's, for which vLLM and transformers read the scheme from no checkpoint"
+    is_grouped = storage_scheme(settings.scheme).scaled_over is ScaledOver.GROUP
+    if is_grouped and group_size is not None and columns % group_size:
+        return f"has {columns} input features, which are no whole groups of {group_size}"
+    return None
 
 
 def _has_scales(storage: StorageScheme) -> bool:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planners.errors import InvalidQuestion
-from planners.quantization import ORIGINAL_DTYPES, QuantizationEstimate, quantization_estimate
+from planners.quantization import (
+    ORIGINAL_DTYPES,
+    QuantizationEstimate,
+    check_writable,
+    estimate_with,
+    scheme_settings,
+)
 from service.allowed_paths import allowed_path
 from service.checkpoint_comparison import checkpoint_report
 from service.checkpoints import Checkpoint, read_checkpoint
@@ -50,22 +56,19 @@ class QuantizationSizer:
         A checkpoint's headers are read and an output's place is looked at, so that
         what cannot work is refused before it is queued: raises what
         `ModelResolver.resolve` raises, PathNotAllowed, InvalidCheckpoint at
-        "/weights/path" and InvalidQuestion at "/output".
+        "/weights/path", and InvalidQuestion and NotYetAvailable at "/output".
         """
         model = self._models.resolve(request.model)
         dtype = RANDOM_WEIGHTS_DTYPE
         if isinstance(request.weights, CheckpointPath):
             dtype = _commonest_dtype(self._checkpoint(request.weights, model))
+        settings = scheme_settings(
+            request.scheme, double_quantization=request.double_quantization, block_size=request.block_size
+        )
         if request.output is not None:
             self._output(request.output)
-        estimate = quantization_estimate(
-            model.spec,
-            request.scheme,
-            double_quantization=request.double_quantization,
-            block_size=request.block_size,
-            original_dtype=dtype,
-        )
-        return model, estimate
+            check_writable(settings, model.spec)
+        return model, estimate_with(settings, model.spec, original_dtype=dtype)
 
     def job_request(self, request: QuantizeRequest, model: ResolvedModel) -> dict[str, Any]:
         """Return what the worker is told; raises what `estimated` raises of paths."""

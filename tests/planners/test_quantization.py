@@ -1,6 +1,7 @@
 """Which weights a scheme quantizes, and the model's bytes before and after."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import pytest
 
@@ -8,6 +9,7 @@ from planners.architecture import Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable, UnknownName
 from planners.huggingface import describe_config
 from planners.quantization import (
+    check_writable,
     quantization_estimate,
     scheme_settings,
     skip_reason,
@@ -179,3 +181,33 @@ def test_the_skip_reason_are_those_the_estimate_counts():
     assert names[0] == "model.layers.0.self_attn.q_proj.weight"
     assert names[-1] == "model.layers.1.mlp.down_proj.weight"
     assert len(names) == len(set(names)) == 2 * 7
+
+
+@pytest.mark.parametrize(("scheme", "block_size"), [("nf4", None), ("fp8", None), ("int8-channel", None), ("int4", 64)])
+def test_a_llama_can_be_written_in_every_scheme(scheme, block_size):
+    check_writable(scheme_settings(scheme, block_size=block_size), spec())
+
+
+def test_groups_are_written_whole_alone():
+    # 14,400 inputs are 112.5 groups of 128 and 450 of 32.
+    odd = spec(intermediate_size=14_400)
+    check_writable(scheme_settings("mxfp4"), odd)
+    check_writable(scheme_settings("nf4"), odd)
+    with pytest.raises(NotYetAvailable, match="14400 input features, which are no whole groups of 128") as caught:
+        check_writable(scheme_settings("int4"), odd)
+    assert caught.value.pointer == "/output"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "is_written"), [("int4", False), ("int8", False), ("int8-group", True), ("fp8", True)]
+)
+def test_experts_are_written_in_what_engines_read_of_experts(scheme, is_written):
+    mixtral = spec({**LLAMA_8B, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2})
+    with nullcontext() if is_written else pytest.raises(NotYetAvailable, match=r"experts\.\*.* is an expert's"):
+        check_writable(scheme_settings(scheme), mixtral)
+
+
+def test_matrices_the_other_way_round_are_not_written():
+    with pytest.raises(NotYetAvailable, match=r"c_attn\.weight") as caught:
+        check_writable(scheme_settings("fp8"), spec(GPT2))
+    assert caught.value.pointer == "/output"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
+from planners.errors import InvalidQuestion, NotYetAvailable
 from service.errors import InvalidCheckpoint, PathNotAllowed
 from service.models import ModelResolver
 from service.quantizing import QuantizationService
@@ -60,6 +60,13 @@ def test_paths_that_cannot_work_are_refused_with_their_field(service, changes, e
     with pytest.raises(error, match=reason) as caught:
         estimate(service, **changes)
     assert caught.value.pointer == pointer
+
+
+def test_an_output_that_no_loader_would_read_is_refused_before_it_is_queued(service):
+    assert estimate(service, scheme="int4").scheme == "int4"
+    with pytest.raises(NotYetAvailable, match="no whole groups") as caught:
+        estimate(service, scheme="int4", output="made")
+    assert caught.value.pointer == "/output"
 
 
 def test_without_roots_no_path_is_read_or_written(tmp_path):

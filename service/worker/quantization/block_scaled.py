@@ -12,7 +12,7 @@ import torch
 from service.worker.quantization.chunk_workers import ChunkWorkers, Span, even_spans
 from service.worker.quantization.double_quantization import quantize_scales, restore_scales
 from service.worker.quantization.four_bit_codes import CodeBook
-from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite
+from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, check_scales
 
 # bitsandbytes' floor under a scale, so that a block of zeros divides.
 LEAST_SCALE = 1e-38
@@ -62,6 +62,8 @@ class BlockScaled:
         scales = (
             quantize_scales(absmax, workers.kernels_for(absmax)) if self._double_quantization else {"absmax": absmax}
         )
+        if self._double_quantization:
+            check_scales(scales["nested_offset"])
         return QuantizedTensor(shape=tuple(weight.shape), parts={"packed": packed, **scales})
 
     def spans(self, shape: tuple[int, ...], chunk_elements: int) -> list[Span]:

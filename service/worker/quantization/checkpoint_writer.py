@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from planners.quantization import SchemeSettings
 from service.checkpoints import INDEX_FILE, SINGLE_FILE
-from service.worker.quantization.bitsandbytes_checkpoint import planned_parts, stored_parts
+from service.worker.quantization.checkpoint_format import CheckpointFormat
 from service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
 from service.worker.quantization.error import ErrorSums
 from service.worker.quantization.measuring import MeasuredTensor, TensorMeasurer
@@ -53,13 +52,13 @@ class WrittenCheckpoint:
 
 
 def planned_shards(
-    tensors: Sequence[SourceTensor], settings: SchemeSettings, *, shard_bytes: int = SHARD_BYTES
+    tensors: Sequence[SourceTensor], checkpoint: CheckpointFormat, *, shard_bytes: int = SHARD_BYTES
 ) -> tuple[Shard, ...]:
     """Return the files, each of at most `shard_bytes` unless one tensor alone is larger."""
     groups: list[tuple[list[SourceTensor], list[PlannedTensor]]] = [([], [])]
     size = 0
     for tensor in tensors:
-        planned = planned_parts(tensor, settings)
+        planned = checkpoint.planned_parts(tensor) if tensor.reason is None else (_as_it_is(tensor),)
         added = sum(part.bytes for part in planned)
         if groups[-1][0] and size + added > shard_bytes:
             groups.append(([], []))
@@ -82,14 +81,14 @@ class CheckpointWriter:
     def __init__(
         self,
         source: WeightSource,
-        settings: SchemeSettings,
+        checkpoint: CheckpointFormat,
         measurer: TensorMeasurer,
         workers: ChunkWorkers,
         advance: Callable[[SourceTensor], None],
     ) -> None:
         """Take what makes tensors; `advance` is called after each of them."""
         self._source = source
-        self._settings = settings
+        self._checkpoint = checkpoint
         self._measurer = measurer
         self._workers = workers
         self._advance = advance
@@ -127,7 +126,7 @@ class CheckpointWriter:
                     weight = matrix(tensor, line).to(self._workers.device)
                     one, quantized = self._measurer.measure(tensor.name, weight)
                     measured.append(one)
-                    for name, part in stored_parts(tensor, quantized, self._settings).items():
+                    for name, part in self._checkpoint.stored_parts(tensor, quantized).items():
                         file.write(name, part)
                 else:
                     if not self._is_finite(tensor, line):
@@ -150,6 +149,10 @@ class CheckpointWriter:
             return bool(torch.isfinite(values[start:stop]).all())
 
         return all(self._workers.map(is_finite, even_spans(values.numel(), self._workers.chunk_elements)))
+
+
+def _as_it_is(tensor: SourceTensor) -> PlannedTensor:
+    return PlannedTensor(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape)
 
 
 def _kept(folder: OutputFolder, name: str, record: Mapping[str, Any]) -> dict[str, Any]:

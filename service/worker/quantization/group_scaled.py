@@ -1,4 +1,4 @@
-"""Schemes that cut each row into groups: int8, int4 with zero points, and mxfp4.
+"""Schemes that cut each row into groups of input features.
 
 A row's last group may be shorter; it is filled up with its own last value while
 it is scaled, which changes neither its range nor its largest magnitude.
@@ -6,71 +6,18 @@ it is scaled, which changes neither its range nor its largest magnitude.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
 import torch
 
 from service.worker.quantization.chunk_workers import ChunkWorkers, Span, row_spans
-from service.worker.quantization.four_bit_codes import E2M1
-from service.worker.quantization.native_kernels import PIECE_ELEMENTS, NativeKernels
-from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, rows_and_columns
-
-INT8_STEPS = 254
-INT8_LEAST, INT8_LARGEST = -128, 127
-
-# 2^4 - 1 steps, and the least positive fp16 number, so that a group of zeros divides.
-INT4_STEPS = 15
-INT4_LEAST_SCALE = 2.0**-24
-
-# OCP Microscaling 1.0, sections 5.3 and 6.3: the largest exponent of E2M1 and the bias and least exponent of E8M0.
-E2M1_LARGEST_EXPONENT = 2
-E8M0_BIAS = 127
-E8M0_LEAST, E8M0_LARGEST = -127, 127
-# IEEE 754-2019, table 3.5, binary32.
-FP32_BIAS, FP32_FRACTION_BITS = 127, 23
-
-
-class GroupCodes(Protocol):
-    """How the groups of a piece of a matrix become codes and back.
-
-    Groups are [rows, groups, group size] in fp32. `scale_parts` are the parts
-    that stand once a group, [rows, groups] each, by name and dtype.
-    """
-
-    packs_pairs: bool
-    scale_parts: Mapping[str, torch.dtype]
-
-    def run_kernel(
-        self,
-        kernels: NativeKernels,
-        line: torch.Tensor,
-        group_size: int,
-        stored: torch.Tensor,
-        scales: Mapping[str, torch.Tensor],
-    ) -> float:
-        """Fill the parts of whole groups by a compiled kernel; return the largest magnitude."""
-        ...
-
-    def scales(self, groups: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the parts that scale the groups."""
-        ...
-
-    def encode(self, groups: torch.Tensor, scales: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return what `pack` takes, one number for each weight."""
-        ...
-
-    def pack(self, encoded: torch.Tensor) -> torch.Tensor:
-        """Return the stored bytes of a line of encoded numbers, even in length where two share a byte."""
-        ...
-
-    def decode(self, stored: torch.Tensor) -> torch.Tensor:
-        """Return a line of fp32 numbers, one (or two) for each stored byte."""
-        ...
-
-    def rescale(self, groups: torch.Tensor, scales: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return decoded groups as weights."""
-        ...
+from service.worker.quantization.group_codes import GroupCodes, GroupPiece, pack_nibbles, unpack_nibbles
+from service.worker.quantization.native_kernels import PIECE_ELEMENTS
+from service.worker.quantization.quantized import (
+    QuantizedTensor,
+    Restore,
+    check_finite,
+    check_scales,
+    rows_and_columns,
+)
 
 
 class GroupScaled:
@@ -79,54 +26,42 @@ class GroupScaled:
     def __init__(self, codes: GroupCodes, *, group_size: int) -> None:
         self._codes = codes
         self._group_size = group_size
+        self._per_byte = 2 if codes.packs_pairs else 1
 
     def quantize(self, weight: torch.Tensor, workers: ChunkWorkers) -> QuantizedTensor:
         """Return codes and scales; raises `NonFiniteWeights`."""
         rows, columns = rows_and_columns(tuple(weight.shape))
         matrix = weight.reshape(rows, columns)
-        per_byte = 2 if self._codes.packs_pairs else 1
         stored = torch.empty(
-            -(-rows * columns // per_byte),
+            -(-rows * columns // self._per_byte),
             dtype=torch.uint8 if self._codes.packs_pairs else torch.int8,
             device=weight.device,
         )
-        num_groups = -(-columns // self._group_size)
         scales = {
-            name: torch.empty(rows, num_groups, dtype=dtype, device=weight.device)
+            name: torch.empty(rows, -(-columns // self._group_size), dtype=dtype, device=weight.device)
             for name, dtype in self._codes.scale_parts.items()
         }
-
         kernels = workers.kernels_for(matrix) if self._suits_kernels(columns) else None
 
         def quantize_rows(start: int, stop: int) -> torch.Tensor:
+            piece = GroupPiece(
+                line=matrix[start:stop],
+                group_size=self._group_size,
+                stored=stored[start * columns // self._per_byte : -(-stop * columns // self._per_byte)],
+                scales={name: part[start:stop] for name, part in scales.items()},
+            )
             if kernels is not None:
-                span = slice(start * columns // per_byte, stop * columns // per_byte)
-                of_rows = {name: part[start:stop] for name, part in scales.items()}
-                line = matrix[start:stop]
-                return torch.tensor(self._codes.run_kernel(kernels, line, self._group_size, stored[span], of_rows))
-            groups = self._grouped(matrix[start:stop].float())
-            largest = groups.abs().amax()
-            if not bool(torch.isfinite(largest)):
-                return largest
-            found = self._codes.scales(groups)
-            for name, part in found.items():
-                scales[name][start:stop] = part
-            encoded = self._codes.encode(groups, found).view(stop - start, -1)[:, :columns].reshape(-1)
-            if encoded.numel() % per_byte:
-                encoded = torch.nn.functional.pad(encoded, (0, 1))
-            first = start * columns // per_byte
-            packed = self._codes.pack(encoded)
-            stored[first : first + packed.numel()] = packed
-            return largest
+                return torch.tensor(self._codes.run_kernel(kernels, piece))
+            return self._fill(piece)
 
         largest = workers.map(quantize_rows, row_spans(rows, columns, workers.chunk_elements))
         check_finite(torch.stack(largest))
+        for part in scales.values():
+            if part.is_floating_point():
+                check_scales(part)
         parts = {"codes": stored, **scales}
         if "zero_point" in parts:
             parts["zero_point"] = pack_nibbles(parts["zero_point"].view(-1))
-        for part in scales.values():
-            if part.is_floating_point():
-                check_finite(part, what="groups whose scales exceed their format: values")
         return QuantizedTensor(shape=tuple(weight.shape), parts=parts)
 
     def spans(self, shape: tuple[int, ...], chunk_elements: int) -> list[Span]:
@@ -138,7 +73,6 @@ class GroupScaled:
         """Return a function from a span of whole rows to its weights in fp32."""
         rows, columns = rows_and_columns(quantized.shape)
         num_groups = -(-columns // self._group_size)
-        per_byte = 2 if self._codes.packs_pairs else 1
         stored = quantized.parts["codes"]
         scales = {name: quantized.parts[name] for name in self._codes.scale_parts}
         if "zero_point" in scales:
@@ -146,13 +80,29 @@ class GroupScaled:
             scales["zero_point"] = zero_points.view(rows, num_groups)
 
         def restore_span(start: int, stop: int) -> torch.Tensor:
-            decoded = self._codes.decode(stored[start // per_byte : -(-stop // per_byte)])[: stop - start]
+            decoded = self._codes.decode(stored[start // self._per_byte : -(-stop // self._per_byte)])[: stop - start]
             of_rows = {name: part[start // columns : stop // columns] for name, part in scales.items()}
             groups = self._grouped(decoded.view(-1, columns))
             restored = self._codes.rescale(groups, of_rows).view(-1, num_groups * self._group_size)
             return restored[:, :columns].reshape(-1)
 
         return restore_span
+
+    def _fill(self, piece: GroupPiece) -> torch.Tensor:
+        """Fill a piece's parts by torch operations, unless it is not finite; return its largest magnitude."""
+        rows, columns = piece.line.shape
+        groups = self._grouped(piece.line.float())
+        largest = groups.abs().amax()
+        if not bool(torch.isfinite(largest)):
+            return largest
+        found = self._codes.scales(groups)
+        for name, part in found.items():
+            piece.scales[name].copy_(part)
+        encoded = self._codes.encode(groups, found).view(rows, -1)[:, :columns].reshape(-1)
+        if encoded.numel() % self._per_byte:
+            encoded = torch.nn.functional.pad(encoded, (0, 1))
+        piece.stored.copy_(self._codes.pack(encoded))
+        return largest
 
     def _suits_kernels(self, columns: int) -> bool:
         return columns % self._group_size == 0 and self._group_size <= PIECE_ELEMENTS
@@ -163,168 +113,3 @@ class GroupScaled:
         if missing:
             matrix = torch.cat([matrix, matrix[:, -1:].expand(rows, missing)], dim=1)
         return matrix.view(rows, -1, self._group_size)
-
-
-class Int8Codes:
-    """int8 with an fp32 scale: twice the largest magnitude over 254."""
-
-    packs_pairs = False
-    scale_parts: Mapping[str, torch.dtype] = {"scale": torch.float32}
-
-    def run_kernel(
-        self,
-        kernels: NativeKernels,
-        line: torch.Tensor,
-        group_size: int,
-        stored: torch.Tensor,
-        scales: Mapping[str, torch.Tensor],
-    ) -> float:
-        """Fill the parts by the compiled kernel; return the largest magnitude."""
-        return kernels.quantize_int8_groups(line, group_size=group_size, codes=stored, scales=scales["scale"])
-
-    def scales(self, groups: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the scales; 0 for a group of zeros."""
-        return {"scale": 2 * groups.abs().amax(dim=-1) / INT8_STEPS}
-
-    def encode(self, groups: torch.Tensor, scales: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return the weights in steps of the scale, rounded."""
-        scale = scales["scale"]
-        divisor = torch.where(scale > 0, scale, 1.0).unsqueeze(-1)
-        return (groups / divisor).round_().clamp_(INT8_LEAST, INT8_LARGEST)
-
-    def pack(self, encoded: torch.Tensor) -> torch.Tensor:
-        """Return the steps as int8."""
-        return encoded.to(torch.int8)
-
-    def decode(self, stored: torch.Tensor) -> torch.Tensor:
-        """Return the steps as fp32."""
-        return stored.float()
-
-    def rescale(self, groups: torch.Tensor, scales: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return steps times scale."""
-        return groups * scales["scale"].unsqueeze(-1)
-
-
-class Int4Codes:
-    """Unsigned 4-bit codes with an fp16 scale and a 4-bit zero point, rounded to nearest.
-
-    A group's range is stretched to hold zero, as zero must have a code.
-
-    Source: Jacob et al. 2017, arXiv:1712.05877, section 2.1 and 3; bytes as
-    AWQ's WQLinear_GEMM stores them.
-    """
-
-    packs_pairs = True
-    scale_parts: Mapping[str, torch.dtype] = {"scale": torch.float16, "zero_point": torch.uint8}
-
-    def run_kernel(
-        self,
-        kernels: NativeKernels,
-        line: torch.Tensor,
-        group_size: int,
-        stored: torch.Tensor,
-        scales: Mapping[str, torch.Tensor],
-    ) -> float:
-        """Fill the parts by the compiled kernel; return the largest magnitude."""
-        return kernels.quantize_int4_groups(
-            line, group_size=group_size, packed=stored, scales=scales["scale"], zero_points=scales["zero_point"]
-        )
-
-    def scales(self, groups: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the scale as fp16 and the code of zero, from 0 to 15."""
-        low, high = torch.aminmax(groups, dim=-1)
-        low, high = low.clamp_(max=0.0), high.clamp_(min=0.0)
-        scale = ((high - low) / INT4_STEPS).clamp_(min=INT4_LEAST_SCALE).to(torch.float16)
-        zero_point = (-low / scale.float()).round_().clamp_(0, INT4_STEPS)
-        return {"scale": scale, "zero_point": zero_point.to(torch.uint8)}
-
-    def encode(self, groups: torch.Tensor, scales: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return the codes."""
-        steps = (groups / scales["scale"].float().unsqueeze(-1)).round_()
-        return steps.add_(scales["zero_point"].float().unsqueeze(-1)).clamp_(0, INT4_STEPS).to(torch.uint8)
-
-    def pack(self, encoded: torch.Tensor) -> torch.Tensor:
-        """Return two codes a byte, the first in the high half."""
-        return pack_nibbles(encoded)
-
-    def decode(self, stored: torch.Tensor) -> torch.Tensor:
-        """Return the codes as fp32."""
-        return unpack_nibbles(stored).float()
-
-    def rescale(self, groups: torch.Tensor, scales: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return (code - zero point) x scale."""
-        return (groups - scales["zero_point"].float().unsqueeze(-1)) * scales["scale"].float().unsqueeze(-1)
-
-
-class Mxfp4Codes:
-    """E2M1 elements under a power of two, stored as its biased exponent.
-
-    The power is that of the largest magnitude less E2M1's largest exponent, so
-    that what exceeds 6 after scaling is cut to 6.
-
-    Source: OCP Microscaling Formats (MX) Specification 1.0, section 6.3.
-    """
-
-    packs_pairs = True
-    scale_parts: Mapping[str, torch.dtype] = {"exponent": torch.uint8}
-
-    def run_kernel(
-        self,
-        kernels: NativeKernels,
-        line: torch.Tensor,
-        group_size: int,
-        stored: torch.Tensor,
-        scales: Mapping[str, torch.Tensor],
-    ) -> float:
-        """Fill the parts by the compiled kernel; return the largest magnitude."""
-        thresholds, codes = E2M1.tensors()
-        return kernels.quantize_microscaled(
-            line,
-            group_size=group_size,
-            thresholds=thresholds,
-            codes=codes,
-            packed=stored,
-            exponents=scales["exponent"],
-        )
-
-    def scales(self, groups: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the biased exponents; a group of zeros has the least."""
-        largest = groups.abs().amax(dim=-1)
-        # frexp's fraction is in [0.5, 1): its exponent is floor(log2) + 1.
-        exponent = torch.frexp(largest).exponent - 1 - E2M1_LARGEST_EXPONENT
-        exponent = torch.where(largest > 0, exponent, E8M0_LEAST)
-        return {"exponent": (exponent.clamp_(E8M0_LEAST, E8M0_LARGEST) + E8M0_BIAS).to(torch.uint8)}
-
-    def encode(self, groups: torch.Tensor, scales: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return the weights over their power of two."""
-        return groups * _powers_of_two(E8M0_BIAS - scales["exponent"].to(torch.int32)).unsqueeze(-1)
-
-    def pack(self, encoded: torch.Tensor) -> torch.Tensor:
-        """Return two codes a byte, the first in the high half."""
-        return E2M1.encode_pairs(encoded)
-
-    def decode(self, stored: torch.Tensor) -> torch.Tensor:
-        """Return the elements as fp32."""
-        return E2M1.decode_pairs(stored)
-
-    def rescale(self, groups: torch.Tensor, scales: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return element times power of two."""
-        return groups * _powers_of_two(scales["exponent"].to(torch.int32) - E8M0_BIAS).unsqueeze(-1)
-
-
-def pack_nibbles(codes: torch.Tensor) -> torch.Tensor:
-    """Return a line of codes below 16, two a byte; an odd line ends in a half byte of zero."""
-    if codes.numel() % 2:
-        codes = torch.nn.functional.pad(codes, (0, 1))
-    return torch.bitwise_left_shift(codes[0::2], 4).bitwise_or_(codes[1::2])
-
-
-def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
-    """Return the two codes of each byte, as one line."""
-    return torch.stack([torch.bitwise_right_shift(packed, 4), torch.bitwise_and(packed, 15)], dim=1).view(-1)
-
-
-def _powers_of_two(exponents: torch.Tensor) -> torch.Tensor:
-    """Return 2 to each exponent from -127 to 127, exactly: the exponent field of fp32, or its half bit below that."""
-    bits = torch.bitwise_left_shift(exponents + FP32_BIAS, FP32_FRACTION_BITS)
-    return torch.where(exponents == -FP32_BIAS, 1 << (FP32_FRACTION_BITS - 1), bits).view(torch.float32)

@@ -363,6 +363,21 @@ INLINE uint32_t line_magnitude(const void *line, int dtype, int64_t count) {
     return (uint32_t)largest;
 }
 
+INLINE uint32_t e4m3_row_codes(const void *line, int dtype, int64_t rows, int64_t columns, uint8_t *codes,
+                               float *scales) {
+    size_t element_bytes = dtype == FP32 ? 4 : 2;
+    uint32_t largest = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const void *start = (const char *)line + (size_t)(row * columns) * element_bytes;
+        uint32_t magnitude = line_magnitude(start, dtype, columns);
+        float scale = as_float(magnitude) / 448.0f;
+        scales[row] = scale;
+        largest = larger(largest, magnitude);
+        if (magnitude < INFINITY_BITS) e4m3_line(start, dtype, columns, scale > 0.0f ? scale : 1.0f, codes + row * columns);
+    }
+    return largest;
+}
+
 /* Sums in fp32 over a piece, sixteen lanes each, and in fp64 over the pieces. */
 INLINE void piece_error(const float *values, const float *restored, float *signal, float *error, int32_t *largest) {
     for (int64_t i = 0; i < PIECE; i += LANES)
@@ -454,6 +469,13 @@ void quantize_int8(const void *line, int dtype, int64_t count, float divisor, in
 
 void quantize_e4m3(const void *line, int dtype, int64_t count, float divisor, uint8_t *codes) {
 #define CALL(kind) e4m3_line(line, kind, count, divisor, codes)
+    BY_DTYPE(CALL)
+#undef CALL
+}
+
+uint32_t quantize_e4m3_rows(const void *line, int dtype, int64_t rows, int64_t columns, uint8_t *codes,
+                            float *scales) {
+#define CALL(kind) e4m3_row_codes(line, kind, rows, columns, codes, scales)
     BY_DTYPE(CALL)
 #undef CALL
 }

@@ -34,6 +34,7 @@ _ARGUMENTS = {
     "quantize_microscaled": (*_LINE, _COUNT, _COUNT, _PLACE, _PLACE, _PLACE, _PLACE),
     "quantize_int8_groups": (*_LINE, _COUNT, _COUNT, _PLACE, _PLACE),
     "quantize_int8_rows": (*_LINE, _COUNT, _COUNT, _PLACE, _PLACE),
+    "quantize_e4m3_rows": (*_LINE, _COUNT, _COUNT, _PLACE, _PLACE),
     "quantize_int4_groups": (*_LINE, _COUNT, _COUNT, _PLACE, _PLACE, _PLACE),
     "largest_magnitude": (*_LINE, _COUNT),
     "quantize_int8": (*_LINE, _COUNT, _NUMBER, _PLACE),
@@ -114,6 +115,11 @@ class NativeKernels:
         """Fill `codes` and `absmax` from whole rows; return the largest magnitude after the cast to fp16."""
         rows, columns = matrix.shape
         return self._magnitude(self._library.quantize_int8_rows(*_line(matrix), rows, columns, *_places(codes, absmax)))
+
+    def quantize_e4m3_rows(self, matrix: torch.Tensor, *, codes: torch.Tensor, scales: torch.Tensor) -> float:
+        """Fill `codes` and `scales` from whole rows; return the largest magnitude."""
+        rows, columns = matrix.shape
+        return self._magnitude(self._library.quantize_e4m3_rows(*_line(matrix), rows, columns, *_places(codes, scales)))
 
     def quantize_int4_groups(
         self,

@@ -57,6 +57,11 @@ def check_finite(largest: torch.Tensor, *, what: str = "values") -> None:
         raise NonFiniteWeights(f"The tensor holds {what} that are not finite.")
 
 
+def check_scales(scales: torch.Tensor) -> None:
+    """Raise `NonFiniteWeights` where finite weights have a scale that its format cannot hold."""
+    check_finite(scales, what="values with scales that exceed their format and")
+
+
 def rows_and_columns(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return a tensor's shape as a matrix: the last dimension is the columns."""
     columns = shape[-1] if shape else 1

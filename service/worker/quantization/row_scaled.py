@@ -1,108 +1,134 @@
-"""One scale for each output feature: LLM.int8, and fp8 by channels.
-
-Source: Dettmers et al. 2022, arXiv:2208.07339, section 3; codes and scales of
-int8 equal those of bitsandbytes 0.50.2 (Int8Params, int8_vectorwise_quant), of
-fp8 those of torchao's rowwise scaling.
-"""
+"""One scale for each output feature: LLM.int8, and fp8 by channels."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 
 from service.worker.quantization.chunk_workers import ChunkWorkers, Span, row_spans
+from service.worker.quantization.eight_bit_codes import e4m3_codes, e4m3_scales
+from service.worker.quantization.native_kernels import NativeKernels
 from service.worker.quantization.quantized import QuantizedTensor, Restore, check_finite, rows_and_columns
 
-INT8_LARGEST = 127.0
-# Micikevicius et al. 2022, arXiv:2209.05433, table 1.
-E4M3_LARGEST = 448.0
+LLM_INT8_LARGEST = 127.0
+
+
+class RowCodes(Protocol):
+    """How rows become codes and back. `part` is what the scales of a tensor, fp32 a row, are called."""
+
+    dtype: torch.dtype
+    part: str
+    checked_values: str
+
+    def fill(self, matrix: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        """Fill codes and scales of some rows; those of a row that is not finite have no finite scale."""
+        ...
+
+    def run_kernel(
+        self, kernels: NativeKernels, matrix: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
+    ) -> None:
+        """Fill the same by a compiled kernel."""
+        ...
+
+    def steps(self, scales: torch.Tensor) -> torch.Tensor:
+        """Return what the codes of each row are multiples of."""
+        ...
 
 
 class RowScaled:
-    """int8 codes and, for each row, its largest magnitude (bitsandbytes' SCB)."""
+    """A scheme with one scale a row."""
 
-    def quantize(self, weight: torch.Tensor, workers: ChunkWorkers) -> QuantizedTensor:
-        """Return codes and row scales; raises `NonFiniteWeights`.
-
-        bitsandbytes casts weights to fp16 first, so what exceeds 65,504 has no
-        finite code.
-        """
-        rows, columns = rows_and_columns(tuple(weight.shape))
-        matrix = weight.reshape(rows, columns)
-        codes = torch.empty(rows, columns, dtype=torch.int8, device=weight.device)
-        absmax = torch.empty(rows, dtype=torch.float32, device=weight.device)
-
-        kernels = workers.kernels_for(matrix)
-
-        def quantize_rows(start: int, stop: int) -> None:
-            if kernels is not None:
-                kernels.quantize_int8_rows(matrix[start:stop], codes=codes[start:stop], absmax=absmax[start:stop])
-                return
-            values = matrix[start:stop].to(torch.float16).float()
-            largest = torch.amax(values.abs(), dim=1)
-            absmax[start:stop] = largest
-            # A row of zeros has scale 0, and codes 0.
-            factors = torch.where(largest > 0, INT8_LARGEST / largest, 0.0)
-            codes[start:stop] = (values * factors.unsqueeze(1)).round_()
-
-        workers.map(quantize_rows, row_spans(rows, columns, workers.chunk_elements))
-        check_finite(absmax, what="values (after LLM.int8's cast to fp16)")
-        return QuantizedTensor(shape=tuple(weight.shape), parts={"codes": codes, "absmax": absmax})
-
-    def spans(self, shape: tuple[int, ...], chunk_elements: int) -> list[Span]:
-        """Return spans of whole rows, in elements."""
-        return _row_spans_in_elements(shape, chunk_elements)
-
-    def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:  # noqa: ARG002
-        """Return a function from a span of whole rows to its weights in fp32."""
-        return _restore_rows(quantized.parts["codes"], quantized.parts["absmax"] / INT8_LARGEST)
-
-
-class RowScaledFloat:
-    """e4m3 codes and, for each row, its largest magnitude over 448."""
+    def __init__(self, codes: RowCodes) -> None:
+        self._codes = codes
 
     def quantize(self, weight: torch.Tensor, workers: ChunkWorkers) -> QuantizedTensor:
         """Return codes and row scales; a row of zeros has scale 0. Raises `NonFiniteWeights`."""
         rows, columns = rows_and_columns(tuple(weight.shape))
         matrix = weight.reshape(rows, columns)
-        codes = torch.empty(rows, columns, dtype=torch.float8_e4m3fn, device=weight.device)
-        scale = torch.empty(rows, dtype=torch.float32, device=weight.device)
+        codes = torch.empty(rows, columns, dtype=self._codes.dtype, device=weight.device)
+        scales = torch.empty(rows, dtype=torch.float32, device=weight.device)
         kernels = workers.kernels_for(matrix)
 
         def quantize_rows(start: int, stop: int) -> None:
-            largest = torch.amax(matrix[start:stop].abs(), dim=1).float()
-            scale[start:stop] = largest / E4M3_LARGEST
-            divisors = torch.where(largest > 0, scale[start:stop], 1.0)
             if kernels is None:
-                steps = matrix[start:stop].float() / divisors.unsqueeze(1)
-                codes[start:stop] = steps.clamp_(-E4M3_LARGEST, E4M3_LARGEST)
-                return
-            for row, divisor in enumerate(divisors.tolist(), start):
-                kernels.quantize_e4m3(matrix[row], divisor=divisor, codes=codes[row])
+                self._codes.fill(matrix[start:stop], codes[start:stop], scales[start:stop])
+            else:
+                self._codes.run_kernel(kernels, matrix[start:stop], codes[start:stop], scales[start:stop])
 
         workers.map(quantize_rows, row_spans(rows, columns, workers.chunk_elements))
-        check_finite(scale)
-        return QuantizedTensor(shape=tuple(weight.shape), parts={"codes": codes, "scale": scale})
+        check_finite(scales, what=self._codes.checked_values)
+        return QuantizedTensor(shape=tuple(weight.shape), parts={"codes": codes, self._codes.part: scales})
 
     def spans(self, shape: tuple[int, ...], chunk_elements: int) -> list[Span]:
         """Return spans of whole rows, in elements."""
-        return _row_spans_in_elements(shape, chunk_elements)
+        rows, columns = rows_and_columns(shape)
+        return [(start * columns, stop * columns) for start, stop in row_spans(rows, columns, chunk_elements)]
 
     def restore(self, quantized: QuantizedTensor, workers: ChunkWorkers) -> Restore:  # noqa: ARG002
         """Return a function from a span of whole rows to its weights in fp32."""
-        return _restore_rows(quantized.parts["codes"], quantized.parts["scale"])
+        codes = quantized.parts["codes"]
+        steps = self._codes.steps(quantized.parts[self._codes.part])
+        columns = codes.shape[1]
+
+        def restore_span(start: int, stop: int) -> torch.Tensor:
+            rows = slice(start // columns, stop // columns)
+            return (codes[rows].float() * steps[rows].unsqueeze(1)).view(-1)
+
+        return restore_span
 
 
-def _row_spans_in_elements(shape: tuple[int, ...], chunk_elements: int) -> list[Span]:
-    rows, columns = rows_and_columns(shape)
-    return [(start * columns, stop * columns) for start, stop in row_spans(rows, columns, chunk_elements)]
+class LlmInt8Rows:
+    """int8 codes under the row's largest magnitude itself, which bitsandbytes calls SCB.
+
+    bitsandbytes casts weights to fp16 first, so what exceeds 65,504 has no finite
+    code.
+
+    Source: Dettmers et al. 2022, arXiv:2208.07339, section 3; codes and scales
+    equal those of bitsandbytes 0.50.2 (Int8Params, int8_vectorwise_quant).
+    """
+
+    dtype = torch.int8
+    part = "absmax"
+    checked_values = "values (after LLM.int8's cast to fp16)"
+
+    def fill(self, matrix: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        """Fill codes and largest magnitudes; a row of zeros has codes 0."""
+        values = matrix.to(torch.float16).float()
+        largest = torch.amax(values.abs(), dim=1)
+        scales.copy_(largest)
+        factors = torch.where(largest > 0, LLM_INT8_LARGEST / largest, 0.0)
+        codes.copy_(values.mul_(factors.unsqueeze(1)).round_())
+
+    def run_kernel(
+        self, kernels: NativeKernels, matrix: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
+    ) -> None:
+        """Fill the same by the compiled kernel."""
+        kernels.quantize_int8_rows(matrix, codes=codes, absmax=scales)
+
+    def steps(self, scales: torch.Tensor) -> torch.Tensor:
+        """Return a 127th of the largest magnitudes."""
+        return scales / LLM_INT8_LARGEST
 
 
-def _restore_rows(codes: torch.Tensor, steps: torch.Tensor) -> Restore:
-    """Return a function from a span of whole rows to its codes times each row's step, in fp32."""
-    columns = codes.shape[1]
+class E4m3Rows:
+    """e4m3 codes under the row's largest magnitude over 448, as torchao's rowwise scaling has them."""
 
-    def restore_span(start: int, stop: int) -> torch.Tensor:
-        rows = slice(start // columns, stop // columns)
-        return (codes[rows].float() * steps[rows].unsqueeze(1)).view(-1)
+    dtype = torch.float8_e4m3fn
+    part = "scale"
+    checked_values = "values"
 
-    return restore_span
+    def fill(self, matrix: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        """Fill codes and scales."""
+        scales.copy_(e4m3_scales(torch.amax(matrix.abs(), dim=1).float()))
+        codes.copy_(e4m3_codes(matrix.float(), scales.unsqueeze(1)))
+
+    def run_kernel(
+        self, kernels: NativeKernels, matrix: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
+    ) -> None:
+        """Fill the same by the compiled kernel."""
+        kernels.quantize_e4m3_rows(matrix, codes=codes, scales=scales)
+
+    def steps(self, scales: torch.Tensor) -> torch.Tensor:
+        """Return the scales, of which the codes are multiples."""
+        return scales

@@ -9,9 +9,10 @@ import torch
 from planners.quantization import SchemeSettings
 from service.worker.quantization.block_scaled import BlockScaled
 from service.worker.quantization.four_bit_codes import CODE_BOOKS
-from service.worker.quantization.group_scaled import GroupCodes, GroupScaled, Int4Codes, Int8Codes, Mxfp4Codes
+from service.worker.quantization.group_codes import GroupCodes, Int4Codes, Int8Codes, Mxfp4Codes
+from service.worker.quantization.group_scaled import GroupScaled
 from service.worker.quantization.quantized import Quantizer
-from service.worker.quantization.row_scaled import RowScaled, RowScaledFloat
+from service.worker.quantization.row_scaled import E4m3Rows, LlmInt8Rows, RowCodes, RowScaled
 from service.worker.quantization.tensor_scaled import TensorScaled
 
 _GROUP_CODES: Mapping[str, Callable[[], GroupCodes]] = {
@@ -19,6 +20,7 @@ _GROUP_CODES: Mapping[str, Callable[[], GroupCodes]] = {
     "int4": Int4Codes,
     "mxfp4": Mxfp4Codes,
 }
+_ROW_CODES: Mapping[str, Callable[[], RowCodes]] = {"int8-channel": LlmInt8Rows, "fp8-channel": E4m3Rows}
 _TENSOR_DTYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
 
@@ -27,10 +29,8 @@ def quantizer(settings: SchemeSettings) -> Quantizer:
     scheme = settings.scheme
     if scheme in _TENSOR_DTYPES:
         return TensorScaled(_TENSOR_DTYPES[scheme])
-    if scheme == "int8-channel":
-        return RowScaled()
-    if scheme == "fp8-channel":
-        return RowScaledFloat()
+    if scheme in _ROW_CODES:
+        return RowScaled(_ROW_CODES[scheme]())
     if settings.block_size is None:
         raise ValueError(f"{scheme} needs a block size.")
     if scheme in CODE_BOOKS:

@@ -30,6 +30,9 @@ METADATA = {"format": "pt"}
 SAFETENSORS_NAMES: Mapping[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.int8: "I8",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float8_e4m3fn: "F8_E4M3",
     torch.float32: "F32",
     torch.float16: "F16",
     torch.bfloat16: "BF16",

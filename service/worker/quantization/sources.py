@@ -76,6 +76,11 @@ def matrix(tensor: SourceTensor, stored: torch.Tensor) -> torch.Tensor:
     return values.transpose(-1, -2).contiguous()
 
 
+def dtype_name(dtype: str) -> str:
+    """Return torch's name of a dtype that is read, as a `config.json` has it."""
+    return str(READ_DTYPES[dtype]).removeprefix("torch.")
+
+
 class RandomSource:
     """An untrained model: matrices normal about 0, the scales of norms 1, biases 0."""
 

@@ -18,6 +18,7 @@ from planners.huggingface import describe_config
 from planners.quantization import (
     QuantizationEstimate,
     bytes_by_scheme,
+    check_writable,
     estimate_with,
     scheme_settings,
 )
@@ -27,7 +28,7 @@ from service.config_files import CONFIG_FILE, read_config
 from service.errors import InvalidCheckpoint
 from service.settings import Settings
 from service.worker.child_main import peak_host_bytes
-from service.worker.quantization.bitsandbytes_checkpoint import check_writable, quantized_config
+from service.worker.quantization.checkpoint_format import checkpoint_format, quantized_config
 from service.worker.quantization.checkpoint_writer import CheckpointWriter, WrittenCheckpoint, planned_shards
 from service.worker.quantization.chunk_workers import ChunkWorkers
 from service.worker.quantization.error import ErrorSums
@@ -101,7 +102,7 @@ class _Job:
         output = self._request.get("output")
         if output is None:
             return self._run(None)
-        check_writable(self._settings, self._source.tensors)
+        check_writable(self._settings, self._spec)
         path = allowed_path(output, self._roots.output_roots, pointer="/output", kind="output")
         identity = self._identity()
         done = published_result(path, identity)
@@ -128,10 +129,11 @@ class _Job:
                 measured = [self._measured(tensor, measurer, workers, progress) for tensor in quantized]
                 notes.append(TENSORS_LEFT_ALONE_NOTE.format("initialised" if self._folder is None else "read"))
             else:
-                writer = CheckpointWriter(self._source, self._settings, measurer, workers, progress.advance)
-                written = writer.write(planned_shards(self._source.tensors, self._settings), folder)
+                checkpoint = checkpoint_format(self._settings)
+                writer = CheckpointWriter(self._source, checkpoint, measurer, workers, progress.advance)
+                written = writer.write(planned_shards(self._source.tensors, checkpoint), folder)
                 measured = written.measured
-                notes += _written_notes(written)
+                notes += [*checkpoint.notes, *_written_notes(written)]
         progress.end()
         output = None if path is None or folder is None or written is None else self._finished(folder, written, path)
         return self._reported(measured, device, notes, output)
@@ -145,7 +147,8 @@ class _Job:
         return one
 
     def _finished(self, folder: OutputFolder, written: WrittenCheckpoint, path: Path) -> OutputReport:
-        folder.write_json(CONFIG_FILE, quantized_config(self._output_config(), self._settings, self._source.tensors))
+        checkpoint = checkpoint_format(self._settings)
+        folder.write_json(CONFIG_FILE, quantized_config(self._output_config(), checkpoint, self._source.tensors))
         if self._folder is not None:
             for name, content in copied_side_files(self._folder, self._roots.model_roots):
                 folder.write_bytes(name, content)

@@ -161,3 +161,39 @@ def test_neither_threads_nor_chunks_change_a_byte(scheme):
             workers.chunk_elements = 2 ** (18 - threads)
             parts.append(quantizer(scheme_settings(scheme)).quantize(weight, workers).parts)
     assert all(torch.equal(parts[0][name], parts[1][name]) for name in parts[0])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("magnitude", [1e-45, 1e-43, 1e-39, 1e30, 1e38, 3.4e38])
+def test_what_is_written_is_finite_at_both_ends_of_fp32(scheme, nested, magnitude, workers):
+    weight = torch.linspace(-1, 1, 16 * 256).view(16, 256) * magnitude
+    made = quantizer(scheme_settings(scheme, double_quantization=nested))
+    try:
+        quantized = made.quantize(weight, workers)
+    except NonFiniteWeights:
+        assert magnitude >= 1e30
+    else:
+        assert torch.isfinite(restored(made, quantized)).all()
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int8-group"])
+def test_int8_refuses_a_range_that_fp32_cannot_hold(scheme, workers):
+    # Twice 1.8e38 exceeds 3.4e38, the largest number of fp32.
+    with pytest.raises(NonFiniteWeights, match="scales that exceed their format"):
+        quantizer(scheme_settings(scheme)).quantize(torch.full((2, 128), 1.8e38), workers)
+
+
+def test_double_quantization_refuses_scales_whose_sum_fp32_cannot_hold(workers):
+    # The mean of two scales of 3e38 passes through their sum.
+    with pytest.raises(NonFiniteWeights, match="scales that exceed their format"):
+        quantizer(scheme_settings("nf4", double_quantization=True)).quantize(torch.full((2, 64), 3e38), workers)
+
+
+@pytest.mark.parametrize("scheme", ["fp8", "fp8-channel"])
+def test_fp8_has_no_code_for_what_its_scale_cannot_tell_from_zero(scheme, workers):
+    # 1e-44 / 448 is below the least subnormal number of fp32, 1.4e-45.
+    weight = torch.tensor([[1e-44, 0.0, -1e-44, 0.0]])
+    quantized = quantizer(scheme_settings(scheme)).quantize(weight, workers)
+    assert quantized.parts["scale"].view(-1).tolist() == [0.0]
+    assert torch.equal(quantized.parts["codes"].view(-1).float().abs(), torch.zeros(4))

@@ -1,0 +1,56 @@
+"""In whose form a quantized checkpoint is written: that of bitsandbytes or that of compressed-tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from planners.quantization import SchemeSettings
+from service.worker.quantization.bitsandbytes_checkpoint import BITSANDBYTES_SCHEMES, BitsandbytesCheckpoint
+from service.worker.quantization.compressed_checkpoint import CompressedCheckpoint
+from service.worker.quantization.quantized import QuantizedTensor
+from service.worker.quantization.shard_file import PlannedTensor
+from service.worker.quantization.sources import SourceTensor, dtype_name
+
+
+class CheckpointFormat(Protocol):
+    """What stands in a checkpoint for quantized tensors, and in its config."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what a loader does otherwise than it was measured."""
+        ...
+
+    def planned_parts(self, tensor: SourceTensor) -> tuple[PlannedTensor, ...]:
+        """Return the tensors that stand for a quantized one."""
+        ...
+
+    def stored_parts(self, tensor: SourceTensor, quantized: QuantizedTensor) -> dict[str, torch.Tensor]:
+        """Return the same by name, filled."""
+        ...
+
+    def quantization_config(self, tensors: Sequence[SourceTensor], *, dtype: str) -> dict[str, Any]:
+        """Return the config's `quantization_config`; `dtype` is that of the weights."""
+        ...
+
+
+def checkpoint_format(settings: SchemeSettings) -> CheckpointFormat:
+    """Return the form of a scheme's checkpoints; every scheme that settings can name has one."""
+    if settings.scheme in BITSANDBYTES_SCHEMES:
+        return BitsandbytesCheckpoint(settings)
+    return CompressedCheckpoint(settings)
+
+
+def quantized_config(
+    config: Mapping[str, Any], checkpoint: CheckpointFormat, tensors: Sequence[SourceTensor]
+) -> dict[str, Any]:
+    """Return a `config.json` with its `quantization_config`, and with the dtype of the weights where it names none."""
+    dtype = dtype_name(next(tensor.dtype for tensor in tensors if tensor.reason is None))
+    has_dtype = config.get("dtype") is not None or config.get("torch_dtype") is not None
+    return {
+        **config,
+        **({} if has_dtype else {"dtype": dtype}),
+        "quantization_config": checkpoint.quantization_config(tensors, dtype=dtype),
+    }
