@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from service.admission.launches import NotRead
+
 # vLLM reads 1k as 1,000 and 1K as 1,024 (vllm/engine/arg_utils.py, human_readable_int).
 HUMAN_READABLE = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([kKmMgGtT]?)$")
 MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -85,6 +87,18 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
         problems=tuple(problems),
         unresolved=tuple(unresolved),
     )
+
+
+def options_unseen(read: Arguments) -> NotRead | None:
+    """Return what hides options of a script, None where nothing does.
+
+    What stands before the script is for its launcher, and the script's own name decides nothing.
+    """
+    known = next((place for place, word in enumerate(read.positionals) if word not in read.unresolved), 0)
+    hidden = [word for word in read.positionals[known + 1 :] if word in read.unresolved]
+    if not hidden:
+        return None
+    return NotRead(reason=f"the command takes words from {hidden[0][:60]}, not written in the object")
 
 
 def _read_value(flag: Flag, text: str, values: dict[str, str | int | float | bool], problems: list[str]) -> None:
