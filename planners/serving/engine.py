@@ -248,6 +248,11 @@ def engine_profile(engine: str, version: str | None) -> EngineProfile:
     return _profile(engine, f"{wanted}.{min(patch, newest)}")
 
 
+def versions_with_changes(engine: str) -> tuple[str, ...]:
+    """Return the versions from which on an engine's rules differ from those before, the oldest first."""
+    return tuple(revision["from"] for revision in read_table(engine)["revision"])
+
+
 def _unknown_version(engine: str, version: str | None, known: str) -> InvalidQuestion:
     return InvalidQuestion(
         f"{engine} {str(version)[:40]!r} is not known; known are {known}.", pointer="/serving/engine_version"

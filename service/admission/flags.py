@@ -7,12 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from service.admission.launches import NotRead
+
 # vLLM reads 1k as 1,000 and 1K as 1,024 (vllm/engine/arg_utils.py, human_readable_int).
 HUMAN_READABLE = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([kKmMgGtT]?)$")
 MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # Hugging Face's argument parser lets a switch be followed by its value.
 SWITCH_VALUES = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
-UNRESOLVED = re.compile(r"\$[({A-Za-z_]")
+UNRESOLVED = re.compile(r"\$[({A-Za-z_@*1-9]")
+# A word that is nothing but a variable or a command's output, whose options nobody sees.
+ALL_UNRESOLVED = re.compile(r"^\$(?:[A-Za-z_][A-Za-z0-9_]*|[@*1-9]|\{[^}]*\}|\(.*\))$", re.DOTALL)
+# Flags outside every table that take no value, by how their names begin.
+SWITCH = re.compile(r"^-*(?:enable|disable|no|use|skip|allow|trust|enforce|headless|async)(?:[-_]|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +32,16 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What was read: values by field, words that belong to no flag, other flags' names, and what made no sense."""
+    """What was read: values by field, words that belong to no flag, other flags' names, and what made no sense.
+
+    `unresolved` are words that may be any options: variables that the object does not write the value of.
+    """
 
     values: Mapping[str, str | int | float | bool]
     positionals: tuple[str, ...]
     others: tuple[str, ...]
     problems: tuple[str, ...]
+    unresolved: tuple[str, ...] = ()
 
 
 def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
@@ -45,11 +55,14 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
     positionals: list[str] = []
     others: list[str] = []
     problems: list[str] = []
+    unresolved: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if not _is_flag(word):
             positionals.append(word)
+            if ALL_UNRESOLVED.match(word):
+                unresolved.append(word)
             continue
         name, has_value, text = word.lstrip("-").partition("=")
         flag = by_name.get(name.replace("_", "-"))
@@ -58,7 +71,8 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
                 text = rest.pop(0)
             values[flag.field] = SWITCH_VALUES.get(text.lower(), True)
             continue
-        if not has_value and rest and not _is_flag(rest[0]):
+        is_switch = flag is None and SWITCH.match(word) and ALL_UNRESOLVED.match(rest[0] if rest else "")
+        if not has_value and rest and not _is_flag(rest[0]) and not is_switch:
             text, has_value = rest.pop(0), "="
         if flag is None:
             others.append(word.partition("=")[0])
@@ -66,7 +80,25 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
             problems.append(f"{word} has no value")
         else:
             _read_value(flag, text, values, problems)
-    return Arguments(values=values, positionals=tuple(positionals), others=tuple(others), problems=tuple(problems))
+    return Arguments(
+        values=values,
+        positionals=tuple(positionals),
+        others=tuple(others),
+        problems=tuple(problems),
+        unresolved=tuple(unresolved),
+    )
+
+
+def options_unseen(read: Arguments) -> NotRead | None:
+    """Return what hides options of a script, None where nothing does.
+
+    What stands before the script is for its launcher, and the script's own name decides nothing.
+    """
+    known = next((place for place, word in enumerate(read.positionals) if word not in read.unresolved), 0)
+    hidden = [word for word in read.positionals[known + 1 :] if word in read.unresolved]
+    if not hidden:
+        return None
+    return NotRead(reason=f"the command takes words from {hidden[0][:60]}, not written in the object")
 
 
 def _read_value(flag: Flag, text: str, values: dict[str, str | int | float | bool], problems: list[str]) -> None:

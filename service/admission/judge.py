@@ -15,7 +15,7 @@ from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
 from service.admission.annotations import PLAN, PLAN_ID
 from service.admission.config_maps import ConfigMaps, NoConfigMaps, with_config_maps
-from service.admission.judgement import Finding, serving_finding, training_finding
+from service.admission.judgement import Finding, serving_finding, softened, training_finding
 from service.admission.lanes import Lane, lanes, not_at_hand
 from service.admission.launches import Launch, NotRead
 from service.admission.mig import slice_bytes
@@ -143,26 +143,49 @@ class AdmissionService:
         return await self._judged(f"The plan of annotation {PLAN}", request)
 
     async def _commands(self, lane: Lane, policy: Policy) -> AsyncIterator[Finding]:
-        launches = lane.launches()
-        if not launches:
+        found = lane.launches()
+        if not found:
             names = ", ".join(container.name[:60] for container in lane.containers)
             missing = not_at_hand(*lane.containers)
             raise _NotJudged(
                 f"container {names} starts nothing this service can read. "
                 + (missing or f"Say the job in an annotation {PLAN}")
             )
-        for launch in launches:
-            if isinstance(launch, NotRead):
-                raise _NotJudged(launch.reason)
-            shortage = _shortage(launch, lane)
-            if shortage is not None:
-                yield shortage
-                continue
-            hardware = _hardware(launch, lane, policy)
-            finding = await self._judged(launch.program, {**launch.request, "hardware": hardware})
-            yield finding
+        unread = next((launch for launch in found if isinstance(launch, NotRead)), None)
+        if unread is not None:
+            raise _NotJudged(unread.reason)
+        launches = [launch for launch in found if isinstance(launch, Launch)]
+        judged = [(launch, await self._launch(launch, lane, policy)) for launch in launches]
+        may_be_another = any(finding.weight != "refuse" for _, finding in judged)
+        for launch, finding in judged:
+            if launch.is_conditional and may_be_another:
+                yield softened(finding, "The script may start another command instead.")
+            else:
+                yield finding
             for note in launch.notes:
                 yield Finding(weight="warn", text=f"{launch.program}: {note}.")
+
+    async def _launch(self, launch: Launch, lane: Lane, policy: Policy) -> Finding:
+        shortage = _shortage(launch, lane)
+        if shortage is not None:
+            return shortage
+        hardware = _hardware(launch, lane, policy)
+        finding = await self._judged(launch.program, {**launch.request, "hardware": hardware})
+        if finding.weight != "refuse":
+            return finding
+        if launch.lowering:
+            return softened(finding, f"{', '.join(launch.lowering)} may leave more, and is not taken into account.")
+        for request in launch.leaner:
+            if await self._may_fit(launch.program, {**request, "hardware": hardware}):
+                return softened(finding, launch.leaner_words)
+        return finding
+
+    async def _may_fit(self, program: str, request: Mapping[str, Any]) -> bool:
+        try:
+            return (await self._judged(program, request)).weight != "refuse"
+        except PlimsollError:
+            # An older version lacks what the command asks for.
+            return False
 
     async def _judged(self, program: str, request: Mapping[str, Any]) -> Finding:
         answer = self._answers.remembered(request)
@@ -207,7 +230,7 @@ def _needed_gpus(launch: Launch) -> int | None:
 
 def _shortage(launch: Launch, lane: Lane) -> Finding | None:
     needed = _needed_gpus(launch)
-    if needed is None or needed <= lane.gpus:
+    if needed is None or needed <= lane.gpus or launch.spans_pods:
         return None
     return Finding(
         weight="refuse",
@@ -225,7 +248,7 @@ def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
         raise _NotJudged(f"no node selector or affinity names the GPU{said}, and the policy has no default for it")
     gpus = _needed_gpus(launch) or lane.gpus
     hardware: dict[str, Any] = {"gpu": gpu, "gpus": gpus}
-    if lane.gpus > demand.gpus_per_pod:
+    if max(lane.gpus, gpus) > demand.gpus_per_pod:
         # A pod alone says nothing of its node: a way out with more GPUs may well be on the same one.
         hardware["gpus_per_node"] = min(demand.gpus_per_pod, gpus)
     if demand.mig_profile is None:

@@ -53,6 +53,10 @@ SERVING_FLAGS: Mapping[str, Mapping[str, str]] = {
         "serving.max_num_batched_tokens": "--max-batch-prefill-tokens",
     },
 }
+# These start with less cache than one request of the longest may fill, and take shorter ones: sglang,
+# srt/managers/tp_worker.py (`max_req_len`); tensorrt_llm, _torch/pyexecutor/resource_manager.py
+# (`clamp_max_seq_len_for_mem`). vLLM does not start (`check_enough_kv_cache_memory`).
+SHORTENING_ENGINES = frozenset({"sglang", "tensorrt-llm"})
 GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
 
@@ -65,9 +69,16 @@ class Finding:
     text: str
 
 
-def is_certain_for_serving(max_concurrency: float, available_bytes: int, available_high_bytes: int) -> bool:
-    """Return whether not even one request fits into the most that may be left for the cache."""
-    if max_concurrency > 0 and available_bytes > 0:
+def softened(finding: Finding, reason: str) -> Finding:
+    """Return a refusal as a warning that says why it is none; any other finding as it is."""
+    return Finding(weight="warn", text=f"{finding.text} {reason}") if finding.weight == "refuse" else finding
+
+
+def is_certain_for_serving(
+    engine: str, max_concurrency: float, available_bytes: int, available_high_bytes: int
+) -> bool:
+    """Return whether the engine does not start even with the most that may be left for the cache."""
+    if engine not in SHORTENING_ENGINES and max_concurrency > 0 and available_bytes > 0:
         return max_concurrency * available_high_bytes / available_bytes < 1
     return available_high_bytes <= 0
 
@@ -96,12 +107,15 @@ def serving_finding(program: str, answer: ServingAnswer) -> Finding:
             f"{weights} and the engine's own memory leave nothing of {plan.memory.limit_bytes / GIB:.1f} GiB a GPU"
         )
         numbers += f" for the KV cache ({held:.1f} GiB are held without it)" if held else ""
-    is_certain = is_certain_for_serving(kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
+    engine = plan.settings.engine
+    is_certain = is_certain_for_serving(engine, kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
     refused = not answer.fits and is_certain
+    is_shortened = engine in SHORTENING_ENGINES and 0 < kv.max_concurrency < 1
+    hope = f" {engine} starts, and takes shorter requests only." if is_shortened else " It may just fit."
     return Finding(
         weight="refuse" if refused else "warn",
         text=f"{program}: {numbers}{_ways_out(_possible(answer), _flags(answer), _format_names(answer))}."
-        + ("" if refused else " It may just fit."),
+        + ("" if refused else hope),
     )
 
 

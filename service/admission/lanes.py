@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planners.catalogue import Catalogue
 from planners.errors import PlimsollError
@@ -14,6 +15,12 @@ from service.admission.serving_commands import serving_launch
 from service.admission.shell import programs
 from service.admission.training_commands import training_launch
 from service.admission.workloads import Container, PodGroup, Pods
+
+# `ray start`, and vLLM's own scripts around it (examples/online_serving, examples/ray_init.sh): the engine that is
+# started next finds the GPUs of a whole Ray cluster.
+RAY = re.compile(r"(?:^|/)(?:ray|ray_init\.sh|multi-node-serving\.sh|run_cluster\.sh)$")
+# The program, or the script that a shell runs.
+MOST_RAY_WORDS = 2
 
 
 class UnreadableGpus(PlimsollError):
@@ -40,14 +47,22 @@ class Lane:
 
     def _launches_of(self, container: Container) -> Iterator[Launch | NotRead]:
         container = with_here_documents(container)
-        for words in programs(container):
+        joins_ray = False
+        for program in programs(container):
+            words = program.words
+            joins_ray = joins_ray or any(RAY.search(word) for word in words[:MOST_RAY_WORDS])
             launch = serving_launch(words, container, gpus=self.demand.gpus_per_pod) or training_launch(
                 words, self.gpus, container
             )
-            if isinstance(launch, NotRead) and container.unread:
-                yield NotRead(reason=f"{launch.reason}. {not_at_hand(container)}")
+            if isinstance(launch, Launch):
+                yield replace(
+                    launch,
+                    is_conditional=program.is_conditional,
+                    spans_pods=launch.spans_pods or (joins_ray and launch.kind == "infer"),
+                )
             elif launch is not None:
-                yield launch
+                missing = not_at_hand(container)
+                yield NotRead(reason=f"{launch.reason}. {missing}") if missing else launch
 
 
 def not_at_hand(*containers: Container) -> str:

@@ -9,12 +9,23 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A request without its hardware, which the pods say; `notes` are for people."""
+    """A request without its hardware, which the pods say; `notes` are for people.
+
+    `spans_pods` where ranks of it run in pods that the object does not count, and
+    `is_conditional` where the shell text may start something else instead. With one
+    of `lowering` it may need less than is planned. `leaner` are requests that the
+    command may as well mean and that may need less, and `leaner_words` say what they are.
+    """
 
     program: str
     kind: Literal["train", "infer"]
     request: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    spans_pods: bool = False
+    is_conditional: bool = False
+    lowering: tuple[str, ...] = ()
+    leaner: tuple[Mapping[str, Any], ...] = ()
+    leaner_words: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

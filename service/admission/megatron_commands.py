@@ -5,10 +5,11 @@ Source: megatron/training/arguments.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from service.admission.flags import Flag, read_flags
+from service.admission.flags import Flag, options_unseen, read_flags
 from service.admission.launches import Launch, NotRead
 
 FLAGS = (
@@ -48,6 +49,24 @@ FLAGS = (
 )
 NEEDED = ("layers", "hidden", "heads", "sequence_length", "micro_batch_size", "vocabulary")
 OPTIMIZERS = {"adam": "adamw", "sgd": "sgd-momentum"}
+# Flags that say another model, or divide it otherwise, than the table's.
+DECISIVE = frozenset({
+    "--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy", "--deepspeed",
+    "--deepspeed-config", "--zero-stage", "--cpu-optimizer", "--use-checkpoint-args", "--yaml-cfg", "--spec",
+    "--multi-latent-attention", "--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model",
+    "--encoder-num-layers", "--heterogeneous-layers-config-path", "--expert-tensor-parallel-size", "--moe-layer-freq",
+})  # fmt: skip
+# Flags that leave a rank less than is counted.
+LOWERING = frozenset({
+    "--optimizer-cpu-offload", "--cpu-offloading", "--use-precision-aware-optimizer", "--main-params-dtype",
+    "--main-grads-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--grad-reduce-in-bf16", "--recompute-modules",
+    "--fine-grained-activation-offloading", "--fp8-param-gather", "--distribute-saved-activations",
+    "--checkpoint-activations", "--num-layers-in-first-pipeline-stage", "--num-layers-in-last-pipeline-stage",
+    "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout",
+    "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split", "--cross-entropy-loss-fusion",
+})  # fmt: skip
+# Megatron-LM's scripts of models whose layers are not those of its GPT.
+OTHER_SCRIPT = re.compile(r"(?:^|/)pretrain_(?:t5|vlm|mamba|ict|retro|vision_\w+|bert)\.py$")
 DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 Values = Mapping[str, Any]
 
@@ -58,6 +77,14 @@ def megatron_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead:
     values = read.values
     if read.problems:
         return NotRead(reason="; ".join(read.problems))
+    unseen = options_unseen(read)
+    if unseen is not None:
+        return unseen
+    others = {name.replace("_", "-") for name in read.others}
+    another = next((word for word in read.positionals if OTHER_SCRIPT.search(word)), None)
+    decisive = sorted(DECISIVE & others) or ([another] if another else [])
+    if decisive:
+        return NotRead(reason=f"{decisive[0][-80:]} decides the model or how it is divided, and is not read")
     missing = [name for name in NEEDED if name not in values]
     if missing:
         flags = ", ".join(f"--{flag.names[0]}" for flag in FLAGS if flag.field in missing)
@@ -93,6 +120,7 @@ def megatron_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead:
             },
             "framework": "megatron",
         },
+        lowering=tuple(sorted(LOWERING & others)),
     )
 
 

@@ -51,9 +51,11 @@ def read_planned(stored: StoredPlan) -> Planned:
 
 def planned_finding(planned: Planned, lane: Lane, replicas: int | None, catalogue: Catalogue) -> Finding:
     """Return how a workload compares with its plan; whatever differs refuses it, but for the number of replicas."""
+    launches = [launch for launch in lane.launches() if isinstance(launch, Launch)]
+    spans_pods = any(launch.spans_pods for launch in launches)
     differences = [
-        *_of_gpus(planned, lane),
-        *(text for launch in lane.launches() if isinstance(launch, Launch) for text in _of(planned, launch, catalogue)),
+        *_of_gpus(planned, lane, spans_pods=spans_pods),
+        *(text for launch in launches for text in _of(planned, launch, catalogue)),
     ]
     if differences:
         return Finding(weight="refuse", text=f"Plan {planned.plan_id} {'; '.join(differences)}.")
@@ -63,11 +65,13 @@ def planned_finding(planned: Planned, lane: Lane, replicas: int | None, catalogu
     return Finding(weight=planned.weight, text=f"Plan {planned.plan_id}: {planned.summary}")
 
 
-def _of_gpus(planned: Planned, lane: Lane) -> Iterator[str]:
+def _of_gpus(planned: Planned, lane: Lane, *, spans_pods: bool) -> Iterator[str]:
     demand = lane.demand
     if demand.mig_profile or demand.partition:
         yield f"is for whole GPUs, the workload asks for slices ({demand.mig_profile or demand.partition})"
-    if lane.gpus != planned.gpus:
+    # One of several objects that make a replica together has a share of its GPUs.
+    is_a_share = spans_pods and planned.gpus % lane.gpus == 0
+    if lane.gpus != planned.gpus and not is_a_share:
         each = " a replica" if planned.replicas > 1 else ""
         yield f"is for {planned.gpus} GPUs{each}, the workload asks for {lane.gpus}"
     if demand.gpu is not None and demand.gpu != planned.gpu:
@@ -105,5 +109,8 @@ def _weight(stored: StoredPlan, plan: Mapping[str, Any]) -> Literal["refuse", "w
         is_certain = is_certain_for_training(memory["peak_low_bytes"], memory["limit_bytes"])
     else:
         kv = plan["kv"]
-        is_certain = is_certain_for_serving(kv["max_concurrency"], kv["available_bytes"], kv["available_high_bytes"])
+        engine = plan["settings"]["engine"]
+        is_certain = is_certain_for_serving(
+            engine, kv["max_concurrency"], kv["available_bytes"], kv["available_high_bytes"]
+        )
     return "refuse" if is_certain else "warn"

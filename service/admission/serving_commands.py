@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
+from planners.serving.engine import versions_with_changes
 from service.admission.flags import Arguments, read_flags
 from service.admission.launches import Launch, NotRead
 from service.admission.option_files import OptionsFileNotRead, option_words
@@ -13,7 +15,7 @@ from service.admission.shell import image_name
 from service.admission.tgi_commands import tgi_launch
 from service.admission.workloads import Container
 
-VERSION_TAG = re.compile(r"^v?([0-9]+\.[0-9]+)(?:[.-]|$)")
+VERSION_TAG = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[.-]|post|rc|$)")
 ENGINE_IMAGES = {
     "vllm/vllm-openai": "vllm",
     "vllm/vllm-openai-rocm": "vllm",
@@ -49,6 +51,9 @@ LAYOUT_FIELDS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "decod
 SERVING_FIELDS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size")
 # The backend that the planner has the rules of; TensorRT-LLM's own since 1.0.
 PYTORCH = "pytorch"
+EXECUTOR_FIELDS = ("executor", "replica_executor")
+# The executor that finds GPUs on nodes of its own cluster.
+RAY = "ray"
 TRTLLM_OTHER_COMMANDS = (("mm_embedding_serve",), ("disaggregated",), ("disaggregated_mpi_worker",), ("grpc",))
 
 
@@ -69,6 +74,9 @@ def serving_launch(words: tuple[str, ...], container: Container, *, gpus: int) -
         return NotRead(reason=f"the {command.program} command: {missing}")
     if read.problems:
         return NotRead(reason=f"the {command.program} command: {'; '.join(read.problems)}")
+    if read.unresolved:
+        variables = ", ".join(word[:60] for word in read.unresolved)
+        return NotRead(reason=f"the {command.program} command takes words from {variables}, not written in the object")
     return _launch(command, read, container)
 
 
@@ -104,16 +112,27 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         return layout
     unread = sorted(command.unread & others)
     version = _engine_version(command.engine, container.image)
+    request = {
+        "model": model,
+        "serving": {**serving, **formats, "engine": command.engine, **version},
+        "layout": layout,
+    }
     return Launch(
         program=f"{command.program} serving {model}",
         kind="infer",
-        request={
-            "model": model,
-            "serving": {**serving, **formats, "engine": command.engine, **version},
-            "layout": layout,
-        },
+        request=request,
+        leaner=() if version else tuple(_of_older_versions(request)),
+        leaner_words=f"An older {command.engine} may fit, and the image's tag says no version.",
         notes=tuple(f"{name} changes memory and is not taken into account" for name in unread),
+        spans_pods=bool(command.spanning & others) or RAY in {read.values.get(name) for name in EXECUTOR_FIELDS},
+        lowering=tuple(sorted(command.lowering & others)),
     )  # fmt: skip
+
+
+def _of_older_versions(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the request for each version whose rules differ; without one it means the newest."""
+    for version in reversed(versions_with_changes(request["serving"]["engine"])[:-1]):
+        yield {**request, "serving": {**request["serving"], "engine_version": version}}
 
 
 def _engine_arguments(words: tuple[str, ...]) -> tuple[EngineCommand, tuple[str, ...]] | None:
@@ -182,7 +201,7 @@ def _layout(command: EngineCommand, read: Arguments) -> dict[str, int] | NotRead
 
 
 def _engine_version(engine: str, image: str) -> dict[str, str]:
-    """Return the version that an engine's own image carries in its tag, as "0.19"; nothing where it carries none."""
+    """Return the version that an engine's own image carries in its tag, as "0.19.1"; nothing where it carries none."""
     if ENGINE_IMAGES.get(image_name(image)) != engine:
         return {}
     match = VERSION_TAG.match(image.partition("@")[0].rpartition("/")[2].partition(":")[2])

@@ -17,8 +17,9 @@ class EngineCommand:
     """How one engine is told what `/plan/infer` asks.
 
     Flags in `unread` take memory that no planner counts; with one of `decisive` the
-    command's other flags no longer say what is loaded where. `program` is what people
-    call it, `engine` whose memory it takes. A file of options is named by the field
+    command's other flags no longer say what is loaded where, and one of `lowering`
+    may leave more than is planned. One of `spanning` says that ranks run in other pods
+    too. `program` is what people call it, `engine` whose memory it takes. A file of options is named by the field
     `options_file`; `file_wins` where it replaces what the command line says.
     """
 
@@ -27,6 +28,8 @@ class EngineCommand:
     flags: tuple[Flag, ...]
     unread: frozenset[str]
     decisive: frozenset[str]
+    spanning: frozenset[str]
+    lowering: frozenset[str]
     cache_dtypes: Mapping[str, str | None]
     file_wins: bool = False
     takes_positional: bool = True
@@ -50,6 +53,8 @@ VLLM = EngineCommand(
         Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
         Flag(names=("quantization", "q"), field="quantization", form="text"),
         Flag(names=("dtype",), field="dtype", form="text"),
+        Flag(names=("distributed-executor-backend",), field="executor", form="text"),
+        Flag(names=("data-parallel-backend",), field="replica_executor", form="text"),
         Flag(names=("config",), field="options_file", form="text"),
     ),
     unread=frozenset({
@@ -57,6 +62,16 @@ VLLM = EngineCommand(
         "--num-gpu-blocks-override", "--compilation-config", "--kv-cache-memory-bytes",
     }),
     decisive=frozenset({"--cpu-offload-gb", "--hf-overrides", "--prefill-context-parallel-size"}),
+    spanning=frozenset({
+        "--nnodes", "-n", "--node-rank", "-r", "--headless", "--data-parallel-size-local", "-dpl",
+        "--data-parallel-address", "-dpa", "--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr",
+        "--data-parallel-hybrid-lb", "-dph", "--data-parallel-external-lb", "-dpe",
+    }),
+    lowering=frozenset({
+        "--enforce-eager", "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--compilation-config", "-cc",
+        "--optimization-level", "-O", "--cuda-graph-sizes", "--cudagraph-capture-sizes",
+        "--max-cudagraph-capture-size", "--language-model-only", "--limit-mm-per-prompt", "--skip-mm-profiling",
+    }),
     cache_dtypes={
         "auto": None, "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
     },
@@ -98,6 +113,11 @@ SGLANG = EngineCommand(
         "--lora-paths",
     }),
     decisive=frozenset({"--cpu-offload-gb", "--json-model-override-args"}),
+    spanning=frozenset({"--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"}),
+    lowering=frozenset({
+        "--disable-cuda-graph", "--cuda-graph-max-bs", "--cuda-graph-bs", "--disable-piecewise-cuda-graph",
+        "--max-total-tokens",
+    }),
     cache_dtypes={"auto": None, "bf16": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"},
 )  # fmt: skip
 TENSORRT_LLM = EngineCommand(
@@ -133,6 +153,10 @@ TENSORRT_LLM = EngineCommand(
     decisive=frozenset({
         "--context-parallel-size", "--cp-size", "--moe-cluster-parallel-size", "--cluster-size", "--quant-config",
         "--cp-config",
+    }),
+    spanning=frozenset(),
+    lowering=frozenset({
+        "--cuda-graph-config", "--kv-cache-config.max-tokens", "--kv-cache-config.max-gpu-total-bytes",
     }),
     cache_dtypes={"auto": None, "fp8": "fp8", "nvfp4": "nvfp4"},
     file_wins=True,

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from service.admission.option_files import file_text
+from service.admission.shell_variables import ASSIGNMENT, Variables
+from service.admission.shell_words import commands
 from service.admission.workloads import Container
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 # Words that stand before a program and start it unchanged; those with options of their own name how many words to skip.
-PREFIXES = ("exec", "nohup", "time", "sudo", "env", "command", "setsid", "stdbuf", "numactl", "tini", "dumb-init", "--")
+PREFIXES = (
+    "exec", "nohup", "time", "sudo", "env", "command", "setsid", "stdbuf", "numactl", "tini", "dumb-init",
+    "nvidia_entrypoint.sh", "--",
+)  # fmt: skip
 # An MPI launcher starts the program after its options; by how many words an option takes with it.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpirun.mpich", "mpiexec.hydra", "horovodrun")
 MPI_OPTION_WORDS: Mapping[str, int] = {
     "n": 1, "np": 1, "N": 1, "npernode": 1, "ppn": 1, "x": 1, "H": 1, "host": 1, "hosts": 1, "hostfile": 1, "f": 1,
     "machinefile": 1, "bind-to": 1, "map-by": 1, "rank-by": 1, "wdir": 1, "genv": 2, "mca": 2,
 }  # fmt: skip
-ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
-SEPARATORS = frozenset({";", "&&", "||", "|", "&", "\n", "(", ")", "{", "}", "then", "do", "else"})
-# Kubernetes expands $(NAME) in command and args; a shell expands $NAME and ${NAME}, with ${NAME:-default}.
+# Of two words.
+RUNNERS = frozenset({("uv", "run"), ("poetry", "run"), ("pixi", "run")})
+# Kubernetes expands $(NAME) in command and args, whatever program they are for.
 KUBERNETES_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
-SHELL_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}|([A-Za-z_][A-Za-z0-9_]*))")
 # What an image starts where the object names no command, by the image's name without registry and tag.
 ENTRYPOINTS: Mapping[str, tuple[str, ...]] = {
     "vllm/vllm-openai": ("vllm", "serve"),
@@ -38,19 +42,29 @@ MOST_COMMANDS = 100
 MOST_TEXT_CHARACTERS = 100_000
 
 
-def programs(container: Container) -> Iterator[tuple[str, ...]]:
-    """Yield the words of each program that a container starts, in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """The words of one program; `is_conditional` where the shell text may leave it out."""
+
+    words: tuple[str, ...]
+    is_conditional: bool = False
+
+
+def programs(container: Container) -> Iterator[Program]:
+    """Yield each program that a container starts, in order.
 
     Shell text is split into its commands, `exec`, `env` and assignments in front
-    are dropped, and variables are replaced where the container writes their value.
-    Scripts are opened that a ConfigMap holds. What cannot be split yields nothing.
+    are dropped, and variables are replaced where the container or the text itself
+    writes their value; others stand as they are written. Scripts are opened that
+    a ConfigMap holds. What cannot be split yields nothing.
     """
     words = [_kubernetes_expanded(word, container.env) for word in (*_entrypoint(container), *container.args)]
-    for number, program in enumerate(_commands(words, dict(container.env), container)):
+    found = _programs(words, Variables(dict(container.env)), container)
+    for number, program in enumerate(found):
         if number >= MOST_COMMANDS:
             return
-        if program:
-            yield tuple(program)
+        if program.words:
+            yield program
 
 
 def _entrypoint(container: Container) -> tuple[str, ...]:
@@ -69,71 +83,67 @@ def image_name(image: str) -> str:
     return "/".join(parts[1:] if len(parts) > 1 and re.search(r"[.:]|^localhost$", parts[0]) else parts)
 
 
-def _commands(words: Sequence[str], env: dict[str, str], container: Container, depth: int = 0) -> Iterator[list[str]]:
-    program = _without_prefixes(list(words), env)
-    text = _script(program, container) if program and depth < MOST_NESTED_SCRIPTS else None
-    if text is None:
-        yield program
+def _programs(
+    words: Sequence[str],
+    variables: Variables,
+    container: Container,
+    *,
+    is_conditional: bool = False,
+    depth: int = 0,
+) -> Iterator[Program]:
+    program = _without_prefixes(list(words), variables, is_conditional=is_conditional)
+    script = _script(program, container) if program and depth < MOST_NESTED_SCRIPTS else None
+    if script is None:
+        yield Program(words=tuple(program), is_conditional=is_conditional)
         return
-    for command in _split(text):
-        yield from _commands([_shell_expanded(word, env) for word in command], env, container, depth + 1)
+    variables = variables.inside(script.arguments)
+    for command in commands(script.text[:MOST_TEXT_CHARACTERS]):
+        may_be_left_out = is_conditional or command.is_conditional
+        rest = variables.after_assignments(command.words, is_conditional=may_be_left_out)
+        inner = [text for word in rest for text in variables.expanded(word)]
+        yield from _programs(inner, variables, container, is_conditional=may_be_left_out, depth=depth + 1)
 
 
-def _script(program: Sequence[str], container: Container) -> str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Script:
+    """Shell text, and the arguments that it is started with, its name first."""
+
+    text: str
+    arguments: tuple[str, ...]
+
+
+def _script(program: Sequence[str], container: Container) -> _Script | None:
     """Return the shell text that a program is, None where it is none or its file is not at hand."""
-    if PurePosixPath(program[0]).name in SHELLS:
-        text = _shell_text(program[1:])
-        file = next((word for word in program[1:] if not word.startswith("-")), None)
-        if text is None and file is not None:
-            text = file_text(file, container)
-        return None if text is None else text[:MOST_TEXT_CHARACTERS]
-    text = file_text(program[0], container)
-    return text[:MOST_TEXT_CHARACTERS] if text is not None and SHELL_SCRIPT.match(text) else None
-
-
-def _shell_text(words: Sequence[str]) -> str | None:
-    """Return the text after `-c` (also `-lc`, `-ec`), None where a shell runs a file."""
-    for number, word in enumerate(words):
-        if word.startswith("-") and not word.startswith("--") and word.endswith("c"):
-            following = words[number + 1 : number + 2]
-            return following[0] if following else None
+    if PurePosixPath(program[0]).name not in SHELLS:
+        text = file_text(program[0], container)
+        is_shell = text is not None and SHELL_SCRIPT.match(text)
+        return _Script(text=text, arguments=tuple(program)) if text is not None and is_shell else None
+    for number, word in enumerate(program[1:], start=1):
+        rest = tuple(program[number:])
         if not word.startswith("-"):
-            return None
+            text = file_text(word, container)
+            return None if text is None else _Script(text=text, arguments=rest)
+        # `-c`, and `-lc` or `-ec`.
+        if not word.startswith("--") and word.endswith("c"):
+            return _Script(text=rest[1], arguments=rest[2:]) if rest[1:] else None
     return None
 
 
-def _split(text: str) -> Iterator[list[str]]:
-    lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=";&|()\n")
-    lexer.whitespace = " \t\r"
-    lexer.whitespace_split = True
-    lexer.commenters = "#"
-    command: list[str] = []
-    try:
-        for word in lexer:
-            if word in SEPARATORS or set(word) <= set(";&|\n()"):
-                yield command
-                command = []
-            else:
-                command.append(word)
-    except ValueError:
-        # An unclosed quote: what came before it is whole, the rest is not.
-        return
-    yield command
-
-
-def _without_prefixes(words: list[str], env: dict[str, str]) -> list[str]:
-    """Return the words from the program on; assignments in front, and exported ones, join the environment."""
+def _without_prefixes(words: list[str], variables: Variables, *, is_conditional: bool) -> list[str]:
+    """Return the words from the program on; what is assigned in front, or exported, joins the variables."""
     is_prefixed = False
     while words:
+        name = PurePosixPath(words[0]).name
         if ASSIGNMENT.match(words[0]):
-            name, _, value = words[0].partition("=")
-            env[name] = value
-        elif words[0] == "export":
-            env.update(dict(word.split("=", 1) for word in words[1:] if ASSIGNMENT.match(word)))
+            variables.assign(words[0], is_conditional=is_conditional)
+        elif words[:2] == ["set", "--"]:
+            variables.arguments = ("", *words[2:])
             return []
-        elif PurePosixPath(words[0]).name in PREFIXES:
+        elif name in PREFIXES:
             is_prefixed = True
-        elif PurePosixPath(words[0]).name in MPI_LAUNCHERS:
+        elif (name, *words[1:2]) in RUNNERS:
+            words, is_prefixed = words[1:], True
+        elif name in MPI_LAUNCHERS:
             words = words[:1] + _after_options(words[1:])
         elif not (is_prefixed and words[0].startswith("-")):
             return words
@@ -151,11 +161,3 @@ def _after_options(words: list[str]) -> list[str]:
 
 def _kubernetes_expanded(word: str, env: Mapping[str, str]) -> str:
     return KUBERNETES_VARIABLE.sub(lambda match: env.get(match[1], match[0]), word)
-
-
-def _shell_expanded(word: str, env: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        return env.get(name) or match[2] or match[0]
-
-    return SHELL_VARIABLE.sub(value, word)

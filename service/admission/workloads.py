@@ -14,6 +14,7 @@ from typing import Any
 
 from planners.errors import PlimsollError
 
+WHOLE = re.compile(r"^[1-9][0-9]{0,5}$")
 # The model format of KServe's server for Hugging Face's checkpoints, and how its runtime starts it.
 KSERVE_HUGGING_FACE = "huggingface"
 KSERVE_HUGGING_FACE_COMMAND = ("python3", "-m", "huggingfaceserver")
@@ -136,7 +137,15 @@ def _replica_specs(field: str) -> Callable[[Mapping[str, Any]], PodGroup]:
 
 def _train_job(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "trainer")
-    trainer = _at(manifest, path)
+    trainer = _mapping(_at(manifest, ("spec",)).get("trainer") or {}, path)
+    unsaid = [name for name in ("numNodes", "resourcesPerNode") if not trainer.get(name)]
+    if unsaid:
+        runtime = below(manifest, ("spec", "runtimeRef", "name"))
+        raise UnreadableObject(
+            f"{' and '.join(unsaid)} of the trainer are left to the runtime {str(runtime or '')[:60]}, "
+            "which is not in the object.",
+            pointer=pointer(path),
+        )
     container = {**trainer, "name": "trainer", "resources": trainer.get("resourcesPerNode") or {}}
     spec = {"containers": [container], "nodeSelector": _patched_selector(_at(manifest, ("spec",)))}
     template = {"metadata": manifest.get("metadata") or {}, "spec": spec}
@@ -183,14 +192,47 @@ def _inference_service(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "predictor")
     predictor = _at(manifest, path)
     model = predictor.get("model")
-    containers = predictor.get("containers") or ([_model_container(_mapping(model, (*path, "model")))] if model else [])
+    sizes = _worker_sizes(predictor, (*path, "workerSpec"))
+    of_model = _model_container(_mapping(model, (*path, "model")), sizes) if model else None
+    containers = predictor.get("containers") or ([of_model] if of_model else [])
     template = {"metadata": manifest.get("metadata") or {}, "spec": {**predictor, "containers": containers}}
-    pods = _count(_mapping(predictor.get("workerSpec") or {}, (*path, "workerSpec")), "pipelineParallelSize", path)
+    pods = 1 if sizes is None else sizes.nodes(model or {})
     least, most = (_count(predictor, name, path) for name in ("minReplicas", "maxReplicas"))
     return PodGroup(members=(_pods(template, path, pods),), replicas=least if least == most else None)
 
 
-def _model_container(model: Mapping[str, Any]) -> Mapping[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WorkerSizes:
+    """How KServe's multi-node runtime divides one replica."""
+
+    tensor: int
+    pipeline: int
+
+    def nodes(self, model: Mapping[str, Any]) -> int:
+        """Return the pods of one replica: as many as hold all ranks (kserve, RAY_NODE_COUNT)."""
+        gpus = str(below(model, ("resources", "limits", "nvidia.com/gpu")) or self.tensor)
+        each = int(gpus) if WHOLE.match(gpus) else self.tensor
+        return max(self.pipeline, -(-self.tensor * self.pipeline // max(each, 1)))
+
+    @property
+    def words(self) -> list[str]:
+        """Return the words that the runtime's command has for them."""
+        return [f"--tensor-parallel-size={self.tensor}", f"--pipeline-parallel-size={self.pipeline}"]
+
+
+def _worker_sizes(predictor: Mapping[str, Any], path: Path) -> _WorkerSizes | None:
+    """Return the sizes of a replica of several nodes, None for one of one; raises where the runtime says them."""
+    if predictor.get("workerSpec") is None:
+        return None
+    workers = _mapping(predictor["workerSpec"], path)
+    names = ("tensorParallelSize", "pipelineParallelSize")
+    if not any(workers.get(name) for name in names):
+        raise UnreadableObject(f"{pointer(path)} leaves its sizes to the runtime.", pointer=pointer(path))
+    tensor, pipeline = (max(_count(workers, name, path), 1) for name in names)
+    return _WorkerSizes(tensor=tensor, pipeline=pipeline)
+
+
+def _model_container(model: Mapping[str, Any], sizes: _WorkerSizes | None) -> Mapping[str, Any]:
     """Return the container of a model that names its format and no program: KServe's own server of that format.
 
     Its runtime for `huggingface` starts `python -m huggingfaceserver`, and mounts
@@ -202,7 +244,9 @@ def _model_container(model: Mapping[str, Any]) -> Mapping[str, Any]:
     stored = re.match(r"^hf://([^:]+)", str(model.get("storageUri") or ""))
     named = any(str(word).startswith(("--model_id", "--model-id")) for word in args)
     model_id = [f"--model_id={stored[1]}"] if stored and not named else []
-    return {**model, "command": list(KSERVE_HUGGING_FACE_COMMAND), "args": [*model_id, *args]}
+    # What the multi-node runtime adds comes first, for the last of two is the one that counts.
+    divided = [] if sizes is None else sizes.words
+    return {**model, "command": list(KSERVE_HUGGING_FACE_COMMAND), "args": [*divided, *model_id, *args]}
 
 
 def _ray_cluster(manifest: Mapping[str, Any]) -> PodGroup:

@@ -7,7 +7,14 @@ import dataclasses
 import pytest
 
 from planners.errors import InvalidQuestion
-from planners.serving.engine import KNOWN_ENGINES, TokensWording, engine_profile, minor_version, read_table
+from planners.serving.engine import (
+    KNOWN_ENGINES,
+    TokensWording,
+    engine_profile,
+    minor_version,
+    read_table,
+    versions_with_changes,
+)
 from tests.planners.serving.factories import GIB, H100
 
 
@@ -120,3 +127,10 @@ def test_every_revision_names_its_source_and_a_known_version():
     for revision in table["revision"]:
         assert revision["source"]
         assert revision["from"] in table["versions"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "transformers"])
+def test_versions_with_changes_are_known_ones_and_ascend(engine: str):
+    versions = versions_with_changes(engine)
+    assert [engine_profile(engine, version).engine for version in versions] == [engine] * len(versions)
+    assert sorted(versions, key=lambda version: [int(part) for part in version.split(".")]) == list(versions)

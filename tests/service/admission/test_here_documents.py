@@ -21,7 +21,7 @@ def test_a_file_that_is_written_before_is_at_hand(head: str):
     read = shell(f"{head}\n{BODY}\nEOF\nvllm serve m")
     assert dict(read.files) == {"/o.yaml": BODY}
     # Its text, which an apostrophe would have ended, is no command.
-    assert list(programs(read))[-1] == ("vllm", "serve", "m")
+    assert list(programs(read))[-1].words == ("vllm", "serve", "m")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_file_that_is_written_before_is_at_hand(head: str):
 def test_what_writes_no_file_leaves_none(text: str):
     read = shell(text)
     assert dict(read.files) == {}
-    assert list(programs(read))[-1] == ("vllm", "serve", "m")
+    assert list(programs(read))[-1].words == ("vllm", "serve", "m")
 
 
 def test_a_document_without_an_end_ends_with_the_text():

@@ -305,7 +305,7 @@ async def test_a_plan_that_was_read_once_needs_no_database_again():
     assert plans.asked == 1
 
 
-KV_PLAN = {"layout": {"data_parallel": 2, "tensor_parallel": 2}}
+KV_PLAN = {"layout": {"data_parallel": 2, "tensor_parallel": 2}, "settings": {"engine": "vllm"}}
 TRAIN_PLAN = {"layout": {"data_parallel": 2, "tensor_parallel": 2}}
 
 
@@ -468,3 +468,92 @@ class NeverAsked:
 async def test_a_workload_without_gpus_asks_for_no_config_map():
     manifest = an_object("Deployment", from_config_map(a_container(*LARGE, gpus=0)))
     assert (await service(config_maps=NeverAsked()).review(read_review(a_review("Deployment", manifest)))).is_judged
+
+
+DEEPSEEK = ("python3", "-m", "sglang.launch_server", "--model-path", "deepseek-ai/DeepSeek-R1", "--tp", "16")
+LLAMA = "vllm serve meta-llama/Llama-3.1-405B-Instruct -tp 8 -pp 2"
+
+
+@pytest.mark.parametrize(
+    ("command", "is_allowed"),
+    [
+        ((*DEEPSEEK, "--nnodes", "2", "--node-rank", "0"), True),
+        # Nothing says where the other eight are.
+        (DEEPSEEK, False),
+        (("sh", "-c", f"ray start --address=head:6379 && {LLAMA}"), True),
+        (("sh", "-c", f"bash /workspace/multi-node-serving.sh leader; {LLAMA}"), True),
+        (("sh", "-c", LLAMA), False),
+    ],
+)
+async def test_one_of_several_nodes_needs_no_more_than_its_own_gpus(judge, command, is_allowed):
+    # 671e9 parameters of a byte over 16 GPUs are 39 GiB of 79, 405.9e9 of two bytes 47 GiB.
+    manifest = an_object("StatefulSet", a_container(gpus=8, command=list(command)))
+    assert (await judge.review(read_review(a_review("StatefulSet", manifest)))).is_allowed is is_allowed
+
+
+async def test_one_of_several_nodes_that_cannot_hold_its_share_is_refused(judge):
+    # 756 GiB over 8 GPUs are more than 80 GB each, whichever node they are on.
+    command = "vllm serve meta-llama/Llama-3.1-405B-Instruct -tp 8 --nnodes 2 --node-rank 0"
+    manifest = an_object("StatefulSet", a_container(gpus=4, command=command.split()))
+    answer = await judge.review(read_review(a_review("StatefulSet", manifest)))
+    assert not answer.is_allowed
+    assert "94.5 GiB of weights" in answer.message
+
+
+LARGE_COMMAND, SMALL_COMMAND = (f"vllm serve {' '.join(arguments[1:])}" for arguments in (LARGE, SMALL))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        (f'if [ "$BIG" ]; then {LARGE_COMMAND}; else {SMALL_COMMAND}; fi', True),
+        (f'if [ "$BIG" ]; then {LARGE_COMMAND}; else sleep 1; fi', False),
+        (f"{LARGE_COMMAND} & {SMALL_COMMAND}", False),
+    ],
+)
+async def test_a_branch_is_refused_only_where_no_other_starts_something_that_fits(judge, text, is_allowed):
+    manifest = an_object("Pod", a_container(gpus=2, command=["bash", "-c", text]))
+    answer = await judge.review(read_review(a_review("Pod", manifest)))
+    assert answer.is_allowed is is_allowed
+    assert any("may start another command instead" in line for line in answer.warnings) is is_allowed
+
+
+async def test_a_flag_that_may_leave_more_makes_a_refusal_a_warning(judge):
+    manifest = an_object("Pod", a_container(*LARGE, "--enforce-eager", gpus=2))
+    answer = await judge.review(read_review(a_review("Pod", manifest)))
+    assert answer.is_allowed
+    assert any("--enforce-eager may leave more" in line for line in answer.warnings)
+
+
+@pytest.mark.parametrize(("engine", "is_allowed"), [("vllm", False), ("sglang", True), ("tensorrt-llm", True)])
+async def test_an_engine_that_takes_shorter_requests_is_not_refused_for_the_longest(judge, engine, is_allowed):
+    # 131,072 tokens x 131,072 bytes are 16 GiB, beside 15 GiB of weights in 23 GiB.
+    command = {
+        "vllm": "vllm serve meta-llama/Llama-3.1-8B-Instruct",
+        "sglang": "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct",
+        "tensorrt-llm": "trtllm-serve meta-llama/Llama-3.1-8B-Instruct --max_seq_len 131072",
+    }[engine]
+    template = {"selector": {"cloud.google.com/gke-accelerator": "nvidia-l4"}}
+    manifest = an_object("Pod", a_container(command=command.split(), image="lmsysorg/sglang:v0.5.10"), **template)
+    answer = await judge.review(read_review(a_review("Pod", manifest)))
+    assert answer.is_allowed is is_allowed
+    assert any("takes shorter requests" in line for line in answer.warnings) is is_allowed
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
+async def test_a_stored_plan_of_an_engine_that_takes_shorter_requests_is_a_warning(engine):
+    kv = {"max_concurrency": 0.5, "available_bytes": 10, "available_high_bytes": 10}
+    body = {"plan": {"layout": {"data_parallel": 2, "tensor_parallel": 2}, "settings": {"engine": engine}, "kv": kv}}
+    plans = Stored(verdict="no", fits=False, answer=json.dumps(body))
+    assert (await planned(plans).review(read_review(served("-tp", "2")))).is_allowed
+
+
+@pytest.mark.parametrize(("tag", "is_allowed"), [("v0.5.23", False), ("latest", True)])
+async def test_an_engine_of_unknown_version_is_refused_only_where_no_version_fits(judge, tag, is_allowed):
+    # SGLang 0.5.23 keeps 4,096 tokens' room on a card of 24 GB, which leaves no cache beside 15 GiB; older ones 2,048.
+    command = "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct"
+    template = {"selector": {"cloud.google.com/gke-accelerator": "nvidia-l4"}}
+    manifest = an_object("Pod", a_container(command=command.split(), image=f"lmsysorg/sglang:{tag}"), **template)
+    answer = await judge.review(read_review(a_review("Pod", manifest)))
+    assert answer.is_allowed is is_allowed
+    assert any("An older sglang may fit" in line for line in answer.audit_annotations.values()) is is_allowed

@@ -66,8 +66,8 @@ def test_experts_spread_over_tensor_and_data_parallel_ranks():
 @pytest.mark.parametrize(
     ("image", "version"),
     [
-        ("vllm/vllm-openai:v0.19.0", "0.19"),
-        ("docker.io/vllm/vllm-openai:0.8.5.post1", "0.8"),
+        ("vllm/vllm-openai:v0.19.0", "0.19.0"),
+        ("docker.io/vllm/vllm-openai:0.8.5.post1", "0.8.5"),
         ("vllm/vllm-openai:latest", None),
         ("mine/vllm:v0.19.0", None),
     ],
@@ -138,7 +138,7 @@ def test_trtllm_serve_is_read():
     )
     assert read["serving"] == {
         "max_model_len": 8192, "max_num_batched_tokens": 4096, "max_num_seqs": 64, "gpu_memory_utilization": 0.8,
-        "engine": "tensorrt-llm", "engine_version": "1.2",
+        "engine": "tensorrt-llm", "engine_version": "1.2.0",
     }  # fmt: skip
     assert read["layout"] == {"tensor_parallel": 4, "pipeline_parallel": 1, "expert_parallel": 2}
 
@@ -187,3 +187,45 @@ def test_kserves_server_hands_its_options_to_vllm():
 @pytest.mark.parametrize("command", ["trtllm-serve disaggregated -c x.yaml", "trtllm-serve mm_embedding_serve m"])
 def test_tensorrt_llms_other_commands_serve_nothing_we_know(command: str):
     assert launch(command) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "spans_pods"),
+    [
+        ("vllm serve m -tp 16", False),
+        ("vllm serve m -tp 16 --distributed-executor-backend mp", False),
+        ("vllm serve m -tp 16 --distributed-executor-backend ray", True),
+        ("vllm serve m -tp 16 --nnodes $(LWS_GROUP_SIZE) --node-rank 1 --headless", True),
+        ("vllm serve m -dp 16 --data_parallel_size_local 8", True),
+        ("vllm serve m -dp 16 -dpl 8 --data-parallel-backend=ray", True),
+        ("python -m sglang.launch_server --model m --tp 16 --nnodes 2 --node-rank 0", True),
+        ("trtllm-serve m --tp_size 16", False),
+    ],
+)
+def test_a_command_that_is_one_of_several_says_so(command: str, spans_pods: bool):
+    assert launch(command).spans_pods is spans_pods
+
+
+@pytest.mark.parametrize(
+    ("flags", "lowering"),
+    [
+        ("--trust-remote-code", ()),
+        ("--enforce-eager --kv_cache_memory_bytes=5G", ("--enforce-eager", "--kv-cache-memory-bytes")),
+        ("-O0", ()),
+        ("-O 0", ("-O",)),
+    ],
+)
+def test_flags_that_leave_more_memory_are_named(flags: str, lowering: tuple[str, ...]):
+    assert launch(f"vllm serve m {flags}").lowering == lowering
+
+
+@pytest.mark.parametrize("flags", ["$EXTRA", "${EXTRA}", "$@", "$(cat flags)", "--trust-remote-code $EXTRA"])
+def test_words_that_may_be_any_options_are_not_judged(flags: str):
+    read = serving_launch(("vllm", "serve", "m", *flags.split(" ", flags.count("-"))), a_plain_container(), gpus=1)
+    assert isinstance(read, NotRead)
+    assert "not written in the object" in read.reason
+
+
+@pytest.mark.parametrize("flags", ["--port $PORT", "--api-key=$KEY", "--served-model-name $(NAME)"])
+def test_a_value_that_decides_nothing_may_be_unknown(flags: str):
+    assert request(f"vllm serve m {flags}")["model"] == "m"

@@ -11,7 +11,7 @@ def words(*command: str, image: str = "x", args: tuple[str, ...] = (), **env: st
     container = Container(
         name="c", image=image, command=command, args=args, env=env, resources={}, pointer="/spec/containers/0"
     )
-    return list(programs(container))
+    return [program.words for program in programs(container)]
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,64 @@ def words(*command: str, image: str = "x", args: tuple[str, ...] = (), **env: st
 @pytest.mark.parametrize("flag", ["-c", "-lc", "-ec"])
 def test_a_shells_text_gives_the_program_in_it(text: str, flag: str):
     assert words("/bin/bash", flag, text)[-1] == ("vllm", "serve", "m", "--tensor-parallel-size", "2")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("A='--tp 2 --x'; e m $A", ("e", "m", "--tp", "2", "--x")),
+        ("A='--tp 2'; e m \"$A\"", ("e", "m", "--tp 2")),
+        ("A='--tp 2'; e m '$A'", ("e", "m", "$A")),
+        ('A=--tp; A+="=2"; e m $A', ("e", "m", "--tp=2")),
+        ("A=(--tp 2); A+=('x y'); e m \"${A[@]}\"", ("e", "m", "--tp", "2", "x y")),
+        ('A+=(x); e "${A[@]}"', ("e", "${A[@]}", "x")),
+        ("A=; e m $A ${A}", ("e", "m")),
+        ("A=; e m ${A:-2} ${A-3}", ("e", "m", "2")),
+        ("export A=1 B='2 3'; e $A$B", ("e", "12", "3")),
+        ('set -- --tp 2; e m "$@"', ("e", "m", "--tp", "2")),
+        ("e m $A ${A[@]} $(nvidia-smi | wc)", ("e", "m", "$A", "${A[@]}", "$(nvidia-smi | wc)")),
+        # Which of them the shell assigns is not known.
+        ("A=1; if [ $B ]; then A=8; fi; e $A", ("e", "$A")),
+        ("A=1; [ $B ] && A=8; e ${A:-4}", ("e", "${A:-4}")),
+        ("A=1; [ $B ] && A=8; A=2; e $A", ("e", "2")),
+    ],
+)
+def test_variables_become_the_words_a_shell_makes_of_them(text: str, read: tuple[str, ...]):
+    assert words("bash", "-c", text)[-1] == read
+
+
+def test_a_scripts_arguments_are_put_in_their_places():
+    assert words("sh", "-c", 'exec vllm serve "$@" $2 $3', "--", "m", "--tp") == [
+        ("vllm", "serve", "m", "--tp", "--tp", "$3")
+    ]
+
+
+def test_an_arguments_variable_without_a_script_stands_as_it_is():
+    assert words("vllm", "serve", "$@") == [("vllm", "serve", "$@")]
+
+
+@pytest.mark.parametrize("text", ["A=$(head x); e $A", "A=`x`; e $A"])
+def test_what_a_command_prints_is_not_known(text: str):
+    assert words("bash", "-c", text)[-1][0] == "e"
+    assert "$(" in words("bash", "-c", text)[-1][1]
+
+
+def test_a_short_text_does_not_grow_without_bound():
+    # Twenty doublings of 1,000 letters would be a thousand million.
+    text = "A=" + "a" * 1000 + ";" + "A=$A$A;" * 20 + "e $A$A$A$A"
+    assert sum(map(len, words("bash", "-c", text)[-1])) < 2_000_000
+
+
+@pytest.mark.parametrize("runner", ["uv run", "poetry run", "/opt/nvidia/nvidia_entrypoint.sh"])
+def test_a_runner_starts_what_follows(runner: str):
+    assert words(*runner.split(), "vllm", "serve", "m") == [("vllm", "serve", "m")]
+
+
+def test_a_command_of_a_branch_is_known_as_such():
+    container = a_plain_container(command=("bash", "-c", "if a; then bash -c 'b; c'; fi; d"))
+    assert [(program.words[0], program.is_conditional) for program in programs(container)] == [
+        ("a", True), ("b", True), ("c", True), ("d", False),
+    ]  # fmt: skip
 
 
 def test_each_command_of_a_line_is_one_program():
@@ -98,7 +156,7 @@ RUN = "#!/usr/bin/env bash\nset -e\nexec vllm serve m --tensor-parallel-size $TP
 )
 def test_a_script_that_is_at_hand_is_opened(command: tuple[str, ...]):
     container = a_plain_container(command=command, env={"TP": "2"}, files={"/scripts/run.sh": RUN})
-    assert list(programs(container))[-1] == ("vllm", "serve", "m", "--tensor-parallel-size", "2")
+    assert list(programs(container))[-1].words == ("vllm", "serve", "m", "--tensor-parallel-size", "2")
 
 
 def test_a_script_that_starts_itself_ends():
@@ -108,7 +166,9 @@ def test_a_script_that_starts_itself_ends():
 
 def test_a_python_script_is_no_shell_text():
     files = {"/run.py": "#!/usr/bin/env python3\nvllm serve m"}
-    assert list(programs(a_plain_container(command=("/run.py",), files=files))) == [("/run.py",)]
+    assert [program.words for program in programs(a_plain_container(command=("/run.py",), files=files))] == [
+        ("/run.py",)
+    ]
 
 
 @pytest.mark.parametrize(

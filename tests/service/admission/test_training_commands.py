@@ -49,6 +49,80 @@ def test_adapters_and_four_bits_are_a_method():
     assert read["training"]["optimizer"] == "paged-adamw-8bit"
 
 
+@pytest.mark.parametrize(
+    ("flags", "method"),
+    [
+        ("", "full"),
+        ("--finetuning_type full --stage sft", "full"),
+        ("--finetuning_type lora --lora_target all", "lora"),
+        ("--stage sft --lora_alpha 16", "lora"),
+        ("--stage sft --quantization_bit 4", "qlora"),
+        ("--lora_enable True --lora_alpha 256", "lora"),
+        ("--q_lora True --lora_r 8", "qlora"),
+        ("--use_peft --lora_target_modules q_proj", "lora"),
+    ],
+)
+def test_each_trainers_flags_say_what_is_trained(flags: str, method: str):
+    assert request(f"torchrun {TRAINER} {flags}")["training"]["method"] == method
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [
+        ("", "fp32"),
+        ("--bf16", "bf16-mixed"),
+        ("--bf16 --torch_dtype bfloat16", "bf16"),
+        ("--dtype bfloat16", "bf16"),
+        ("--bf16 --torch_dtype float32", "bf16-mixed"),
+        ("--fp16 --torch_dtype float16", "fp16-mixed"),
+        # DeepSpeed keeps a copy in 32 bits of whatever is loaded.
+        ("--bf16 --torch_dtype bfloat16 --use_deepspeed", "bf16-mixed"),
+    ],
+)
+def test_weights_loaded_in_16_bits_have_no_other_copy(flags: str, precision: str):
+    assert request(f"accelerate launch {TRAINER} {flags}")["training"]["precision"] == precision
+
+
+@pytest.mark.parametrize(
+    ("command", "leaner"),
+    [
+        (f"torchrun {TRAINER} --bf16", {"precision": "bf16", "recompute": "full", "sequence_length": 1}),
+        (f"torchrun {TRAINER}", {"precision": "bf16"}),
+        (f"torchrun {TRAINER} --bf16 --dtype float32", {"precision": "bf16-mixed"}),
+        (f"torchrun {TRAINER} --fp16", {"precision": "fp16-mixed"}),
+        (f"accelerate launch {TRAINER} --bf16 --use_deepspeed", {"precision": "bf16-mixed"}),
+        (f"torchrun {TRAINER} --gradient_checkpointing False", {"recompute": "none"}),
+        (f"torchrun {TRAINER} --packing", {"sequence_length": 4096}),
+        (f"torchrun {TRAINER} --auto_find_batch_size True", {"micro_batch_size": 1, "global_batch_size": 8}),
+        ("torchrun run_clm.py --model_name_or_path m --block_size 1024", {"sequence_length": 1024}),
+    ],
+)
+def test_the_leaner_job_is_what_the_command_leaves_open(command: str, leaner: dict[str, object]):
+    (request,) = training_launch(tuple(command.split()), 8, a_plain_container()).leaner
+    assert {name: request["training"][name] for name in leaner} == leaner
+
+
+@pytest.mark.parametrize(
+    ("launcher", "zero_stage"),
+    [("torchrun", 0), ("accelerate launch", 3), ("accelerate launch --use_fsdp --fsdp_reshard_after_forward false", 2)],
+)
+def test_an_accelerate_config_of_the_images_own_may_shard(launcher: str, zero_stage: int):
+    (request,) = training_launch(tuple(f"{launcher} {TRAINER}".split()), 8, a_plain_container()).leaner
+    assert request["layout"]["zero_stage"] == zero_stage
+
+
+@pytest.mark.parametrize("flags", [("--fsdp", "full_shard offload"), ("--use_fsdp", "--fsdp_offload_params=true")])
+def test_fsdp_may_offload(flags: tuple[str, ...]):
+    launch = training_launch(("accelerate", "launch", *flags, *TRAINER.split()), 8, a_plain_container())
+    assert launch.request["layout"]["offload"] == "optimizer+parameters"
+
+
+@pytest.mark.parametrize("flag", ["--optimizer-cpu-offload", "--recompute-modules core_attn mlp", "--fp8-param-gather"])
+def test_megatrons_flags_that_leave_more_are_named(flag: str):
+    launch = training_launch(tuple(f"{MEGATRON} {flag}".split()), 8, a_plain_container())
+    assert launch.lowering == (flag.split()[0],)
+
+
 def test_megatrons_arguments_describe_model_and_layout():
     read = request(
         f"{MEGATRON} --swiglu --num-query-groups 8 --ffn-hidden-size 14336 --untie-embeddings-and-output-weights "
@@ -93,6 +167,15 @@ def test_megatrons_experts_are_a_mixture():
         (f"torchrun {TRAINER} --gradient_accumulation_steps $N", "does not resolve"),
         ("torchrun train.py --config llama.yaml", "name no model"),
         ("torchrun x.py --num-layers 32", "--hidden-size"),
+        (f"torchrun {TRAINER} --freeze_backbone True", "--freeze-backbone changes what is trained"),
+        (f"torchrun {TRAINER} --finetuning_type oft", "--finetuning_type oft"),
+        (f"torchrun {TRAINER} --lora_r 8", "--lora_r stands without"),
+        (f"torchrun {TRAINER} --load_in_8bit", "--load-in-8bit changes"),
+        (f"torchrun {TRAINER} $EXTRA", "takes words from $EXTRA"),
+        (f"{MEGATRON} ${{ARGS[@]}}", "takes words from ${ARGS[@]}"),
+        (f"{MEGATRON} --deepspeed --zero-stage 3", "--deepspeed decides"),
+        (f"{MEGATRON} --use-megatron-fsdp", "--use-megatron-fsdp decides"),
+        (MEGATRON.replace("gpt", "t5"), "pretrain_t5.py decides"),
         (f"{MEGATRON} --optimizer odd", "--optimizer odd"),
         (f"{MEGATRON} --tensor-model-parallel-size 3", "do not divide the 8 GPUs"),
         (f"{MEGATRON} --tensor-model-parallel-size 0", "do not divide the 8 GPUs"),
@@ -103,6 +186,11 @@ def test_what_cannot_be_read_says_what(command: str, reason: str):
     read = training_launch(tuple(command.split()), 8, a_plain_container())
     assert isinstance(read, NotRead)
     assert reason in read.reason
+
+
+@pytest.mark.parametrize("launcher", ["torchrun $ARGS", "torchrun --nproc_per_node 8"])
+def test_what_stands_before_the_script_is_its_launchers(launcher: str):
+    assert request(f"{launcher} {TRAINER}")["model"] == "m"
 
 
 @pytest.mark.parametrize("command", ["python prepare.py", "sleep 1", "nvidia-smi", "python -m http.server"])

@@ -87,6 +87,47 @@ def test_a_volcano_job_is_its_tasks():
     assert pod_group("batch.volcano.sh", "Job", {"spec": {"tasks": tasks}}).pods == 4
 
 
+TRAINER = {"numNodes": 1, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "told"),
+    [
+        (None, "numNodes and resourcesPerNode"),
+        ({"numNodes": 2}, "resourcesPerNode of the trainer are left to the runtime torch"),
+        ({"resourcesPerNode": TRAINER["resourcesPerNode"]}, "numNodes of the trainer"),
+    ],
+)
+def test_what_a_train_job_leaves_to_its_runtime_is_named(trainer, told):
+    spec = {"runtimeRef": {"name": "torch"}, **({} if trainer is None else {"trainer": trainer})}
+    with pytest.raises(UnreadableObject, match=told):
+        pod_group("trainer.kubeflow.org", "TrainJob", {"spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "pods"),
+    [
+        ({"pipelineParallelSize": 2}, 1, 2),
+        ({"pipelineParallelSize": 2, "tensorParallelSize": 8}, 8, 2),
+        # 16 ranks on nodes of 8.
+        ({"tensorParallelSize": 16}, 8, 2),
+    ],
+)
+def test_kserves_multi_node_runtime_divides_by_the_workers_sizes(workers, gpus, pods):
+    model = {"modelFormat": {"name": "huggingface"}, "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    predictor = {"model": model, "workerSpec": workers}
+    group = pod_group("serving.kserve.io", "InferenceService", {"spec": {"predictor": predictor}})
+    tensor, pipeline = workers.get("tensorParallelSize", 1), workers.get("pipelineParallelSize", 1)
+    sizes = (f"--tensor-parallel-size={tensor}", f"--pipeline-parallel-size={pipeline}")
+    assert (group.pods, group.containers[0].args) == (pods, sizes)
+
+
+def test_sizes_that_kserves_runtime_says_cannot_be_read():
+    predictor = {"model": {"modelFormat": {"name": "huggingface"}}, "workerSpec": {}}
+    with pytest.raises(UnreadableObject, match="workerSpec leaves its sizes to the runtime"):
+        pod_group("serving.kserve.io", "InferenceService", {"spec": {"predictor": predictor}})
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -102,7 +143,7 @@ def test_a_volcano_job_is_its_tasks():
     ],
 )  # fmt: skip
 def test_a_train_jobs_selector_stands_in_its_patches(spec):
-    group = pod_group("trainer.kubeflow.org", "TrainJob", {"spec": {"trainer": {}, **spec}})
+    group = pod_group("trainer.kubeflow.org", "TrainJob", {"spec": {"trainer": TRAINER, **spec}})
     assert group.members[0].spec["nodeSelector"] == {"a": "b"}
 
 

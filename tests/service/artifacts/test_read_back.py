@@ -77,8 +77,8 @@ async def test_a_manifest_is_read_back_with_its_config_map(program: str, setting
     group = pod_group("apps", "Deployment", deployment)
     assert group is not None
     (container,) = (await with_config_maps(group, "default", GivenConfigMaps(given))).containers
-    (words,) = programs(container)
-    assert is_planned(serving_launch(words, container, gpus=plan.layout.gpus), plan)
+    (program,) = programs(container)
+    assert is_planned(serving_launch(program.words, container, gpus=plan.layout.gpus), plan)
 
 
 def test_tgis_command_is_read_back_as_its_plan():

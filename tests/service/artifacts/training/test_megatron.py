@@ -218,7 +218,7 @@ def test_the_command_is_read_back_as_the_plan():
     command = ("bash", "-c", str(training_artifacts(given).files["torchrun"]))
     container = Container(name="main", image="", command=command, args=(), env={}, resources={}, pointer="")
     (program,) = programs(container)
-    read = training_launch(program, given.layout.gpus, container)
+    read = training_launch(program.words, given.layout.gpus, container)
     assert isinstance(read, Launch)
     layout, training = read.request["layout"], read.request["training"]
     assert {name: layout[name] for name in degrees} == degrees
