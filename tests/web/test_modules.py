@@ -123,7 +123,8 @@ def test_bytes_are_shown_in_gib_and_little_of_them_in_mib(value: int, shown: str
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.0005, "0.5 ms"), (0.999, "999 ms"), (1, "1 s"), (90, "90 s"), (120, "2 min"), (172_800, "2 d")]
+    ("seconds", "shown"),
+    [(0.0005, "0.5 ms"), (0.999, "999 ms"), (1, "1 s"), (90, "90 s"), (120, "2 min"), (172_800, "2 d")],
 )
 def test_durations_are_shown_in_the_largest_unit_they_fill(seconds: float, shown: str):
     assert worth("quantities.js", f"m.duration({seconds})") == shown
