@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -10,12 +10,16 @@ from typing import Any
 
 from cli.asking import NoAnswer
 from cli.screen import print_json, print_text
+from service.artifacts.saved_files import file_name, file_text
 from service.text_tables import table
+
+SCRIPT_SIGN = "#!"
+EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 
 
 def list_artifacts(artifacts: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the names of a plan's launch files and how they are written."""
-    files = {name: file_name(name, content) for name, content in artifacts.items()}
+    files = {name: safe_file_name(name, content) for name, content in artifacts.items()}
     if as_json:
         print_json(files)
         return
@@ -28,7 +32,7 @@ def write_artifacts(artifacts: Mapping[str, Any], folder: Path) -> None:
 
     A file that stands there already is left alone, and nothing is written then.
     """
-    files = {folder / file_name(name, content): file_text(content) for name, content in artifacts.items()}
+    files = {folder / safe_file_name(name, content): file_text(content) for name, content in artifacts.items()}
     if not files:
         raise NoAnswer("The plan has no launch files.")
     if there := [str(path) for path in files if path.exists()]:
@@ -37,25 +41,19 @@ def write_artifacts(artifacts: Mapping[str, Any], folder: Path) -> None:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+            if text.startswith(SCRIPT_SIGN):
+                path.chmod(path.stat().st_mode | EXECUTABLE)
             sys.stderr.write(f"Wrote {path}\n")
     except OSError as error:
         raise NoAnswer(f"{error.filename} cannot be written: {error.strerror}.") from error
 
 
-def file_name(name: str, content: Any) -> str:
-    """Return the file of an artifact: its own name where that has an ending, else one by what it holds.
+def safe_file_name(name: str, content: Any) -> str:
+    """Return the file of an artifact.
 
     Raises NoAnswer for a name that leads out of the folder: it may come from another machine.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts or not name.isprintable():
         raise NoAnswer(f"The artifact {name!r} has a name that is no file's.")
-    if path.suffix:
-        return name
-    return f"{name}.sh" if isinstance(content, str) else f"{name}.json"
-
-
-def file_text(content: Any) -> str:
-    """Return what is written: text as it is, everything else as JSON."""
-    text = content if isinstance(content, str) else json.dumps(content, indent=2)
-    return text if text.endswith("\n") else text + "\n"
+    return file_name(name, content)

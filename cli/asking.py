@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from cli.screen import ShowProgress
-from service.persistence.records import PlanKind
 
 if TYPE_CHECKING:
+    from service.persistence.records import PlanKind
     from service.requests.training import ValidationLevel
 
-Kind: TypeAlias = PlanKind
+    Kind: TypeAlias = PlanKind
+
 Json: TypeAlias = Mapping[str, Any]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from cli.asking import Json, Kind, NoAnswer
+from cli.asking import Json, NoAnswer
 from cli.screen import ShowProgress
 from planners.catalogue import catalogue
 from planners.errors import ImpossibleLayout, PlimsollError
@@ -17,6 +17,7 @@ from service.persistence.records import Progress
 from service.requests.pointers import field_errors
 
 if TYPE_CHECKING:
+    from cli.asking import Kind
     from service.catalogue_pages import CataloguePages
     from service.in_process import InProcess
     from service.requests.training import ValidationLevel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.asking import Kind
+from cli.help_text import GroupedCommand
 from cli.infer_options import INFER
 from cli.options import (
     URL_VARIABLE,
@@ -23,11 +23,16 @@ from cli.options import (
 from cli.quantize_options import QUANTIZE
 from cli.train_options import TRAIN
 
+if TYPE_CHECKING:
+    from cli.asking import Kind
+
 app = typer.Typer(
     name="plimsoll",
     help="Plans LLM training jobs and sizes inference KV caches, and proves its plans.",
     no_args_is_help=True,
     add_completion=True,
+    # Rich takes as long to load as everything else that help needs.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 database = typer.Typer(help="The database's schema.", no_args_is_help=True)
@@ -122,7 +127,7 @@ def keys_revoke(key_id: Annotated[str, typer.Argument(help="The key's id, as `li
 def demo(
     url: Annotated[str, typer.Option(envvar=URL_VARIABLE, help="Where the service listens.")] = DEFAULT_URL,
 ) -> None:
-    """Plan, validate, size and quantize one model each against a running service."""
+    """Plan, validate, size and quantize on a running service."""
     from cli.demo import run_demo
 
     raise typer.Exit(run_demo(url))
@@ -133,7 +138,7 @@ def admit(
     file: Annotated[Path, typer.Option("--file", "-f", help="A manifest, YAML or JSON, of one or more objects.")],
     policy: Annotated[Path | None, typer.Option(help="The policy file; default: the configured one.")] = None,
 ) -> None:
-    """Say what the admission webhook would: exit code 0, 1 (refused) or 2 (could not judge)."""
+    """Say what the admission webhook would. Exit code 0, 1 (refused) or 2 (could not judge)."""
     from cli.admit import admit as admit_file
 
     raise typer.Exit(admit_file(file, policy))
@@ -146,7 +151,7 @@ def calibrate(
     url: Annotated[str, typer.Option(envvar=URL_VARIABLE, help="Where the service listens.")] = DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Fit the efficiencies of a GPU to a site's own measurements, for the plans to come."""
+    """Fit a GPU's efficiencies to a site's own measurements."""
     from cli.calibrate import run_calibrate
 
     raise typer.Exit(run_calibrate(url, gpu, file, as_json=as_json))
@@ -160,7 +165,7 @@ def validate(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove a plan: exit code 0 where it agrees, 1 where it is refuted, 2 without a proof."""
+    """Prove a plan. Exit code 0 where it agrees, 1 where it is refuted, 2 without a proof."""
     from cli.planning import validate as validate_plan
 
     raise typer.Exit(validate_plan(plan_id, file=file, level=level, url=url, as_json=as_json))
@@ -175,7 +180,7 @@ def emit(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a plan's launch files into a folder; no file is written over."""
+    """Write a plan's launch files into a folder. No file is written over."""
     from cli.planning import emit as emit_files
 
     raise typer.Exit(emit_files(plan_id, file=file, folder=folder, only_list=only_list, url=url, as_json=as_json))
@@ -201,7 +206,7 @@ def hardware(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the GPUs and clusters that requests may name, or show one GPU."""
+    """List the GPUs and clusters that requests may name, or one."""
     from cli.catalogues import hardware as show_hardware
 
     raise typer.Exit(show_hardware(name, search=search, url=url, as_json=as_json))
@@ -209,7 +214,7 @@ def hardware(
 
 @app.command()
 def accuracy(url: Url = None, as_json: AsJson = False) -> None:
-    """Say how far a service's predictions were off, over all that it has on record."""
+    """Say how far off a service's predictions on record were."""
     from cli.catalogues import accuracy as show_accuracy
 
     raise typer.Exit(show_accuracy(url=url, as_json=as_json))
@@ -250,14 +255,20 @@ _ASKED = (
 )
 
 plans.command(
-    "train", help="Plan a training job: exit code 0 where it fits, 1 where it does not, 2 without an answer."
+    "train",
+    cls=GroupedCommand,
+    help="Plan a training job. Exit code 0 where it fits, 1 where it does not, 2 without an answer.",
 )(command_of(_plan_train, TRAIN, *_ASKED, _EMIT))
 plans.command(
-    "infer", help="Size a serving deployment: exit code 0 where it fits, 1 where it does not, 2 without an answer."
+    "infer",
+    cls=GroupedCommand,
+    help="Size a serving deployment. Exit code 0 where it fits, 1 where it does not, 2 without an answer.",
 )(command_of(_plan_infer, INFER, *_ASKED, _EMIT))
-app.command("quantize", help="Quantize a model, dry or for real, and measure the error: exit code 0 or 2.")(
-    command_of(_quantize, QUANTIZE, *_ASKED)
-)
+app.command(
+    "quantize",
+    cls=GroupedCommand,
+    help="Quantize a model, dry or for real, and measure the error. Exit code 0 or 2.",
+)(command_of(_quantize, QUANTIZE, *_ASKED))
 
 
 def main() -> None:

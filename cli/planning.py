@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from cli.artifact_files import list_artifacts, write_artifacts
-from cli.asking import Answering, Kind, NoAnswer, answering
+from cli.asking import Answering, NoAnswer, answering
 from cli.infer_options import INFER
 from cli.options import RequestOption
 from cli.refusing import refuse
@@ -16,6 +16,9 @@ from cli.screen import DOES_NOT_FIT, FITS, NO_ANSWER, print_json, print_text, pr
 from cli.train_options import TRAIN
 from service.requests.training import ValidationLevel
 from service.text import job_text, plan_text
+
+if TYPE_CHECKING:
+    from cli.asking import Kind
 
 REFUTED = "refuted"
 OPTIONS: Mapping[Kind, Sequence[RequestOption]] = {"train": TRAIN, "infer": INFER}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from cli.asking import Json, Kind, NoAnswer
+from cli.asking import Json, NoAnswer
 from cli.screen import ShowProgress
 from plimsoll.client import Client, ClientError, Refused, Unreachable, calls
 from plimsoll.client.calls import Call
 from service.answers import JobBody
 from service.requests.training import ValidationLevel
+
+if TYPE_CHECKING:
+    from cli.asking import Kind
 
 Answer = TypeVar("Answer")
 KEY_VARIABLE = "PLIMSOLL_API_KEY"

@@ -261,11 +261,14 @@ def _alternative(candidate: Candidate, point: Point | None, *, is_on_front: bool
 def _summary(question: ServingQuestion, settings: Settings, best: Candidate) -> str:
     replica = best.replica
     cards = f"{best.gpus} x {question.hardware.gpu.id}"
-    degrees = f"{best.replicas} replica(s) of {_degrees_text(replica.degrees)}"
+    replicas = "1 replica" if best.replicas == 1 else f"{best.replicas} replicas"
+    degrees = f"{replicas} of {_degrees_text(replica.degrees)}"
+    # As the engine logs it: each attention rank has a cache of its own.
+    owner = "an attention rank" if replica.degrees.attention_data_parallel > 1 else "a replica"
     if not replica.fits:
         return f"{question.model.name} does not fit {cards} ({degrees}): {_obstacle(settings, best)}"
     cache = (
-        f"{replica.kv.available_bytes / GIB:.1f} GiB of cache a GPU hold {replica.kv.tokens:,} tokens a replica, "
+        f"{replica.kv.available_bytes / GIB:.1f} GiB of cache a GPU hold {replica.kv.tokens:,} tokens {owner}, "
         f"{replica.kv.max_concurrency:.2f} requests of {settings.max_model_len:,}"
     )
     text = f"{question.model.name} fits {cards} ({degrees}): {cache}."

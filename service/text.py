@@ -94,7 +94,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     sections = [
         titled("Layout of one deployment", _serving_layout(plan["layout"])),
         memory_text(plan["memory"]),
-        titled("KV cache of one replica", pairs(facts)),
+        titled(f"KV cache of one {_cache_owner(plan['layout'])}", pairs(facts)),
     ]
     if performance is not None:
         sections.append(titled("Speed of the deployment", _curve(performance)))
@@ -164,6 +164,11 @@ def _serving_layout(layout: Mapping[str, Any]) -> str:
     names = ("data", "attention_data", "tensor", "pipeline")
     degrees = " × ".join(f"{name.replace('_', ' ')} {layout[f'{name}_parallel']}" for name in names)
     return pairs((("GPUs", f"{layout['gpus']} = {degrees}"),))
+
+
+def _cache_owner(layout: Mapping[str, Any]) -> str:
+    """Return whose cache is told: each attention rank has one of its own."""
+    return "attention rank" if layout["attention_data_parallel"] > 1 else "replica"
 
 
 def _curve(performance: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path, Query
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from api import examples
 from api.auth.middleware import Asking
@@ -22,6 +22,7 @@ from api.services import Running
 from api.strict_json import StrictRoute
 from service.answers import JobBody, PlanPage
 from service.artifacts.kubernetes import in_queue
+from service.artifacts.saved_files import file_name, file_text
 from service.persistence.records import PlanFilter, PlanKind
 from service.plan_answers import InferPlanBody, TrainPlanBody
 from service.requests.jobs import ValidateRequest
@@ -98,7 +99,7 @@ async def get_artifact(
         ),
     ] = None,
 ) -> Response:
-    """The names are those under the plan's `artifacts`."""
+    """The names are those under the plan's `artifacts`; `Content-Disposition` says what the file is to be called."""
     await services.plan_readers.check(caller, plan_id)
     answer = await services.planning.plan(plan_id)
     artifacts: dict[str, Any] = json.loads(answer.body)["artifacts"]
@@ -110,7 +111,9 @@ async def get_artifact(
         content = in_queue(content, queue) if isinstance(content, str) else None
         if content is None:
             raise HTTPException(HTTPStatus.BAD_REQUEST, f"{name!r} is no manifest, and waits in no queue.")
-    return PlainTextResponse(content + "\n") if isinstance(content, str) else JSONResponse(content)
+    headers = {"content-disposition": f'inline; filename="{file_name(name, content)}"'}
+    media_type = "text/plain" if isinstance(content, str) else "application/json"
+    return Response(file_text(content), media_type=media_type, headers=headers)
 
 
 @router.post(

@@ -102,8 +102,9 @@ class KvCache:
 
     `bytes_per_token` is for the whole model before parallelism, over layers that
     grow with the sequence; `available_bytes` is what one GPU has left for the
-    cache; `tokens` is the capacity of a replica as the engine logs it and
-    `max_concurrency` how many requests of `max_model_len` it holds.
+    cache; `tokens` is the capacity of a replica as the engine logs it, of one attention
+    rank where there are several, and `max_concurrency` how many requests of
+    `max_model_len` it holds.
     `requests_held` is how many requests of the traffic's input and output it holds,
     `contexts` how many of other lengths, up to `max_model_len`,
     and `last_block_waste_fraction` the part of their blocks that stays empty at their

@@ -86,6 +86,7 @@ async def test_a_launch_file_is_served_by_its_name(client: httpx.AsyncClient):
     plan = (await client.post("/plan/train", json=train())).json()
     response = await client.get(f"/plans/{plan['plan_id']}/artifacts/torchrun")
     assert response.text == plan["artifacts"]["torchrun"] + "\n"
+    assert response.headers["content-disposition"] == 'inline; filename="torchrun.sh"'
     queued = await client.get(f"/plans/{plan['plan_id']}/artifacts/jobset?queue=team")
     assert "kueue.x-k8s.io/queue-name: team" in queued.text
     for query, status in (("torchrun?queue=team", 400), ("jobset?queue=Not_a_name", 422)):
@@ -100,6 +101,7 @@ async def test_a_file_that_a_program_reads_as_json_is_json(client: httpx.AsyncCl
     plan = (await client.post("/plan/train", json=train(framework="deepspeed"))).json()
     response = await client.get(f"/plans/{plan['plan_id']}/artifacts/deepspeed")
     assert response.headers["content-type"] == "application/json"
+    assert response.headers["content-disposition"] == 'inline; filename="deepspeed.json"'
     assert response.json() == plan["artifacts"]["deepspeed"]
     assert response.json()["train_batch_size"] == 8
 

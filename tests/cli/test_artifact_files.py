@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.artifact_files import file_name, file_text, list_artifacts, write_artifacts
+from cli.artifact_files import list_artifacts, safe_file_name, write_artifacts
 from cli.asking import NoAnswer
 
 ARTIFACTS = {"torchrun": "torchrun train.py", "deepspeed": {"zero": 3}, "job.yaml": "kind: Job\n"}
@@ -30,7 +30,7 @@ def test_nothing_is_written_over_and_then_nothing_at_all(tmp_path: Path):
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../b", "a\\b", "", "a\n"])
 def test_a_name_that_leads_elsewhere_is_refused(name: str):
     with pytest.raises(NoAnswer):
-        file_name(name, "")
+        safe_file_name(name, "")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
@@ -52,5 +52,7 @@ def test_files_are_listed_with_their_names(capsys: pytest.CaptureFixture[str]):
     assert "torchrun      torchrun.sh  18 characters" in capsys.readouterr().out
 
 
-def test_text_ends_its_last_line_once():
-    assert file_text("a") == file_text("a\n") == "a\n"
+def test_a_script_can_be_run_as_it_is_written(tmp_path: Path):
+    write_artifacts({"horovod-hosts": "#!/bin/sh\necho here:8", "torchrun": "torchrun train.py"}, tmp_path)
+    assert (tmp_path / "horovod-hosts").stat().st_mode & 0o111 == 0o111
+    assert (tmp_path / "torchrun.sh").stat().st_mode & 0o111 == 0

@@ -113,9 +113,13 @@ class Browser:
         return answer["result"].get("value")
 
     def visit(self, path: str) -> None:
-        """Open a page of the site, for the first time: a page that differs only behind the # would else stay."""
+        """Open a page of the site and wait until it is read.
+
+        It is opened for the first time: a page that differs only behind the # would else stay.
+        """
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=path if path.startswith("http") else self._site + path)
+        self.until("location.href !== 'about:blank' && document.readyState !== 'loading'")
 
     def ask(self, path: str) -> None:
         """Open a page with a question, and wait for its answer and the catalogues."""

@@ -123,10 +123,18 @@ def test_bytes_are_shown_in_gib_and_little_of_them_in_mib(value: int, shown: str
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.0005, "0.5 ms"), (0.999, "999 ms"), (1, "1 s"), (90, "1.5 min"), (172_800, "2 d")]
+    ("seconds", "shown"),
+    [(0.0005, "0.5 ms"), (0.999, "999 ms"), (1, "1 s"), (90, "90 s"), (120, "2 min"), (172_800, "2 d")],
 )
 def test_durations_are_shown_in_the_largest_unit_they_fill(seconds: float, shown: str):
     assert worth("quantities.js", f"m.duration({seconds})") == shown
+
+
+@pytest.mark.parametrize(
+    ("longest", "seconds", "shown"), [(300, 60, "1 min"), (90, 60, "60 s"), (0.5, 0.25, "250 ms"), (300, 0, "0")]
+)
+def test_an_axis_tells_all_durations_in_the_unit_of_its_longest(longest: float, seconds: float, shown: str):
+    assert worth("quantities.js", f"m.durationAxis({longest}).format({seconds})") == shown
 
 
 def test_axes_end_beyond_their_values_with_round_ticks():

@@ -110,11 +110,12 @@ def test_advice_is_tried_where_a_job_does_not_fit(page: Browser):
 
 def test_a_launch_file_is_downloaded(page: Browser):
     page.ask("/")
-    # The page makes a file of what it holds; what a browser does with it is the browser's.
+    # The page makes a file of what the service sends; what a browser does with it is the browser's.
     made = "[...document.querySelectorAll('.file button')].map((button) => button.textContent)"
     assert page.value(made)[:2] == ["Copy", "Download"]
     page.value("window.saved = []; URL.createObjectURL = (blob) => { window.saved.push(blob); return '#'; }")
     page.value("[...document.querySelectorAll('.file button')][1].click()")
+    page.until("window.saved.length")
     assert "torchrun" in page.value("window.saved[0].text()")
 
 

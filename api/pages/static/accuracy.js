@@ -6,7 +6,7 @@ import { legend } from "./bars.js";
 import { chart } from "./charts.js";
 import { el, table } from "./elements.js";
 import { remember, restore } from "./forms.js";
-import { GIB, duration, gib, percent, short, signed, whole, words } from "./quantities.js";
+import { GIB, durationAxis, gib, percent, short, signed, whole, words } from "./quantities.js";
 
 const COLOURS = 8;
 const form = document.querySelector("#filters");
@@ -15,7 +15,7 @@ const place = document.querySelector("#scatter");
 
 function axisOf(quantity, most) {
   if (quantity.endsWith("_bytes")) return { format: gib, unit: most < GIB ? GIB / 1024 : GIB };
-  return quantity.endsWith("per_second") || quantity.endsWith("tokens") ? { format: short } : { format: (seconds) => (seconds ? duration(seconds) : "0") };
+  return quantity.endsWith("per_second") || quantity.endsWith("tokens") ? { format: short } : durationAxis(most);
 }
 
 function draw(points) {

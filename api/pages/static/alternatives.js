@@ -3,7 +3,7 @@
 import { chart } from "./charts.js";
 import { el, section, table } from "./elements.js";
 import { setField } from "./forms.js";
-import { GIB, duration, gib, words } from "./quantities.js";
+import { GIB, counted, duration, durationAxis, gib, words } from "./quantities.js";
 import { reasonsOf, whyNot } from "./whynot.js";
 
 // Where each field of a layout stands in the form.
@@ -14,6 +14,8 @@ const FIELDS = {
   shard_group: "layout.shard_group", offload: "layout.offload", micro_batch_size: "training.micro_batch_size",
   recompute: "training.recompute", activation_offload: "training.activation_offload", fused_cross_entropy: "training.fused_cross_entropy",
 };
+// The colour of a point's verdict, as the style sheet has it.
+const VERDICT_COLOURS = [["fits", 0, "fits"], ["tight", 1, "tight: only the estimate fits, not its high end"], ["no", 4, "does not fit"]];
 // The degrees that are told of every layout; the rest only where they differ from doing nothing.
 const TOLD = [["data_parallel", "data"], ["tensor_parallel", "tensor"], ["pipeline_parallel", "pipeline"], ["context_parallel", "context"], ["expert_parallel", "expert"]];
 const COMPARED = ["data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
@@ -21,9 +23,10 @@ const COMPARED = ["data_parallel", "tensor_parallel", "pipeline_parallel", "virt
 
 /** Return a layout in a line. */
 export function layoutText(layout) {
-  const degrees = TOLD.filter(([field]) => layout[field] > 1).map(([field, name]) => `${name} ${layout[field]}`);
+  const chunks = layout.virtual_pipeline > 1 ? ` in ${layout.virtual_pipeline} chunks` : "";
+  const degrees = TOLD.filter(([field]) => layout[field] > 1).map(([field, name]) => `${name} ${layout[field]}${name === "pipeline" ? chunks : ""}`);
   const offload = layout.offload === "none" ? [] : [`offload ${layout.offload}`];
-  return [layout.framework, `${layout.gpus} GPUs`, ...degrees, `ZeRO ${layout.zero_stage}`, `micro-batch ${layout.micro_batch_size}`,
+  return [layout.framework, counted(layout.gpus, "GPU"), ...degrees, `ZeRO ${layout.zero_stage}`, `micro-batch ${layout.micro_batch_size}`,
     `recompute ${layout.recompute}`, ...offload].join(", ");
 }
 
@@ -37,8 +40,9 @@ export function paretoFront(points) {
   });
 }
 
-/** Return the scatter and the table of alternatives. Selecting one fixes its layout in the form. */
+/** Return the scatter and the table of alternatives; nothing where none fits. Selecting one fixes its layout in the form. */
 export function alternativesPart(answer, context) {
+  if (!answer.fits && !answer.alternatives.length) return null;
   const chosen = { layout: answer.plan.layout, peak_bytes: answer.plan.memory.peak_bytes, step_seconds: answer.plan.step.seconds, verdict: answer.verdict };
   const points = [chosen, ...answer.alternatives].map((entry) => ({
     x: entry.peak_bytes,
@@ -51,16 +55,24 @@ export function alternativesPart(answer, context) {
   const drawing = chart({
     title: "Step time against memory; the line joins what nothing beats in both",
     x: { label: "Peak memory of a GPU", format: gib, unit: GIB },
-    y: { label: "Step time", format: (seconds) => (seconds ? duration(seconds) : "0") },
+    y: { label: "Step time", ...durationAxis(Math.max(...points.map((point) => point.y))) },
     points,
     lines: [{ points: front.map((point) => [point.x, point.y]), kind: "front" }],
     marks: [{ x: answer.plan.memory.limit_bytes, label: "limit" }],
   });
   const rows = answer.alternatives.map((entry) => [layoutText(entry.layout), gib(entry.peak_bytes), duration(entry.step_seconds),
     words(entry.verdict), actions(entry.layout, context)]);
-  return section("Alternatives", drawing, answer.alternatives.length
+  return section("Alternatives", drawing, verdictLegend(points), answer.alternatives.length
     ? el("details", {}, el("summary", {}, `All ${answer.alternatives.length} in a table`), table("Alternatives", ["Layout", "Peak", "Step", "Verdict", ""], rows))
-    : el("p", { class: "quiet" }, "There are none."));
+    : el("p", { class: "quiet" }, "No other layout that fits is better in either."));
+}
+
+/** Return the words for the colours of the points; nothing where all fit. */
+function verdictLegend(points) {
+  const there = VERDICT_COLOURS.filter(([kind]) => points.some((point) => point.kind === kind));
+  if (there.every(([kind]) => kind === "fits")) return null;
+  return el("ul", { class: "legend" }, there.map(([kind, colour, meaning]) =>
+    el("li", {}, el("span", { class: `swatch colour-${colour}`, "aria-hidden": "true" }), meaning)));
 }
 
 function actions(layout, context) {

@@ -5,7 +5,7 @@ import { ask } from "./asking.js";
 import { legend, stackedBar } from "./bars.js";
 import { downloadButton } from "./downloads.js";
 import { copyButton, el, facts, section } from "./elements.js";
-import { setField } from "./forms.js";
+import { labelOf, setField, shownIn } from "./forms.js";
 import { duration, gib, signed, words } from "./quantities.js";
 
 const VERDICTS = { fits: "Fits", tight: "Tight", no: "Does not fit" };
@@ -67,19 +67,25 @@ function stagesLegend({ items, stages }) {
   return legend(Object.fromEntries(Object.keys(items).map((name) => [name, Math.max(...stages.map((stage) => stage.items[name]))])));
 }
 
-/** Return the advice with what each change gains; `take` is called with a change that is to be tried. */
-export function advicePart(advice, take) {
+/** Return the advice with what each change gains, in the words of the form where there is one; `take` is called with a change that is to be tried. */
+export function advicePart(advice, form, take) {
   if (!advice.length) return null;
   return section("Advice", el("p", { class: "quiet" }, "Each change was planned, and does what it says."), el("ul", { class: "advice" }, advice.map((entry) => el("li", {},
     el("div", { class: "row" }, take ? el("button", { type: "button", onclick: () => take(entry.change) }, "Try") : null,
-      el("code", {}, Object.entries(entry.change).map(([field, value]) => `${field} = ${textOf(value)}`).join(", ")),
+      el("strong", {}, Object.entries(entry.change).map(([name, value]) => changeText(form, name, value)).join(", ")),
       el("strong", { class: entry.verdict }, VERDICTS[entry.verdict] ?? words(entry.verdict ?? "?"))),
     el("p", {}, `Peak ${gib(entry.peak_bytes)}${gain(entry.peak_bytes_difference, gib)}`
       + `${entry.step_seconds == null ? "" : `, step ${duration(entry.step_seconds)}${gain(entry.step_seconds_difference, duration)}`}. `, entry.reason)))));
 }
 
 const gain = (difference, format) => (difference == null ? "" : ` (${signed(difference, format)})`);
-const textOf = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+
+/** Return a changed field as the form shows it, or as the request has it where the form has no such field. */
+function changeText(form, name, value) {
+  const field = form?.elements[name];
+  if (!field || typeof value === "object") return `${name} = ${typeof value === "object" ? JSON.stringify(value) : value}`;
+  return `${labelOf(field)}: ${shownIn(field, String(value))}`;
+}
 
 /** Put a change that advice names into the form; answers whether the form has a field for all of it. */
 export function applyChange(form, change) {
@@ -91,16 +97,16 @@ export function applyChange(form, change) {
 }
 
 /** Return the launch files, each to copy or to download, and those that cannot be made, with why. */
-export function artifactsPart({ artifacts, missing_artifacts: missing = {} }) {
+export function artifactsPart({ plan_id: planId, artifacts, missing_artifacts: missing = {} }) {
   const files = Object.entries(artifacts).map(([name, content], index) => {
     const text = typeof content === "string" ? content : JSON.stringify(content, null, 2);
     return el("details", { class: "file", open: index === 0 }, el("summary", {}, name), el("div", { class: "row" }, copyButton(text),
-      downloadButton(text, typeof content === "string" ? name : `${name}.json`)), el("pre", { tabindex: 0, "aria-label": name }, text));
+      downloadButton(planId, name)), el("pre", { tabindex: 0, "aria-label": name }, text));
   });
   const reasons = Object.entries(missing).map(([name, why]) => el("li", {}, el("strong", {}, name), `: ${why.join(" ")}`));
   if (!files.length && !reasons.length) return null;
   return section("Launch", files.length ? null : el("p", {}, "No program can be told this plan."), files,
-    reasons.length ? el("div", { class: "missing" }, el("h3", {}, "Cannot say this plan"), el("ul", {}, reasons)) : null);
+    reasons.length ? el("div", { class: "missing" }, el("h3", {}, "Programs that have no options for this plan"), el("ul", {}, reasons)) : null);
 }
 
 /** Return what was assumed, and which plan this is. */

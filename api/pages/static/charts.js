@@ -71,7 +71,10 @@ function markLine(mark, { width, across, up }) {
   const ends = level ? { x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at } : { x1: at, x2: at, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom };
   // Beside the left end of a level line, where curves that grow are still low.
   const where = level ? { x: MARGIN.left + 6, y: at - 5, "text-anchor": "start" } : { x: at - 4, y: MARGIN.top + 12, "text-anchor": "end" };
-  return svg("g", {}, svg("line", { ...ends, class: "mark" }), svg("text", { ...where, class: "mark-text" }, mark.label));
+  const labelWidth = mark.label.length * LETTER_WIDTH + 6;
+  // Over an area of any colour the line and its label lie on one of the page's.
+  return svg("g", {}, svg("line", { ...ends, class: "mark-ground" }), svg("line", { ...ends, class: "mark" }),
+    svg("rect", { x: where.x - (level ? 3 : labelWidth - 3), y: where.y - 11, width: labelWidth, height: 14, class: "mark-label" }), svg("text", { ...where, class: "mark-text" }, mark.label));
 }
 
 function noteText(note, { width, across, up }) {

@@ -4,7 +4,7 @@ import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
 import { el } from "./elements.js";
 import { remember, restore } from "./forms.js";
-import { duration, gib, percent, short, words } from "./quantities.js";
+import { duration, gib, percent, quantityWords, short, whole } from "./quantities.js";
 
 const form = document.querySelector("#pair");
 const note = document.querySelector("#note");
@@ -18,16 +18,16 @@ function figures(value, path = "") {
 }
 
 function shown(name, value) {
-  if (value === undefined) return "";
   if (typeof value !== "number") return value === null ? "–" : String(value);
   if (name.endsWith("_bytes") || name.includes(".items.")) return gib(value);
   if (name.endsWith("seconds") || name.includes(".parts.")) return duration(value);
   if (name.endsWith("utilization") || name.endsWith("goodput")) return percent(value);
-  return short(value);
+  return Number.isInteger(value) ? whole(value) : short(value);
 }
 
 function difference(name, first, second) {
-  if (typeof first !== "number" || typeof second !== "number" || first === second) return "";
+  // Of degrees and settings a part says nothing.
+  if (/^(layout|settings)/.test(name) || typeof first !== "number" || typeof second !== "number" || first === second) return "";
   return first ? `${second < first ? "−" : "+"}${percent(Math.abs(second / first - 1))}` : "new";
 }
 
@@ -36,9 +36,10 @@ function draw(first, second) {
   const right = new Map(figures({ summary: second.summary, verdict: second.verdict, ...second.plan }));
   const names = [...new Set([...left.keys(), ...right.keys()])];
   const rows = names.map((name) => {
-    const pair = [left.get(name), right.get(name)];
+    // What one plan leaves away and the other has as nothing is the same.
+    const pair = [left.get(name) ?? null, right.get(name) ?? null];
     const differs = pair[0] !== pair[1];
-    return el("tr", { class: differs ? "differs" : null }, el("th", { scope: "row" }, differs ? "≠ " : "", words(name)),
+    return el("tr", { class: differs ? "differs" : null }, el("th", { scope: "row" }, differs ? "≠ " : "", quantityWords(name).replaceAll(".", ": ")),
       pair.map((value) => el("td", {}, shown(name, value))), el("td", {}, difference(name, ...pair)));
   });
   const isOnly = place.lastElementChild?.classList.contains("only-differing") ?? true;

@@ -1,7 +1,7 @@
 // Concurrency against context length: how much of the cache each pair would take.
 
 import { el, section } from "./elements.js";
-import { percent, short, whole } from "./quantities.js";
+import { short, whole } from "./quantities.js";
 
 const CONCURRENCIES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 // Up to these parts of the cache; beyond the last one the requests wait for each other.
@@ -26,5 +26,5 @@ export function contextsPart({ kv, layout }, concurrency) {
 function cell(requests, most) {
   const taken = most > 0 ? requests / most : Infinity;
   const level = LEVELS.findIndex((least) => taken <= least);
-  return el("td", { class: `level-${level < 0 ? LEVELS.length : level}` }, taken > MOST_TOLD ? `> ${MOST_TOLD * 100} %` : percent(taken));
+  return el("td", { class: `level-${level < 0 ? LEVELS.length : level}` }, taken > MOST_TOLD ? `> ${MOST_TOLD * 100} %` : `${taken < 0.01 ? "< 1" : Math.round(taken * 100)} %`);
 }

@@ -4,11 +4,7 @@ import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
 import { stackedBar } from "./bars.js";
 import { el, section, table } from "./elements.js";
-import { duration, gib, signed, percent, whole, words } from "./quantities.js";
-
-// The service says this of a field that it does not know.
-const UNKNOWN_FIELD = "/log";
-const NOT_YET = 501;
+import { duration, gib, percent, quantityWords, short, signed, whole } from "./quantities.js";
 
 /** Return the part of the page, and how to tell it which plan a log is of. It stays while answers come and go. */
 export function engineLog() {
@@ -28,7 +24,7 @@ export function engineLog() {
       const report = await ask("/measurements", { method: "POST", body: { plan_id: planId, source: "web page", log: text.value } });
       told.replaceChildren(...comparison(report));
     } catch (problem) {
-      told.replaceChildren(...(isUnread(problem) ? [el("p", { class: "problem" }, "This service does not read engine logs yet. Send the figures to POST /measurements instead: kv_available_bytes, kv_tokens, peak_bytes.")] : problemOf(problem)));
+      told.replaceChildren(...problemOf(problem));
     } finally {
       compare.disabled = false;
     }
@@ -37,22 +33,20 @@ export function engineLog() {
   return { part, ofPlan: (id) => { if (id !== planId) told.replaceChildren(); planId = id; } };
 }
 
-const isUnread = (problem) => problem.status === NOT_YET || problem.errors?.some((error) => error.pointer === UNKNOWN_FIELD && /not permitted|unknown|extra/i.test(error.detail));
-
 /** Return a table of each quantity, predicted and measured, and a pair of bars for each size. */
 function comparison({ comparisons, not_learned: obstacle }) {
-  const rows = comparisons.map(({ quantity, predicted, measured, relative_error: error }) => [words(quantity), predicted === null ? "–" : shown(quantity, predicted),
+  const rows = comparisons.map(({ quantity, predicted, measured, relative_error: error }) => [quantityWords(quantity), predicted === null ? "–" : shown(quantity, predicted),
     shown(quantity, measured), error === null ? "–" : signed(error, percent)]);
   const sizes = comparisons.filter(({ quantity, predicted }) => quantity.endsWith("_bytes") && predicted !== null);
   const scale = Math.max(...sizes.flatMap(({ predicted, measured }) => [predicted, measured]));
   return [table("What the log says, beside the plan", ["Quantity", "Predicted", "Measured", "Predicted / measured − 1"], rows),
     ...sizes.flatMap(({ quantity, predicted, measured }) => [
-      stackedBar({ title: `${words(quantity)}, predicted: ${gib(predicted)}`, parts: { [quantity]: predicted }, format: gib, scale }),
-      stackedBar({ title: `${words(quantity)}, measured: ${gib(measured)}`, parts: { [quantity]: measured }, format: gib, scale })]),
+      stackedBar({ title: `${quantityWords(quantity)}, predicted: ${gib(predicted)}`, parts: { [quantity]: predicted }, format: gib, scale }),
+      stackedBar({ title: `${quantityWords(quantity)}, measured: ${gib(measured)}`, parts: { [quantity]: measured }, format: gib, scale })]),
     obstacle ? el("p", { class: "quiet" }, obstacle) : null].filter(Boolean);
 }
 
 function shown(quantity, value) {
   if (quantity.endsWith("_bytes")) return gib(value);
-  return quantity.endsWith("seconds") && !quantity.endsWith("per_second") ? duration(value) : whole(value);
+  return quantity.endsWith("seconds") && !quantity.endsWith("per_second") ? duration(value) : (Number.isInteger(value) ? whole : short)(value);
 }

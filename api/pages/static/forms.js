@@ -88,6 +88,14 @@ export function setField(field, value) {
   if (folded && folded.id !== "layout" && value !== "") folded.open = true;
 }
 
+/** Return what a field is called. */
+export const labelOf = (field) => field.labels[0].firstChild.textContent.trim();
+
+/** Return a value of the request as a field shows it. */
+export function shownIn(field, value) {
+  return [...(field.options ?? [])].find((option) => option.value === value)?.textContent ?? inOwnUnit(field, value);
+}
+
 /** Fill the lists of models and GPUs from the catalogues; answers the GPUs by id. */
 export async function fillCatalogues(form) {
   const [models, gpus] = await Promise.all([ask("/models"), ask("/hardware")]);

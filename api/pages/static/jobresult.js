@@ -14,7 +14,7 @@ export function resultParts(job) {
 
 function validationParts(result) {
   const parts = [el("p", { class: "verdict" }, el("strong", {}, words(result.verdict ?? "")),
-    result.relative_error == null ? "" : ` predicted ${percent(Math.abs(result.relative_error))} ${result.relative_error < 0 ? "below" : "above"} measured`)];
+    differenceText(result.relative_error))];
   const sides = ["predicted", "measured"].filter((side) => result[side]?.items && Object.keys(result[side].items).length);
   const scale = Math.max(...sides.map((side) => total(result[side].items)), 1);
   // One order of parts, so that a colour is the same on both sides.
@@ -24,6 +24,11 @@ function validationParts(result) {
     parts.push(stackedBar({ title: `${side}: ${gib(total(items))}`, parts: items, format: gib, scale }), legend(items, gib));
   }
   return parts;
+}
+
+function differenceText(error) {
+  if (error == null) return "";
+  return error === 0 ? ": predicted exactly what was measured" : `: predicted ${percent(Math.abs(error))} ${error < 0 ? "below" : "above"} measured`;
 }
 
 function quantizationParts(result) {

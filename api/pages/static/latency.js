@@ -2,7 +2,7 @@
 
 import { chart } from "./charts.js";
 import { el, section } from "./elements.js";
-import { duration, short, whole } from "./quantities.js";
+import { duration, durationAxis, short, whole } from "./quantities.js";
 
 // Two stand beside each other on a large screen.
 const WIDEST = 420;
@@ -12,19 +12,20 @@ export function performancePart({ performance, cost_usd_per_million_output_token
   if (!performance?.curve?.length) return null;
   const { curve, concurrency: asked } = performance;
   const axis = { label: "Concurrency", format: short, log: true };
-  const drawn = (title, label, field, format, kind, promised) => chart({
-    title, widest: WIDEST, x: axis, y: { label, format },
+  const drawn = (title, label, field, measure, kind, promised) => chart({
+    title, widest: WIDEST, x: axis, y: { label, ...measure },
     lines: [{ points: curve.map((point) => [point.concurrency, point[field]]), kind }],
     points: curve.map((point) => ({ x: point.concurrency, y: point[field], kind: point.concurrency === asked ? "chosen" : kind,
-      label: `concurrency ${point.concurrency}: ${format(point[field])}` })),
+      label: `concurrency ${point.concurrency}: ${measure.format(point[field])}` })),
     marks: promised ? [{ y: promised, label: `service level ${duration(promised)}` }] : [],
   });
-  const time = (seconds) => (seconds ? duration(seconds) : "0");
+  const timed = (title, label, field) => drawn(title, label, field,
+    durationAxis(Math.max(slo?.[field] ?? 0, ...curve.map((point) => point[field]))), "", slo?.[field]);
   return section("Latency and throughput",
     el("p", {}, `At concurrency ${asked}: first token ${duration(performance.ttft_seconds)}, each further ${duration(performance.tpot_seconds)}, `
       + `${whole(performance.output_tokens_per_second)} output tokens a second${cost == null ? "" : `, US$ ${cost.toPrecision(3)} a million`}.`),
     el("div", { class: "charts" },
-      drawn("Time per output token", "Each token", "tpot_seconds", time, "", slo?.tpot_seconds),
-      drawn("Time to first token", "First token", "ttft_seconds", time, "", slo?.ttft_seconds),
-      drawn("Throughput", "Output tokens a second", "output_tokens_per_second", short, "second")));
+      timed("Time per output token", "Each token", "tpot_seconds"),
+      timed("Time to first token", "First token", "ttft_seconds"),
+      drawn("Throughput", "Output tokens a second", "output_tokens_per_second", { format: short }, "second")));
 }

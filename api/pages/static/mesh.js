@@ -1,7 +1,7 @@
 // The device mesh: every GPU in its node, with its coordinates and what it holds.
 
 import { el, section, table } from "./elements.js";
-import { gib, whole, words } from "./quantities.js";
+import { counted, gib, whole, words } from "./quantities.js";
 import { coordinates, expertCoordinate } from "./ranks.js";
 
 // The page stays quick with this many; beyond, the pattern goes on.
@@ -60,5 +60,5 @@ function holdings({ sharding, memory, layout }, rank, node) {
   const further = layout.zero_stage === 3 ? ` ZeRO stage 3 cuts each of these once more, over ${layout.shard_group} GPUs.` : "";
   return [el("p", {}, el("strong", {}, `GPU ${rank} in node ${node}`), `${places.length ? `: ${places.join(", ")}` : ""}. Stage ${number} holds ${stageText(stage)}; `
     + `${gib(memory.stages[number].peak_bytes)} at its peak.${further}`),
-  el("details", {}, el("summary", {}, `Its ${rows.length} kinds of weights`), table(`Weights of GPU ${rank}`, ["Weight", "How many", "Shape", "Split", "Held"], rows))];
+  el("details", {}, el("summary", {}, `Its ${counted(rows.length, "kind")} of weights`), table(`Weights of GPU ${rank}`, ["Weight", "How many", "Shape", "Split", "Held"], rows))];
 }

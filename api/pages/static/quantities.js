@@ -17,11 +17,20 @@ export function gib(bytes) {
 export const percent = (fraction) => `${(100 * fraction).toFixed(1)} %`;
 export const whole = (count) => Math.round(count).toLocaleString("en");
 
+// Seconds that a unit has, and from how many on it is used: 75 s say more than 1.25 min.
+const DURATIONS = [[86400, "d", 86400], [3600, "h", 3600], [60, "min", 120], [1, "s", 1], [1e-3, "ms", 0]];
+const durationUnit = (seconds) => DURATIONS.find(([, , least]) => Math.abs(seconds) >= least);
+
 /** Return a duration in the largest unit that it fills. */
 export function duration(seconds) {
-  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"]];
-  const [size, unit] = units.find(([least]) => Math.abs(seconds) >= least) ?? units.at(-1);
+  const [size, unit] = durationUnit(seconds);
   return `${short(seconds / size)} ${unit}`;
+}
+
+/** Return an axis of durations up to the longest one, all told and round in its unit. */
+export function durationAxis(longest) {
+  const [size, name] = durationUnit(longest);
+  return { unit: size, format: (seconds) => (seconds ? `${short(seconds / size)} ${name}` : "0") };
 }
 
 /** Return a number in a few digits, with k, M, G or T. */
@@ -43,6 +52,12 @@ export function count(number) {
 
 /** Return a wire name as words. */
 export const words = (name) => String(name).replaceAll("_", " ");
+
+/** Return the words of a quantity whose unit stands beside it. */
+export const quantityWords = (name) => words(name.replace(/_(bytes|seconds)$/, ""));
+
+/** Return how many there are of something, "s" added where it is not one. */
+export const counted = (number, thing) => `${whole(number)} ${thing}${number === 1 ? "" : "s"}`;
 
 /** Return a signed quantity, with a true minus. */
 export const signed = (value, format) => `${value < 0 ? "−" : "+"}${format(Math.abs(value))}`;

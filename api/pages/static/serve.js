@@ -19,10 +19,10 @@ function parts(answer, context) {
   const { plan } = answer;
   log.ofPlan(answer.plan_id);
   return [
-    advicePart(answer.advice, context.form ? (change) => tryChange(change, context) : null),
+    advicePart(answer.advice, context.form, context.form ? (change) => tryChange(change, context) : null),
     layoutPart(plan),
     memoryPart(plan.memory, context.gpus.get(context.request?.hardware?.gpu)),
-    cachePart(plan.kv, plan.settings.max_model_len),
+    cachePart(plan),
     contextsPart(plan, context.request?.serving?.concurrency),
     performancePart(plan, context.request?.serving?.slo),
     alternativesPart(answer.alternatives, context),
@@ -34,21 +34,27 @@ function parts(answer, context) {
 
 /** Return what to see at first: what the cache holds, how fast it is and what it costs. */
 function figures({ kv, layout, performance, cost_usd_per_million_output_tokens: cost }) {
+  const caches = layout.data_parallel * layout.attention_data_parallel;
   return [
-    ["Requests of the longest context", (kv.max_concurrency * layout.data_parallel).toFixed(1)],
-    ["Cache of a replica", `${whole(kv.tokens)} tokens`],
+    ["Requests of the longest context", (kv.max_concurrency * caches).toFixed(1)],
+    ["Cache, tokens", whole(kv.tokens * caches)],
     ...(performance ? [
       ["First token", within(performance.ttft_seconds, performance.ttft_low_seconds, performance.ttft_high_seconds, duration)],
       ["Each token", within(performance.tpot_seconds, performance.tpot_low_seconds, performance.tpot_high_seconds, duration)],
       ["Output tokens a second", whole(performance.output_tokens_per_second)],
     ] : []),
-    ["A million output tokens", cost == null ? "say US$ per GPU hour" : `US$ ${cost.toPrecision(3)}`],
+    ["A million output tokens", cost == null ? el("small", {}, "say US$ per GPU hour") : `US$ ${cost.toPrecision(3)}`],
   ];
 }
 
-const PROMISES = [["meets_concurrency", "the concurrency"], ["meets_slo", "the service level"]];
-const promises = (answer) => PROMISES.filter(([field]) => answer[field] != null)
-  .map(([field, name]) => `${answer[field] ? "Meets" : "Misses"} ${name}.`);
+/** Return sentences of what was asked for and is kept or not. */
+function promises({ meets_concurrency: holds, meets_slo: isQuick, plan: { settings, performance } }) {
+  const asked = performance ? `${whole(performance.concurrency)} requests` : "the requests";
+  return [
+    holds == null ? null : `${holds ? "Holds" : "Does not hold"} ${asked} at once, each of ${whole(settings.input_tokens)} + ${whole(settings.output_tokens)} tokens.`,
+    isQuick == null ? null : `${isQuick ? "Meets" : "Misses"} the service level.`,
+  ].filter(Boolean);
+}
 
 function tryChange(change, context) {
   if (applyChange(context.form, change)) context.replan();
@@ -60,16 +66,17 @@ const layoutText = (layout) => Object.entries(layout).filter(([name, degree]) =>
 
 const layoutPart = (plan) => section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
   `${plan.settings.engine} ${plan.settings.engine_version}: `
-  + Object.entries(plan.settings).filter(([name]) => !name.startsWith("engine")).map(([name, value]) => `${words(name)} ${value}`).join(", ")));
+  + Object.entries(plan.settings).filter(([name, value]) => !name.startsWith("engine") && value !== null).map(([name, value]) => `${words(name)} ${value}`).join(", ")));
 
-function cachePart(kv, longest) {
+function cachePart({ kv, layout, settings: { max_model_len: longest } }) {
+  const owner = layout.attention_data_parallel > 1 ? `each of ${layout.attention_data_parallel} attention ranks of a replica` : "one replica";
   const rows = kv.groups.map((group) => [words(group.kind), group.layers, whole(group.bytes_per_token_per_layer),
     group.window === null ? "none" : `${whole(group.window)} tokens`, group.state_bytes_per_layer ? gib(group.layers * group.state_bytes_per_layer) : "–"]);
   const kept = Object.fromEntries(kv.groups.map((group, index) => [kv.groups.length > 1 ? `${words(group.kind)} (${group.layers} layers${index ? `, group ${index + 1}` : ""})` : words(group.kind),
     group.layers * group.bytes_per_token_per_layer * Math.min(longest, group.window ?? longest)]));
   const total = Object.values(kept).reduce((sum, bytes) => sum + bytes, 0);
   return section("KV cache by group of layers", el("p", {}, `${gib(kv.available_bytes)} a GPU (between ${gib(kv.available_low_bytes)} and ${gib(kv.available_high_bytes)}) hold `
-    + `${whole(kv.tokens)} tokens of one replica in ${whole(kv.blocks)} blocks of ${kv.block_size}: ${kv.max_concurrency.toFixed(1)} requests of the longest context.`),
+    + `${whole(kv.tokens)} tokens of ${owner} in ${whole(kv.blocks)} blocks of ${kv.block_size}: ${kv.max_concurrency.toFixed(1)} requests of the longest context.`),
   total > 0 ? stackedBar({ title: `What the layers keep of one request of ${whole(longest)} tokens, before parallelism: ${gib(total)}`, parts: kept, format: gib, scale: total }) : null,
   total > 0 ? legend(kept, gib) : null,
   table("Groups", ["Kind", "Layers", "Bytes a token and layer", "Window", "State of a sequence"], rows));

@@ -7,7 +7,7 @@ import { el, facts, section, table } from "./elements.js";
 import { meshPart } from "./mesh.js";
 import { memoryOverTime } from "./moments.js";
 import { pipelinePart } from "./pipeline.js";
-import { count, duration, gib, percent, whole, words } from "./quantities.js";
+import { count, counted, duration, durationAxis, gib, percent, whole, words } from "./quantities.js";
 import { runQuestion } from "./questions.js";
 import { whyNotForm } from "./whynot.js";
 
@@ -21,7 +21,7 @@ function parts(answer, context) {
   return [
     section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
       `${whole(answer.search.layouts_considered)} layouts evaluated, ${whole(answer.search.layouts_fitting)} fit, ${whole(answer.search.layouts_excluded)} excluded by a rule, in ${duration(answer.search.seconds)}.`)),
-    advicePart(answer.advice, context.form ? (change) => tryChange(change, context) : null),
+    advicePart(answer.advice, context.form, context.form ? (change) => tryChange(change, context) : null),
     memoryPart(plan.memory, gpu),
     memoryOverTime(plan),
     stepPart(plan.step),
@@ -38,10 +38,11 @@ function parts(answer, context) {
 
 /** Return what to see at first: the peak, the step and what they come to. */
 function figures({ layout, memory, step, run }) {
+  const { format: time } = durationAxis(step.high_seconds);
   return [
     ["Peak of a GPU", within(memory.peak_bytes, memory.peak_low_bytes, memory.peak_high_bytes, gib)],
     ["Limit", gib(memory.limit_bytes)],
-    ["Step", within(step.seconds, step.low_seconds, step.high_seconds, duration)],
+    ["Step", within(step.seconds, step.low_seconds, step.high_seconds, time)],
     ["Tokens a second", whole(step.tokens_per_second)],
     ["GPUs", whole(layout.gpus)],
     ...(run?.steps ? [["Run", duration(run.expected_seconds ?? run.seconds)]] : []),
@@ -55,8 +56,9 @@ function tryChange(change, context) {
 }
 
 function stepPart(step) {
+  const { format: time } = durationAxis(step.high_seconds);
   return section("Step time",
-    stackedBar({ title: `One step: ${duration(step.seconds)}, between ${duration(step.low_seconds)} and ${duration(step.high_seconds)}`,
+    stackedBar({ title: `One step: ${time(step.seconds)}, between ${time(step.low_seconds)} and ${time(step.high_seconds)}`,
       parts: step.parts, format: duration, scale: step.high_seconds, low: step.low_seconds, high: step.high_seconds }),
     legend(step.parts, duration),
     el("p", {}, `${whole(step.tokens_per_second)} tokens a second, ${Math.round(step.tflops_per_gpu)} TFLOP/s a GPU, `
@@ -67,7 +69,7 @@ function runPart(run) {
   if (!run?.steps) return null;
   const known = [
     ["Steps", whole(run.steps)], ["Time", duration(run.expected_seconds ?? run.seconds)], ["GPU hours", whole(run.gpu_hours)],
-    ["Cost", run.cost_usd == null ? "say US$ per GPU hour" : `US$ ${whole(run.cost_usd)}`], ["Work", `${count(run.model_flops)} FLOP`],
+    ["Cost", run.cost_usd == null ? el("small", {}, "say US$ per GPU hour") : `US$ ${whole(run.cost_usd)}`], ["Work", `${count(run.model_flops)} FLOP`],
     ["Failures a day", run.failures_per_day.toPrecision(2)], ["Checkpoint", `${gib(run.checkpoint_bytes)} every ${duration(run.checkpoint_interval_seconds)}`],
     ["Goodput", percent(run.goodput)],
   ];
@@ -76,7 +78,7 @@ function runPart(run) {
 
 function communicationPart(calls) {
   if (!calls.length) return null;
-  return section("Communication", el("details", {}, el("summary", {}, `${calls.length} kinds of calls in a step`),
+  return section("Communication", el("details", {}, el("summary", {}, `${counted(calls.length, "kind")} of calls in a step`),
     table("Communication of one step", ["Group", "Operation", "Bytes a layer", "Calls", "Time"],
       calls.map((call) => [call.group, words(call.operation), gib(call.bytes_per_layer), whole(call.calls_per_step), duration(call.seconds)]))));
 }

@@ -2,7 +2,7 @@
 
 import { ask } from "./asking.js";
 import { el, section } from "./elements.js";
-import { requestOf } from "./forms.js";
+import { labelOf, requestOf } from "./forms.js";
 import { duration, gib, words } from "./quantities.js";
 
 const OUTCOMES = { chosen: "This is the layout that was chosen" };
@@ -18,7 +18,8 @@ export function whyNotForm(question) {
   const frameworks = [...question.elements.framework.options].map(({ value }) => value).filter((name) => name !== "any");
   const modes = [...question.elements["training.recompute"].options].map(({ value }) => value).filter(Boolean);
   const form = el("form", { class: "filters", "aria-label": "Why not this layout?", onsubmit: (event) => { event.preventDefault(); tell(); } },
-    choice("framework", frameworks), DEGREES.map((name) => number(name, 1)), number("zero_stage", 0, 3), number("micro_batch_size", 1), choice("recompute", modes),
+    choice("framework", "Framework", frameworks), DEGREES.map((name) => number(name, labelOf(question.elements[`layout.${name}`]), 1)),
+    number("zero_stage", "ZeRO stage", 0, 3), number("micro_batch_size", "Micro-batch size", 1), choice("recompute", "Recompute", modes),
     el("div", { class: "row" }, el("button", {}, "Why not?")));
 
   async function tell() {
@@ -38,9 +39,9 @@ export function whyNotForm(question) {
   } };
 }
 
-const number = (name, least, most) => el("label", { class: "field" }, words(name),
+const number = (name, label, least, most) => el("label", { class: "field" }, label,
   el("input", { type: "number", inputmode: "numeric", name, min: least, max: most, placeholder: "any" }));
-const choice = (name, values) => el("label", { class: "field" }, words(name),
+const choice = (name, label, values) => el("label", { class: "field" }, label,
   el("select", { name }, el("option", { value: "" }, "any"), values.map((value) => el("option", {}, value))));
 
 /** Return the service's comparison of a layout with the plan of a request, or the problem in its place. */
