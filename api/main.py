@@ -17,6 +17,7 @@ from api.services import Services
 from service.logging import configure_logging
 from service.settings import Settings
 
+
 def run_api(settings: Settings) -> None:
     """Serve until told to stop.
 

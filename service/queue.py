@@ -333,7 +333,9 @@ async def hand_back_stalled_jobs(manager: FencedJobManager, heartbeats: Heartbea
     try:
         await manager.mend_due_times()
         await manager.put_back_unreceived()
-        heard = {worker_id: beat for worker_id, beat in (await manager.heard()).items() if worker_id != manager.worker_id}
+        heard = {
+            worker_id: beat for worker_id, beat in (await manager.heard()).items() if worker_id != manager.worker_id
+        }
         silent = {worker_id: heard[worker_id] for worker_id in heartbeats.silent(heard)}
         left = await manager.jobs_without_worker(silent)
         taken = [job for job in left if await manager.take_back(job)]

@@ -210,7 +210,9 @@ async def test_a_body_of_100_mb_is_refused_before_it_is_read(client: httpx.Async
     assert body.sent_bytes <= (0 if length else 2**21 + 2**16)
 
 
-@pytest.mark.parametrize("path", ["/plans/%00", "/plans?model=%00", "/models/a%00b", "/jobs/%00/cancel"])
+@pytest.mark.parametrize(
+    "path", ["/plans/%00", "/plans?model=%00", "/models/a%00b", "/jobs/%00/cancel", "/hardware/h100%0A", "/models/%7F"]
+)
 async def test_an_address_with_a_character_that_is_none(client: httpx.AsyncClient, path: str):
     assert (await client.get(path)).status_code == 400
 

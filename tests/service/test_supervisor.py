@@ -145,6 +145,8 @@ def test_a_taken_port_is_named_and_ends_the_start(tmp_path):
         taken.listen()
         environment = {**os.environ, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
         command = [sys.executable, "-m", "cli.main", "serve", "--port", str(taken.getsockname()[1])]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=READY_SECONDS, check=False)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=READY_SECONDS, check=False
+        )
     assert ended.returncode == 1
     assert "in use" in ended.stdout
