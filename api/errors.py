@@ -39,6 +39,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "key-not-found": 404,
     "no-suitable-device": 422,
     "not-yet-available": 501,
+    "overloaded": 503,
     "path-not-allowed": 403,
     "plan-not-found": 404,
     "planning-stopped": 504,
