@@ -74,8 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.routes = tuple(route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
     add_error_handlers(app)
     # The last one added stands outermost.
-    most_seconds = settings.body_timeout_seconds + settings.request_timeout_seconds
-    app.add_middleware(TimeLimit, most_seconds=most_seconds)
+    app.add_middleware(TimeLimit, most_seconds=settings.longest_request_seconds)
     app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes, most_seconds=settings.body_timeout_seconds)
     app.add_middleware(Authentication, settings=settings)
     app.add_middleware(PlainAddress)

@@ -39,6 +39,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "key-not-found": 404,
     "no-suitable-device": 422,
     "not-yet-available": 501,
+    "overloaded": 503,
     "path-not-allowed": 403,
     "plan-not-found": 404,
     "planning-stopped": 504,
@@ -67,6 +68,9 @@ CODE_OF_STATUS: Mapping[int, str] = {
     413: "body-too-large",
     415: "unsupported-media-type",
 }
+
+# A body may hold tens of thousands of them, and nobody reads on.
+MOST_FIELD_ERRORS = 100
 
 # Where errors of FastAPI's own parameters begin their location.
 _PARAMETER_PLACES = ("query", "path", "header", "cookie")
@@ -129,15 +133,18 @@ async def _on_plimsoll_error(_request: Request, error: Exception) -> Response:
 async def _on_invalid_request(_request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
-    in_body = [_without_place(entry) for entry in error.errors() if entry["loc"][0] not in _PARAMETER_PLACES]
+    entries = error.errors()
+    told = entries[:MOST_FIELD_ERRORS]
+    in_body = [_without_place(entry) for entry in told if entry["loc"][0] not in _PARAMETER_PLACES]
     elsewhere = [
         FieldError(pointer=f"/{entry['loc'][-1]}", detail=f"In the {entry['loc'][0]}: {entry['msg']}.")
-        for entry in error.errors()
+        for entry in told
         if entry["loc"][0] in _PARAMETER_PLACES
     ]
     fields = (*field_errors(in_body, error.body), *elsewhere)
     shown = fields[0]
-    rest = f" ({len(fields) - 1} more under 'errors'.)" if len(fields) > 1 else ""
+    where = "" if len(told) == len(entries) else f", the first {len(told)} of all"
+    rest = f" ({len(entries) - 1} more{where} under 'errors'.)" if len(entries) > 1 else ""
     detail = f"{shown.pointer or 'The body'}: {shown.detail}{rest}"
     return ProblemResponse(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail, errors=fields)
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gc
+import math
 import socket
 import ssl
 from pathlib import Path
 
 import uvicorn
+from starlette.applications import Starlette
 
 from api.app import create_app
 from api.connections import guarded_protocol
+from api.services import Services
 from service.logging import configure_logging
 from service.settings import Settings
-
-# Streams of events end when the service does; nobody waits longer than this for them.
-SHUTDOWN_SECONDS = 5
 
 
 def run_api(settings: Settings) -> None:
@@ -40,6 +40,14 @@ class LongLivedServer(uvicorn.Server):
         gc.collect()
         gc.freeze()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take nothing new, end the streams, and wait for the requests that are under way."""
+        app = self.config.app
+        services: Services | None = getattr(app.state, "services", None) if isinstance(app, Starlette) else None
+        if services is not None:
+            services.jobs.end_streams()
+        await super().shutdown(sockets)
+
 
 def server_config(settings: Settings) -> uvicorn.Config:
     """Return how the API is served."""
@@ -56,7 +64,8 @@ def server_config(settings: Settings) -> uvicorn.Config:
         access_log=False,
         log_level=settings.log_level,
         server_header=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        # No request takes longer than this, and streams are ended before.
+        timeout_graceful_shutdown=math.ceil(settings.longest_request_seconds),
         ssl_certfile=settings.tls_certificate_file,
         ssl_keyfile=_text(settings.tls_key_file),
         ssl_ca_certs=_text(settings.tls_client_ca_file),

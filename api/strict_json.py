@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.requests.pointers import FieldError, escaped_step
+
+MOST_JSON_ENTRIES = 100_000
+"""Of lists and objects together. Each may be an error to be told, at some 10 us apiece, and nobody else is answered
+meanwhile; the longest model configurations and workloads hold a few thousand."""
 
 
 class StrictJsonRequest(Request):
@@ -56,6 +60,9 @@ class MalformedBody(HTTPException):
 
 def strict_json(body: bytes) -> Any:
     """Return the value of a JSON text; raises MalformedBody with the reason."""
+    # Commas within texts count too, which costs less than to tell them apart.
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_JSON_ENTRIES:
+        raise MalformedBody(f"The body holds more than {MOST_JSON_ENTRIES} entries.")
     is_finite = True
 
     def constant(name: str) -> float:
@@ -92,22 +99,35 @@ def strict_json(body: bytes) -> Any:
 
 def _not_finite(value: Any) -> MalformedBody:
     """Return the error that points at the first number that is none, or that is too large to be held."""
-    waiting = [("", value)]
-    while waiting:
-        pointer, item = waiting.pop()
-        if isinstance(item, float) and not math.isfinite(item):
-            return MalformedBody("NaN, infinities and numbers beyond 1.8e308 are refused.", pointer=pointer)
-        members = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
-        waiting.extend((f"{pointer}/{escaped_step(name)}", member) for name, member in members)
-    return MalformedBody("NaN, infinities and numbers beyond 1.8e308 are refused.")
+    detail = "NaN, infinities and numbers beyond 1.8e308 are refused."
+    steps: list[int | str] = []
+    levels = [_members(value)]
+    while levels:
+        for step, item in levels[-1]:
+            if isinstance(item, float) and not math.isfinite(item):
+                return MalformedBody(detail, pointer="".join(f"/{escaped_step(part)}" for part in (*steps, step)))
+            if isinstance(item, dict | list):
+                steps.append(step)
+                levels.append(_members(item))
+                break
+        else:
+            levels.pop()
+            del steps[-1:]
+    return MalformedBody(detail)
+
+
+def _members(value: Any) -> Iterator[tuple[int | str, Any]]:
+    return iter(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{repeated[:100]!r} is given twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"{name[:100]!r} is given twice")
+            seen.add(name)
     return value
 
 

@@ -164,6 +164,15 @@ class TryLater(PlimsollError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class Overloaded(TryLater):
+    """More searches wait than can be answered in time."""
+
+    code = "overloaded"
+
+    def __init__(self, *, waiting: int, retry_after_seconds: int) -> None:
+        super().__init__(f"{waiting} plans wait to be searched for.", retry_after_seconds=retry_after_seconds)
+
+
 class RateLimited(TryLater):
     """More requests came than one key or address may send."""
 

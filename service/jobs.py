@@ -39,6 +39,7 @@ class JobService:
         self._looking: dict[str, asyncio.Future[Job]] = {}
         # Readers take turns: hundreds of them must leave the pool to the requests.
         self._turn = asyncio.Semaphore(1)
+        self._is_ending = False
 
     async def submit(
         self,
@@ -116,11 +117,12 @@ class JobService:
     async def events(self, job: Job, after_id: int = 0) -> AsyncIterator[JobEvent]:
         """Yield what happened to a job after the event `after_id`, then what happens, until it is finished.
 
+        Ends earlier where this process does: another one goes on after the last event that was seen.
         Raises DatabaseUnavailable when stored events cannot be read.
         """
         seen_id = after_id
         with self._followed(job.job_id, after_id) as feed:
-            while True:
+            while not self._is_ending:
                 changed = feed.changed
                 events = feed.events_after(seen_id)
                 if events is None or job.is_finished:
@@ -135,6 +137,12 @@ class JobService:
                 if job.is_finished:
                     return
                 await changed.wait()
+
+    def end_streams(self) -> None:
+        """Let all who follow a job go, and nobody follow any more: this process ends."""
+        self._is_ending = True
+        for feed in self._feeds.values():
+            feed.wake()
 
     def _looked(self, job_id: str, done: asyncio.Future[Job]) -> None:
         del self._looking[job_id]
@@ -190,6 +198,10 @@ class _Feed:
         self.last_id = events[-1].id
         while len(self._latest) > EVENTS_KEPT:
             self._complete_after_id = self._latest.popleft().id
+        self.wake()
+
+    def wake(self) -> None:
+        """Let every follower look again."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 

@@ -7,18 +7,15 @@ stored answer on every replica, to the last byte. What is answered is stored fir
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
-import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from planners.catalogue import Catalogue
-from planners.errors import PlanningStopped, PlimsollError, UnknownGpu, UnknownModel
+from planners.errors import UnknownGpu, UnknownModel
 from planners.hardware import SiteEfficiency
 from service.canonical import canonical_json
 from service.errors import PlanNotFound
@@ -26,9 +23,10 @@ from service.learning import NOTHING_LEARNED, LearnedStarts, nothing_learned
 from service.models import ModelResolver
 from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanKind, PlanSummary, StoredPlan
 from service.plan_answers import TimedSearch
-from service.plan_making import Answerer, ShouldStop, infer_answer, made_plan, seen_model, train_answer
+from service.plan_making import Answerer, infer_answer, made_plan, seen_model, train_answer
 from service.plan_questions import QuestionResolver, ResolvedQuestion, asked_parts
 from service.plan_store import PlanDatabase
+from service.planning_threads import PlanningThreads
 from service.recently_used import RecentlyUsed
 from service.requests.models import HubModel, PathModel
 from service.requests.serving import InferRequest
@@ -43,15 +41,6 @@ Calibrations: TypeAlias = Callable[[], Awaitable[Mapping[str, SiteEfficiency]]]
 Learnings: TypeAlias = Callable[[], Awaitable[LearnedStarts]]
 # Told the id of the key that asked, too; None without one.
 OnPlanned: TypeAlias = Callable[[StoredPlan, TimedSearch, str | None], None]
-
-# Planning is Python and numpy: more at once than this only makes each slower.
-MOST_AT_ONCE = 4
-
-
-class PlanningTimedOut(PlimsollError):
-    """The search took longer than a request may."""
-
-    code = "planning-timed-out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +74,6 @@ class PlanningService:
         self._calibrations = calibrations
         self._learnings = learnings
         self._catalogue = catalogue
-        self._timeout_seconds = settings.request_timeout_seconds
         self.models = models
         self._questions = QuestionResolver(catalogue, models)
         self._by_request: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(
@@ -93,7 +81,7 @@ class PlanningService:
         )
         self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS, seconds=REMEMBERED_SECONDS)
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
-        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="planning")
+        self._threads = PlanningThreads(settings.request_timeout_seconds)
 
     async def plan_train(self, request: TrainRequest, *, reader: str | None = None) -> PlannedAnswer:
         """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored.
@@ -139,7 +127,7 @@ class PlanningService:
         resolve = functools.partial(self._questions.resolve, kind, request, sites, lessons)
         # Only a model of the catalogue needs no file, no hub and no reading of what strangers wrote.
         is_listed = isinstance(request.model, str)
-        resolved = resolve() if is_listed else await self._off_the_loop(lambda _should_stop: resolve())
+        resolved = resolve() if is_listed else await self._threads.run(lambda _should_stop: resolve())
         planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer, reader))
         if key is not None:
             self._by_request.put(key, planned)
@@ -150,7 +138,7 @@ class PlanningService:
         if not resolved.has_one_layout:
             with suppress(PlanNotFound):
                 return await self._found_again(resolved.identity.plan_id)
-        stored, search = await self._off_the_loop(lambda should_stop: made_plan(resolved, answer, should_stop))
+        stored, search = await self._threads.run(lambda should_stop: made_plan(resolved, answer, should_stop))
         if not await self._database.plans.put(stored, reader=reader):
             # Stored before, here or by another replica, with another search time.
             return await self._found_again(stored.plan_id)
@@ -178,24 +166,6 @@ class PlanningService:
             under_way.add_done_callback(lambda _: self._in_flight.pop(plan_id))
             under_way.add_done_callback(_retrieve_error)
         return await asyncio.shield(under_way)
-
-    async def _off_the_loop(self, work: Callable[[ShouldStop], Any]) -> Any:
-        deadline = time.monotonic() + self._timeout_seconds
-
-        def is_late() -> bool:
-            return time.monotonic() >= deadline
-
-        # A thread cannot be stopped from outside: it keeps its turn until it asks whether it is late.
-        in_context = contextvars.copy_context().run
-        under_way = asyncio.get_running_loop().run_in_executor(self._threads, in_context, work, is_late)
-        under_way.add_done_callback(_retrieve_error)
-        try:
-            return await asyncio.wait_for(asyncio.shield(under_way), self._timeout_seconds)
-        except (TimeoutError, PlanningStopped) as error:
-            raise PlanningTimedOut(
-                f"No plan was found within {self._timeout_seconds:g} s. Fix some of the layout, or name the number "
-                "of GPUs."
-            ) from error
 
     def _remember(self, plan: StoredPlan) -> PlannedAnswer:
         answer = PlannedAnswer(

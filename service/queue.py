@@ -84,6 +84,11 @@ class FencedJobManager(JobManager):
         # While a job is on its way from the queue, nobody can say whether it is in hand.
         self._fetching = asyncio.Lock()
 
+    @property
+    def worker_id(self) -> int | None:
+        """Return what the queue calls the worker that these are the hands of; None before it asked for a job."""
+        return self._worker_id
+
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> QueueJob | None:
         """Return the next job, or None when there is none or the database is away."""
         try:
@@ -320,14 +325,17 @@ async def run_queue_worker(
 async def hand_back_stalled_jobs(manager: FencedJobManager, heartbeats: Heartbeats) -> list[str]:
     """Hand back the jobs of workers that missed their heartbeat, and return their ids.
 
-    Every worker may do this at once: a job is handed back by one of them. A
-    job that was begun as often as it may be fails when it is next fetched.
+    Every worker may do this at once: a job is handed back by one of them. None does
+    it to itself: it lives, whatever holds its heartbeat up. A job that was begun as
+    often as it may be fails when it is next fetched.
     Raises ConnectorException while the database is away, when nobody counts as silent.
     """
     try:
         await manager.mend_due_times()
         await manager.put_back_unreceived()
-        heard = await manager.heard()
+        heard = {
+            worker_id: beat for worker_id, beat in (await manager.heard()).items() if worker_id != manager.worker_id
+        }
         silent = {worker_id: heard[worker_id] for worker_id in heartbeats.silent(heard)}
         left = await manager.jobs_without_worker(silent)
         taken = [job for job in left if await manager.take_back(job)]

@@ -205,6 +205,11 @@ class Settings(BaseSettings):
     )
 
     @property
+    def longest_request_seconds(self) -> float:
+        """Return how long a request may take from its head to the beginning of its answer."""
+        return self.body_timeout_seconds + self.request_timeout_seconds
+
+    @property
     def is_on_loopback(self) -> bool:
         """Return whether the API can be reached from this machine alone."""
         return is_loopback(self.host)

@@ -25,15 +25,19 @@ import httpx
 from planners import PLANNER_VERSION
 from service import main_job
 from service.embedded_postgres import EmbeddedPostgres
+from service.errors import DatabaseUnavailable
 from service.persistence.upgrade import upgrade
 from service.processes import launched
 from service.settings import Settings
 
 WATCH_SECONDS = 0.2
-READY_TIMEOUT_SECONDS = 60.0
-STOP_TIMEOUT_SECONDS = 15.0
+READY_TIMEOUT_SECONDS = 300.0
+"""A machine that is busy with other things may take a minute to load the API."""
+STOP_MARGIN_SECONDS = 15.0
+"""Beyond the longest request, which the API answers before it ends."""
 FIRST_RESTART_SECONDS = 0.5
-LONGEST_RESTART_SECONDS = 30.0
+LONGEST_RESTART_SECONDS = 15.0
+"""Whatever died is to work again within a minute, its own start included."""
 HEALTHY_AFTER_SECONDS = 60.0
 
 
@@ -82,6 +86,7 @@ class Supervisor:
     _stop_signal: int | None = None
     _children: list[Child] = field(default_factory=list)
     _postgres: EmbeddedPostgres | None = None
+    _postgres_restart_at: float = 0.0
 
     def run(self) -> int:
         """Run until SIGINT or SIGTERM; return the exit status."""
@@ -152,6 +157,7 @@ class Supervisor:
                 return False
             if self._answers():
                 return True
+            self._restart_postgres()
             time.sleep(WATCH_SECONDS / 2)
         if self._stop_signal is None:
             self._say(f"The API did not become ready within {READY_TIMEOUT_SECONDS:.0f} s.")
@@ -172,9 +178,16 @@ class Supervisor:
             return False
 
     def _restart_postgres(self) -> None:
-        if self._postgres is not None and self._postgres.process_id is None:
-            self._say("The database ended; starting it again.")
-            self._postgres.start()
+        postgres = self._postgres
+        if postgres is None or postgres.process_id is not None or time.monotonic() < self._postgres_restart_at:
+            return
+        self._say("The database ended; starting it again.")
+        try:
+            postgres.start()
+        except (DatabaseUnavailable, OSError) as error:
+            # A full disk may have room again: nothing is gained by ending the rest.
+            self._postgres_restart_at = time.monotonic() + LONGEST_RESTART_SECONDS
+            self._say(f"It could not be started, and is tried again in {LONGEST_RESTART_SECONDS:.0f} s: {error}")
 
     def _restart_the_dead(self) -> None:
         for child in self._children:
@@ -188,7 +201,7 @@ class Supervisor:
     def _stop_children(self) -> None:
         for child in self._children:
             child.signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+        deadline = time.monotonic() + self.settings.longest_request_seconds + STOP_MARGIN_SECONDS
         for child in self._children:
             if child.process is None:
                 continue

@@ -17,7 +17,7 @@ from api.main import server_config
 from service.settings import Settings
 from service.worker.child import PROJECT_ROOT
 
-STOP_SECONDS = 30
+STOP_SECONDS = 240
 
 
 @contextmanager
@@ -49,4 +49,7 @@ def running_worker(database_url: str, log_file: Path) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(STOP_SECONDS)
+            try:
+                process.wait(STOP_SECONDS)
+            finally:
+                process.kill()

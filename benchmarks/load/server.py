@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -20,12 +21,22 @@ START_SECONDS = 180.0
 STOP_SECONDS = 60.0
 
 
+# Below what Linux gives to outgoing connections (net.ipv4.ip_local_port_range begins at 32768): one of those could take
+# the port of a server that is being started again, and a client that knocks there could even meet itself.
+FIRST_PORT, LAST_PORT = 16_000, 32_000
+
+
 def free_port() -> int:
-    """Return a port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port of this machine that nothing listens on, and that no connection will be given.
+
+    Drawn, so that two processes that ask at the same moment seldom get the same one.
+    """
+    for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"No port between {FIRST_PORT} and {LAST_PORT} is free.")
 
 
 @contextmanager

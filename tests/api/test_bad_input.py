@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from api.errors import MOST_FIELD_ERRORS
+from api.strict_json import MOST_JSON_ENTRIES
 from tests.api.questions import TINY_CONFIG, infer, train
 
 JSON = {"content-type": "application/json"}
@@ -136,6 +138,42 @@ async def test_broken_json(client: httpx.AsyncClient, body: bytes):
     assert problem["code"] == "malformed-request"
 
 
+def many_members(count: int, last: bytes) -> bytes:
+    """Return an object with so many members of different names, and then one more."""
+    return b"{" + b"".join(b'"%d":1,' % number for number in range(count)) + last + b"}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # A look through all names for each of them would take minutes, and nobody else would be answered.
+        many_members(90_000, b'"89999":1'),
+        # A pointer for each of the numbers would take 30 GB.
+        b'{"wrong":NaN,"' + b"a" * 500_000 + b'":[' + b"1," * 60_000 + b"1]}",
+    ],
+    ids=["repeated", "not finite"],
+)
+async def test_a_large_body_is_refused_without_much_work(client: httpx.AsyncClient, body: bytes):
+    assert (await refused(client, "/plan/train", body, 400))["code"] == "malformed-request"
+
+
+@pytest.mark.parametrize(("entries", "status"), [(MOST_JSON_ENTRIES, 422), (MOST_JSON_ENTRIES + 1, 400)])
+async def test_a_body_of_more_entries_than_are_read(client: httpx.AsyncClient, entries: int, status: int):
+    # Of these one is the list itself, and a comma stands between two members.
+    body = b"[" + b",".join([b"1"] * entries) + b"]"
+    await refused(client, "/plan/train", body, status)
+
+
+async def test_of_very_many_errors_the_first_are_told_and_all_are_counted(client: httpx.AsyncClient):
+    problem = await refused(client, "/models/describe", many_members(MOST_FIELD_ERRORS, b'"model":"llama-3.2-1b"'))
+    assert len(problem["errors"]) == MOST_FIELD_ERRORS
+    assert f"{MOST_FIELD_ERRORS - 1} more under 'errors'" in problem["detail"]
+    problem = await refused(client, "/models/describe", many_members(MOST_FIELD_ERRORS, b'"x":1'))
+    assert len(problem["errors"]) == MOST_FIELD_ERRORS
+    # All unknown fields, and the model that is missing.
+    assert f"{MOST_FIELD_ERRORS + 1} more, the first {MOST_FIELD_ERRORS} of all under 'errors'" in problem["detail"]
+
+
 async def test_an_empty_body(client: httpx.AsyncClient):
     assert pointers(await refused(client, "/plan/train", b"")) == [""]
 
@@ -172,7 +210,9 @@ async def test_a_body_of_100_mb_is_refused_before_it_is_read(client: httpx.Async
     assert body.sent_bytes <= (0 if length else 2**21 + 2**16)
 
 
-@pytest.mark.parametrize("path", ["/plans/%00", "/plans?model=%00", "/models/a%00b", "/jobs/%00/cancel"])
+@pytest.mark.parametrize(
+    "path", ["/plans/%00", "/plans?model=%00", "/models/a%00b", "/jobs/%00/cancel", "/hardware/h100%0A", "/models/%7F"]
+)
 async def test_an_address_with_a_character_that_is_none(client: httpx.AsyncClient, path: str):
     assert (await client.get(path)).status_code == 400
 

@@ -102,7 +102,7 @@ async def test_a_time_out_of_the_apps_own_is_not_taken_for_the_limit():
 
 async def test_a_request_that_waits_for_a_lock_is_answered_and_its_connection_is_free_again(database_url: str):
     settings = Settings(
-        database_url=database_url, database_pool_size=1, body_timeout_seconds=0.5, request_timeout_seconds=0.5
+        database_url=database_url, database_pool_size=1, body_timeout_seconds=1.0, request_timeout_seconds=1.0
     )
     app = create_app(settings)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

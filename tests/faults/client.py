@@ -14,6 +14,7 @@ from tests.faults.processes import PATIENCE_SECONDS
 TINY_MODEL = {"config": {"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 2}}
 REFUSALS = (429, 502, 503, 504)
 RETRY_SECONDS = 0.2
+FULL_RETRY_SECONDS = 1.0
 
 
 @dataclass
@@ -61,16 +62,19 @@ class PatientClient:
     def _answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
+            pause_seconds = RETRY_SECONDS
             try:
                 response = self._http.post(path, json=body, headers=headers)
                 if response.is_success:
                     return response
                 if response.status_code not in REFUSALS:
                     raise AssertionError(f"{path} answered {response.status_code}: {response.text}")
+                if response.status_code == httpx.codes.TOO_MANY_REQUESTS:
+                    pause_seconds = FULL_RETRY_SECONDS
             except httpx.TransportError:
                 pass
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{path} was not answered within {PATIENCE_SECONDS:g} s.")
             with self._accepted.lock:
                 self._accepted.refusals += 1
-            time.sleep(RETRY_SECONDS)
+            time.sleep(pause_seconds)

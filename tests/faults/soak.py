@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,9 @@ WORKERS = 2
 CLIENTS = 4
 # A process of the service is found among the supervisor's children by this part of its command line.
 PARTS = {"api": "-m api", "worker": "tests.faults.worker", "postgres": "postgres"}
-STOP_SECONDS = 120.0
+STOP_SECONDS = 240.0
+# What is still to be done once the last job was sent.
+QUEUE_LIMIT = 100
 
 
 @dataclass
@@ -75,6 +77,7 @@ def supervised(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
         "PLIMSOLL_DATA_DIR": str(folder / "data"),
         "PLIMSOLL_PORT": str(port),
         "PLIMSOLL_JOB_MEMORY_BYTES": str(2**30),
+        "PLIMSOLL_QUEUE_LIMIT": str(QUEUE_LIMIT),
     }
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PLIMSOLL_")}
     with (folder / "log").open("ab") as log:
@@ -86,7 +89,10 @@ def supervised(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
         yield psutil.Process(process.pid), f"http://127.0.0.1:{port}"
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(STOP_SECONDS)
+        try:
+            process.wait(STOP_SECONDS)
+        finally:
+            process.kill()
 
 
 def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
@@ -97,7 +103,8 @@ def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
     longest = 0.0
     with supervised(folder) as (supervisor, base_url):
         log = folder / "log"
-        wait_for(lambda: answers_ready(base_url), log.read_text)
+        # The supervisor's own word: until it has seen the API answer, one that dies is taken for one that cannot start.
+        wait_for(lambda: "listens on" in log.read_text(), log.read_text)
         with loaded(base_url, clients=CLIENTS, jobs=jobs) as (load, accepted):
             while not load.is_done() and time.monotonic() - began_at < seconds:
                 time.sleep(dice.uniform(1.0, 10.0))
@@ -127,8 +134,10 @@ def _kill(supervisor: psutil.Process, part: str) -> bool:
     found = next((child for child in supervisor.children() if _is(child, part)), None)
     if found is None:
         return False
-    found.kill()
-    wait_for(lambda: not found.is_running() or found.status() == psutil.STATUS_ZOMBIE)
+    # Whatever is on its way to become one of them may be gone by now.
+    with suppress(psutil.NoSuchProcess):
+        found.kill()
+        wait_for(lambda: not found.is_running() or found.status() == psutil.STATUS_ZOMBIE)
     return True
 
 

@@ -14,6 +14,9 @@ from service.persistence.database import Database
 from service.persistence.records import Progress
 from service.settings import Settings
 
+# Nothing here takes as long but on a machine that stands still.
+PATIENCE_SECONDS = 240.0
+
 
 @pytest.fixture
 def service(database):
@@ -54,7 +57,7 @@ async def test_what_happened_and_what_happens_is_told_until_the_end(service, dat
     await asyncio.sleep(0.2)
     await database.jobs.report_progress(job.job_id, attempt.token, Progress(done=1, total=2, unit="layers"))
     await database.jobs.finish(job.job_id, attempt.token, "succeeded", {"total": 3})
-    events = await asyncio.wait_for(following, 60)
+    events = await asyncio.wait_for(following, PATIENCE_SECONDS)
     assert [event.kind for event in events] == ["state", "state", "progress", "result", "state"]
     assert states(events) == ["queued", "running", "succeeded"]
     assert [event.id for event in events] == sorted({event.id for event in events})
@@ -63,7 +66,7 @@ async def test_what_happened_and_what_happens_is_told_until_the_end(service, dat
 async def test_a_finished_job_tells_its_story_and_ends(service):
     job = await queued(service)
     await service.cancel(job.job_id)
-    assert states(await asyncio.wait_for(followed(service, job.job_id), 5)) == ["queued", "cancelled"]
+    assert states(await asyncio.wait_for(followed(service, job.job_id), PATIENCE_SECONDS)) == ["queued", "cancelled"]
 
 
 async def test_what_was_seen_before_is_not_told_again(service):
@@ -71,7 +74,21 @@ async def test_what_was_seen_before_is_not_told_again(service):
     await service.cancel(job.job_id)
     first, last = await followed(service, job.job_id)
     assert await followed(service, job.job_id, first.id) == [last]
-    assert await asyncio.wait_for(followed(service, job.job_id, last.id), 60) == []
+    assert await asyncio.wait_for(followed(service, job.job_id, last.id), PATIENCE_SECONDS) == []
+
+
+async def test_when_the_process_ends_its_followers_are_let_go_and_go_on_elsewhere(service, database):
+    job = await queued(service)
+    following = service.events(job)
+    first = await anext(following)
+    rest = asyncio.ensure_future(anext(following, None))
+    await asyncio.sleep(0)
+    service.end_streams()
+    assert await asyncio.wait_for(rest, PATIENCE_SECONDS) is None
+    assert await followed(service, job.job_id) == []
+    elsewhere = JobService(database, Settings())
+    await elsewhere.cancel(job.job_id)
+    assert states(await followed(elsewhere, job.job_id, first.id)) == ["cancelled"]
 
 
 async def test_nobody_can_follow_a_job_that_is_not_there(service):
@@ -88,7 +105,7 @@ async def test_a_follower_who_comes_later_misses_nothing(service, database):
     late = asyncio.create_task(followed(service, job.job_id))
     await asyncio.sleep(0.1)
     await database.jobs.finish(job.job_id, attempt.token, "succeeded", {})
-    assert await asyncio.wait_for(early, 60) == await asyncio.wait_for(late, 60)
+    assert await asyncio.wait_for(early, PATIENCE_SECONDS) == await asyncio.wait_for(late, PATIENCE_SECONDS)
 
 
 async def test_a_follower_who_is_far_behind_reads_what_is_no_longer_kept(service, database, monkeypatch):
@@ -120,7 +137,7 @@ async def test_hundreds_follow_with_two_connections_between_them(database_url):
             connections = connection.execute(query).fetchone()[0]
         for job in jobs:
             await service.cancel(job.job_id)
-        told = await asyncio.wait_for(asyncio.gather(*followers), 60)
+        told = await asyncio.wait_for(asyncio.gather(*followers), PATIENCE_SECONDS)
     assert {tuple(states(events)) for events in told} == {("queued", "cancelled")}
     # Each follower first looks its job up, through the pool like any request.
     assert connections <= 11
@@ -163,7 +180,7 @@ async def test_an_event_that_nobody_announced_is_seen_by_looking(service, databa
     following = asyncio.create_task(followed(service, job.job_id))
     await asyncio.sleep(0.3)
     await service.cancel(job.job_id)
-    assert states(await asyncio.wait_for(following, 3)) == ["queued", "cancelled"]
+    assert states(await asyncio.wait_for(following, PATIENCE_SECONDS)) == ["queued", "cancelled"]
 
 
 async def test_nothing_is_read_for_a_job_that_nobody_follows_any_more(service):

@@ -16,7 +16,8 @@ from service.errors import HubUnreachable, InvalidCheckpoint, PathNotAllowed
 from service.models import ModelResolver
 from service.persistence.database import Database
 from service.persistence.records import PlanFilter
-from service.planning import OnPlanned, PlannedAnswer, PlanningService, PlanningTimedOut
+from service.planning import OnPlanned, PlannedAnswer, PlanningService
+from service.planning_threads import PlanningTimedOut
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 from service.settings import Settings

@@ -14,10 +14,20 @@ from procrastinate.jobs import Status
 from service.heartbeats import Heartbeats
 from service.persistence.addresses import libpq_url
 from service.persistence.records import NewJob
-from service.queue import HandedBack, WorkerForgotten, _Retry, build_queue, hand_back_stalled_jobs, run_queue_worker
+from service.queue import (
+    FencedJobManager,
+    HandedBack,
+    WorkerForgotten,
+    _Retry,
+    build_queue,
+    hand_back_stalled_jobs,
+    run_queue_worker,
+)
 from service.worker.child import PROJECT_ROOT
 
 STALLED_AFTER_SECONDS = 10.0
+# Nothing here takes as long but on a machine that stands still.
+PATIENCE_SECONDS = 240.0
 
 
 class Clock:
@@ -61,14 +71,15 @@ def queue_rows(url):
 
 
 async def swept_after(manager, seconds, *, between=lambda: None):
-    """Return the jobs that are handed back by a look that is so much later than a first one."""
+    """Return the jobs that another worker hands back by a look that is so much later than a first one."""
     clock = Clock()
+    other = FencedJobManager(manager.connector)
     heartbeats = Heartbeats(silent_after_seconds=STALLED_AFTER_SECONDS, clock=clock)
-    swept = await hand_back_stalled_jobs(manager, heartbeats)
+    swept = await hand_back_stalled_jobs(other, heartbeats)
     for _ in range(2):
         clock.now += seconds / 2
         between()
-        swept += await hand_back_stalled_jobs(manager, heartbeats)
+        swept += await hand_back_stalled_jobs(other, heartbeats)
     return swept
 
 
@@ -93,6 +104,16 @@ async def test_jobs_of_a_silent_worker_are_handed_back(manager, job, database_ur
     # Put back, and the worker itself is forgotten.
     assert queue_rows(database_url) == [("todo", None, 1)]
     assert ask(database_url, "SELECT id FROM procrastinate_workers") == []
+
+
+async def test_a_worker_whose_own_heartbeat_is_held_up_does_not_take_its_jobs_from_itself(manager, job, database_url):
+    worker_id, _ = await fetched_by_a_new_worker(manager)
+    clock = Clock()
+    heartbeats = Heartbeats(silent_after_seconds=STALLED_AFTER_SECONDS, clock=clock)
+    for _ in range(4):
+        assert await hand_back_stalled_jobs(manager, heartbeats) == []
+        clock.now += STALLED_AFTER_SECONDS
+    assert queue_rows(database_url) == [("doing", worker_id, 0)]
 
 
 async def test_jobs_of_a_worker_that_was_heard_just_in_time_stay(manager, job, database_url):
@@ -124,15 +145,15 @@ async def test_a_silent_worker_that_is_heard_again_is_not_forgotten(manager, job
 
 async def test_while_the_database_is_away_nobody_is_missed(manager, job, empty_database_url):
     worker_id, _ = await fetched_by_a_new_worker(manager)
-    clock = Clock()
+    clock, other = Clock(), FencedJobManager(manager.connector)
     heartbeats = Heartbeats(silent_after_seconds=STALLED_AFTER_SECONDS, clock=clock)
-    await hand_back_stalled_jobs(manager, heartbeats)
+    await hand_back_stalled_jobs(other, heartbeats)
     async with opened(empty_database_url) as (_, without_tables):
         for _ in range(3):
             clock.now += STALLED_AFTER_SECONDS
             with pytest.raises(ConnectorException):
                 await hand_back_stalled_jobs(without_tables, heartbeats)
-    assert await hand_back_stalled_jobs(manager, heartbeats) == []
+    assert await hand_back_stalled_jobs(other, heartbeats) == []
     assert list(await manager.heard()) == [worker_id]
 
 
@@ -184,7 +205,7 @@ async def test_the_row_of_a_job_that_is_done_is_deleted(database, job, database_
 
     async with opened(database_url, run_job) as (queue, _):
         work = asyncio.create_task(worker_of(queue))
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), PATIENCE_SECONDS)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
     assert queue_rows(database_url) == []
@@ -202,7 +223,7 @@ async def test_a_worker_that_is_told_to_stop_puts_its_job_back_for_at_once(datab
 
     async with opened(database_url, run_job) as (queue, manager):
         work = asyncio.create_task(worker_of(queue))
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), PATIENCE_SECONDS)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         assert queue_rows(database_url) == [("todo", None, 1)]
@@ -233,7 +254,7 @@ async def test_a_job_that_was_lost_on_its_way_to_the_worker_is_put_back(manager,
     # The queue gave the job away, and the answer never came: another manager fetches it in this one's name.
     async with opened(database_url) as (_, lost):
         assert await lost.fetch_job(["cpu"], worker_id) is not None
-    await swept_after(manager, 0)
+    await hand_back_stalled_jobs(manager, Heartbeats(silent_after_seconds=STALLED_AFTER_SECONDS, clock=Clock()))
     assert queue_rows(database_url) == [("todo", worker_id, 1)]
 
 

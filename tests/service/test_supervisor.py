@@ -12,10 +12,12 @@ import httpx
 import psutil
 import pytest
 
+from benchmarks.load.server import free_port
+
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("supervisor")]
 
-READY_SECONDS = 180.0
-GONE_SECONDS = 60.0
+READY_SECONDS = 360.0
+GONE_SECONDS = 180.0
 JOB = {"model": {"config": {"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 2}}}
 
 
@@ -23,9 +25,7 @@ class Service:
     """A supervised service on a port of its own."""
 
     def __init__(self, data_folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PLIMSOLL_")}
         environment["PLIMSOLL_DATA_DIR"] = str(data_folder)
         self.log = data_folder.with_suffix(".log")
@@ -63,7 +63,10 @@ class Service:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-            self.process.wait(GONE_SECONDS)
+            try:
+                self.process.wait(GONE_SECONDS)
+            finally:
+                self.process.kill()
         self.client.close()
 
 
@@ -106,6 +109,19 @@ def test_a_killed_part_is_started_again_and_jobs_still_run(service, part):
     wait_for(lambda: service.state(job_id) == "succeeded", READY_SECONDS, lambda: service.log.read_text())
 
 
+def test_a_database_that_cannot_be_started_ends_nothing_and_is_tried_again(service, tmp_path):
+    # As on a full disk: it is down, and cannot come up until someone made room.
+    version = tmp_path / "data" / "postgres" / "data" / "PG_VERSION"
+    whole = version.read_text()
+    version.write_text("9.6\n")
+    service.child("postgres").kill()
+    wait_for(lambda: "could not be started" in service.log.read_text(), READY_SECONDS, service.log.read_text)
+    assert not service._is_ready()
+    version.write_text(whole)
+    service.wait_until_ready()
+    assert service.process.poll() is None
+
+
 def test_a_killed_supervisor_leaves_no_process_and_the_next_start_keeps_the_data(tmp_path):
     first = Service(tmp_path / "data")
     first.wait_until_ready()
@@ -129,6 +145,8 @@ def test_a_taken_port_is_named_and_ends_the_start(tmp_path):
         taken.listen()
         environment = {**os.environ, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
         command = [sys.executable, "-m", "cli.main", "serve", "--port", str(taken.getsockname()[1])]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=READY_SECONDS, check=False
+        )
     assert ended.returncode == 1
     assert "in use" in ended.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,8 +14,10 @@ from pathlib import Path
 
 import httpx
 
-READY_SECONDS = 180.0
-GONE_SECONDS = 60.0
+from benchmarks.load.server import free_port
+
+READY_SECONDS = 360.0
+GONE_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +38,7 @@ class RunningService:
 @contextmanager
 def running_service(folder: Path) -> Iterator[RunningService]:
     """Yield a service with database, API and one worker; it keeps everything in the folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PLIMSOLL_")}
     environment["PLIMSOLL_DATA_DIR"] = str(folder / "data")
     with (folder / "service.log").open("wb") as log:
@@ -51,7 +50,10 @@ def running_service(folder: Path) -> Iterator[RunningService]:
         yield service
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(GONE_SECONDS)
+        try:
+            process.wait(GONE_SECONDS)
+        finally:
+            process.kill()
 
 
 def _wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -49,6 +49,8 @@ def test_routes_that_need_a_key_declare_it_and_their_refusals():
         ("DELETE", "/measurements/7", "admin"),
         ("GET", "/hardware/h100/calibration", "any-key"),
         ("PATCH", "/plans/p", "plan"),
+        ("PUT", "/hardware/h100\n/calibration", "admin"),
+        ("GET", "/plans/p\n", "plan"),
     ],
 )
 def test_a_rule_holds_for_its_own_method_and_path(method: str, path: str, need: str):

@@ -18,6 +18,8 @@ import pytest
 
 from service.worker.child import PROJECT_ROOT
 
+# Nothing here takes as long but on a machine that stands still.
+PATIENCE_SECONDS = 240.0
 SAMPLE = "tests.service.worker.sample_tasks:"
 PROGRAM = """
 import json, sys
@@ -46,7 +48,7 @@ class WorkerProcess:
     def stop(self) -> int:
         """Tell it to stop and return its exit status."""
         self.signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE_SECONDS)
 
 
 StartWorker = Callable[..., WorkerProcess]
@@ -83,7 +85,7 @@ def start_worker(database_url: str, tmp_path: Path) -> Iterator[StartWorker]:
 def wait_until() -> Callable[..., object]:
     """Return a coroutine function that waits for a function, plain or async, to return something true."""
 
-    async def wait(condition, seconds: float = 60.0):
+    async def wait(condition, seconds: float = PATIENCE_SECONDS):
         deadline = time.monotonic() + seconds
         while not (found := await _value(condition)):
             assert time.monotonic() < deadline, f"not within {seconds} s"

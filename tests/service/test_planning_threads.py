@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from service.errors import Overloaded
+from service.planning_threads import LATEST_SHARE, MOST_AT_ONCE, PlanningThreads, PlanningTimedOut
+
+# A request may take so long, and so wait for 50 s at most.
+TIMEOUT_SECONDS = 100.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Gate:
+    """Work that goes on once the gate is opened, and counts how often it was begun."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.begun = 0
+
+    def __call__(self, _should_stop: object) -> str:
+        self.begun += 1
+        self.entered.release()
+        self.opened.wait()
+        return "done"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.opened.set()
+
+
+async def waiting(threads: PlanningThreads, gate: Gate, count: int) -> list[asyncio.Task[str]]:
+    """Return so many searches that do not end; the first of them have the threads."""
+    tasks = [asyncio.ensure_future(threads.run(gate)) for _ in range(count)]
+    for _ in range(min(count, MOST_AT_ONCE)):
+        await asyncio.to_thread(gate.entered.acquire)
+    return tasks
+
+
+async def after_one_search_of(seconds: float, clock: Clock) -> PlanningThreads:
+    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+
+    def search(_should_stop: object) -> None:
+        clock.now += seconds
+
+    await threads.run(search)
+    return threads
+
+
+async def test_what_would_wait_for_longer_than_half_its_time_is_refused(clock: Clock, gate: Gate):
+    # The mean of nothing and 200 s is 20 s: with four threads the turn comes 5 s later for each that waits.
+    threads = await after_one_search_of(20 / LATEST_SHARE, clock)
+    # Ten are ahead of the last one here, the six behind the threads and those in them: 50 s.
+    tasks = await waiting(threads, gate, MOST_AT_ONCE + 10)
+    with pytest.raises(Overloaded) as refused:
+        await threads.run(gate)
+    assert refused.value.retry_after_seconds == 55
+    gate.opened.set()
+    assert await asyncio.gather(*tasks) == ["done"] * len(tasks)
+    assert await threads.run(gate) == "done"
+
+
+async def test_many_short_searches_wait_their_turn(clock: Clock, gate: Gate):
+    # A mean of 0.1 s: the two hundredth waits for 5 s.
+    threads = await after_one_search_of(0.1 / LATEST_SHARE, clock)
+    tasks = await waiting(threads, gate, 200)
+    gate.opened.set()
+    assert await asyncio.gather(*tasks) == ["done"] * 200
+
+
+async def test_what_is_late_before_its_turn_is_not_begun(clock: Clock, gate: Gate):
+    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+    tasks = await waiting(threads, gate, MOST_AT_ONCE + 1)
+    clock.now += TIMEOUT_SECONDS
+    gate.opened.set()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert ends[:-1] == ["done"] * MOST_AT_ONCE
+    assert isinstance(ends[-1], PlanningTimedOut)
+    assert gate.begun == MOST_AT_ONCE
+
+
+async def test_a_search_that_fails_fails_for_who_asked_and_gives_its_thread_back():
+    threads = PlanningThreads(TIMEOUT_SECONDS)
+
+    def search(_should_stop: object) -> None:
+        raise ValueError("no")
+
+    for _ in range(2 * MOST_AT_ONCE):
+        with pytest.raises(ValueError, match="no"):
+            await threads.run(search)
