@@ -64,11 +64,9 @@ def run_ranks(
 
 def _start(folder: Path, rank: int, ranks: int) -> subprocess.Popen[bytes]:
     numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    command = [sys.executable, "-m", "service.worker.device_run.rank_process", str(folder)]
     return subprocess.Popen(
-        launched(
-            [sys.executable, "-m", "service.worker.device_run.rank_process", str(folder)],
-            signal_number=signal.SIGKILL,
-        ),
+        launched(command, signal_number=signal.SIGKILL),
         env={**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, "OMP_NUM_THREADS": _threads(ranks), **numbers},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if rank == 0 else sys.stderr,
