@@ -118,6 +118,8 @@ class Browser:
         It is opened for the first time: a page that differs only behind the # would else stay.
         """
         self.call("Page.navigate", url="about:blank")
+        # Else the page before may be taken for the one that is read.
+        self.until("location.href === 'about:blank'")
         self.call("Page.navigate", url=path if path.startswith("http") else self._site + path)
         self.until("location.href !== 'about:blank' && document.readyState !== 'loading'")
 

@@ -36,7 +36,9 @@ def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Browser]:
     if SCREENSHOTS:
         folder = Path(SCREENSHOTS)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{request.node.name}.png").write_bytes(browser.picture())
+        # A path among the parameters is part of the name.
+        name = request.node.name.replace("/", "_")
+        (folder / f"{name}.png").write_bytes(browser.picture())
     browser.value("sessionStorage.clear()")
     said, browser.errors = browser.errors, []
     assert said == []

@@ -65,7 +65,7 @@ def test_a_running_job_is_cancelled(page: Browser):
 
 def test_a_plan_is_validated_and_stands_in_the_scatter(page: Browser, plans: list[str]):
     page.visit(f"/ui/jobs?plan_id={plans[0]}")
-    page.until("document.querySelector('#validate').elements.plan_id.value.length === 40")
+    page.until("document.querySelector('#validate')?.elements.plan_id.value.length === 40")
     page.fill("level", "trace", form="#validate")
     page.click("#validate button")
     page.until_text("#job h2", "validate: succeeded")
