@@ -86,7 +86,8 @@ def _compare(dtype: str, threads: int, shape: tuple[int, int], kernels: NativeKe
             fill_normal(weight, name="weight", seed=0, standard_deviation=0.02, workers=plain)
 
         print(f"  {'initialise':<13}{_rate(weight, fill)}")
-        print(f"  {'plain copy':<13}{_rate(weight, lambda: target.copy_(weight))}")
+        copy = _rate(weight, lambda: target.copy_(weight))
+        print(f"  {'plain copy':<13}{copy}")
         print(f"  {'':<13}{'torch':>14}{'compiled':>16}{'bitsandbytes':>16}{'torchao':>16}")
         references, others = _bitsandbytes(weight), _torchao(weight)
         for scheme in SCHEMES:
@@ -94,9 +95,12 @@ def _compare(dtype: str, threads: int, shape: tuple[int, int], kernels: NativeKe
             ours = [_rate(weight, lambda made=made, on=on: made.quantize(weight, on)) for on in (plain, compiled)]
             reference = _rate(weight, references[scheme]) if scheme in references else None
             other = _rate(weight, others[scheme]) if scheme in others else None
-            print(
-                f"  {scheme:<13}{_row([*ours, reference, other])}  {_note(scheme, weight, ours, reference, compiled)}"
+            note = (
+                f"{ours[1].cpu / copy.cpu:.2f} of a plain copy by CPU time"
+                if reference is None
+                else _note(scheme, weight, ours, reference, compiled)
             )
+            print(f"  {scheme:<13}{_row([*ours, reference, other])}  {note}")
         for name, workers in (("torch", plain), ("compiled", compiled)):
             nf4 = quantizer(scheme_settings("nf4"))
             stored = nf4.quantize(weight, workers)
@@ -108,9 +112,7 @@ def _row(rates: list[Rate | None]) -> str:
     return "".join(f"{'-' if rate is None else str(rate):>14}  " for rate in rates)
 
 
-def _note(scheme: str, weight: torch.Tensor, ours: list[Rate], reference: Rate | None, workers: ChunkWorkers) -> str:
-    if reference is None:
-        return ""
+def _note(scheme: str, weight: torch.Tensor, ours: list[Rate], reference: Rate, workers: ChunkWorkers) -> str:
     by_cpu = [rate.cpu / reference.cpu for rate in ours]
     exact = "exact" if _is_exact(scheme, weight, workers) else "DIFFERENT"
     return f"{by_cpu[0]:.1f}x and {by_cpu[1]:.0f}x bitsandbytes by CPU time, {exact}"

@@ -2,9 +2,9 @@
 
     python benchmarks/quantized_checkpoint.py [--folder FOLDER] [--model ID] [--scheme nf4]
 
-Prints time, rate and peak memory of the job's own process beside bitsandbytes'
-rate on the same tensors, and whether the killed and resumed job left the same
-bytes. Needs about twice the checkpoint's size on the disk.
+Prints time, rate and peak memory of the job's own process beside those of
+bitsandbytes in a process of its own, and whether the killed and resumed job left
+the same bytes. Needs about twice the checkpoint's size on the disk.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -21,6 +22,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ import torch
 from planners.catalogue import catalogue
 from planners.huggingface import describe_config
 from service.worker.child import ChildLimits, ChildOutcome, run_child
+from service.worker.child_main import peak_host_bytes
 from service.worker.quantization.chunk_workers import ChunkWorkers
 from service.worker.quantization.output_folder import PARTIAL_SUFFIX, RECORD_SUFFIX, SUMS_FILE
 from service.worker.quantization.shard_file import PlannedTensor, ShardFile
@@ -64,7 +68,7 @@ def _run(folder: Path, model: str, scheme: str) -> None:
     outcome = asyncio.run(run_child(TARGET, _request(config, folder, scheme, "whole"), limits=limits))
     cpu_seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used.ru_utime
     _show(outcome, largest_bytes, cpu_seconds)
-    _show_bitsandbytes(scheme)
+    _show_bitsandbytes(scheme, outcome.result["quantized_parameters"] if outcome.result else 0)
     request = _request(config, folder, scheme, "killed")
     shards = _killed_after_a_shard(request, folder / f".killed{PARTIAL_SUFFIX}")
     asyncio.run(run_child(TARGET, request, limits=limits))
@@ -115,14 +119,39 @@ def _show(outcome: ChildOutcome, largest_bytes: int, cpu_seconds: float) -> None
         print(f"  {note}")
 
 
-def _show_bitsandbytes(scheme: str) -> None:
+def _show_bitsandbytes(scheme: str, quantized_parameters: int) -> None:
     if scheme not in ("nf4", "fp4"):
         return
-    weight = torch.randn(COMPARED_PARAMETERS // 4096, 4096).mul_(0.02).bfloat16()
-    started = time.perf_counter()
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        one = pool.submit(_bitsandbytes_in_its_own_process, scheme).result()
+    rate = COMPARED_PARAMETERS / one.seconds
+    print(
+        f"  bitsandbytes quantizes {rate / 1e6:.0f} Mparameters/s ({COMPARED_PARAMETERS / one.cpu_seconds / 1e6:.1f} a "
+        f"second of CPU): {quantized_parameters / rate:.0f} s for this model, quantizing alone"
+    )
+    print(
+        f"  its process takes {one.peak_host_bytes / 1e9:.2f} GB for a matrix of {COMPARED_PARAMETERS * 2 / 1e9:.2f} GB"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    seconds: float
+    cpu_seconds: float
+    peak_host_bytes: int
+
+
+def _bitsandbytes_in_its_own_process(scheme: str) -> _Compared:
+    weight = torch.empty(COMPARED_PARAMETERS // 4096, 4096, dtype=torch.bfloat16)
+    for row in weight:
+        row.copy_(torch.randn(row.numel()).mul_(0.02))
+    started, cpu_started = time.perf_counter(), time.process_time()
     bitsandbytes.functional.quantize_4bit(weight, quant_type=scheme, compress_statistics=True)
-    seconds = time.perf_counter() - started
-    print(f"  bitsandbytes quantizes {weight.numel() / seconds / 1e6:.0f} Mparameters/s")
+    return _Compared(
+        seconds=time.perf_counter() - started,
+        cpu_seconds=time.process_time() - cpu_started,
+        peak_host_bytes=peak_host_bytes() or 0,
+    )
 
 
 def _killed_after_a_shard(request: Mapping[str, Any], partial: Path) -> int:

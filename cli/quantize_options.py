@@ -10,7 +10,7 @@ QUANTIZE: tuple[RequestOption, ...] = (
     option(
         "--scheme",
         "scheme",
-        "int8, int8-channel, int8-group, nf4, fp4, fp8, int4 or mxfp4.",
+        "int8, int8-channel, int8-group, nf4, fp4, fp8, fp8-channel, int4 or mxfp4.",
         complete=choices("Scheme"),
     ),
     option("--double-quantization/--no-double-quantization", "double_quantization", "The scales quantized too.", bool),

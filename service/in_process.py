@@ -22,7 +22,7 @@ from service.quantizing import QuantizationSizer
 from service.requests.jobs import QuantizeRequest
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest, ValidationLevel
-from service.settings import Settings, reading_anywhere
+from service.settings import Settings, reading_anywhere, root_variables
 from service.validating import proof_request
 from service.worker.child import ChildLimits, ChildOutcome, ChildProgress, run_child
 from service.worker.tasks import TASKS
@@ -89,7 +89,9 @@ class InProcess:
             limit_address_space=sys.platform != "linux",
         )
         started = time.time()
-        outcome = await run_child(TASKS[kind], request, limits=limits, on_progress=take)
+        outcome = await run_child(
+            TASKS[kind], request, limits=limits, on_progress=take, variables=root_variables(self._settings)
+        )
         return _job_body(kind, outcome, latest, started=datetime.fromtimestamp(started, UTC), plan_id=plan_id)
 
 

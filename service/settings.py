@@ -256,6 +256,12 @@ def reading_anywhere(settings: Settings) -> Settings:
     return settings.model_copy(update={"model_roots": (root,), "output_roots": (root,)})
 
 
+def root_variables(settings: Settings) -> dict[str, str]:
+    """Return the environment in which another process reads and writes where these settings allow it."""
+    roots = {"PLIMSOLL_MODEL_ROOTS": settings.model_roots, "PLIMSOLL_OUTPUT_ROOTS": settings.output_roots}
+    return {name: json.dumps([str(path) for path in paths]) for name, paths in roots.items()}
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host, by address or as `localhost`, is this machine."""
     try:

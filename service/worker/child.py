@@ -92,16 +92,17 @@ async def run_child(
     on_progress: Callable[[ChildProgress], None] = lambda _: None,
     stop: asyncio.Event | None = None,
     goes_on_elsewhere: Callable[[], bool] = lambda: False,
+    variables: Mapping[str, str] | None = None,
 ) -> ChildOutcome:
     """Run the task "module:function" in a child process and return what became of it.
 
     Setting `stop` ends the child and makes the outcome `cancelled`. It is asked to
     end, and clears its half-done work away; where `goes_on_elsewhere`, another attempt
-    takes that work up, and the child is killed so that it leaves it. Call it
-    from the event loop of the main thread: the child dies with the thread that
-    started it.
+    takes that work up, and the child is killed so that it leaves it. `variables` are
+    added to its environment. Call it from the event loop of the main thread: the
+    child dies with the thread that started it.
     """
-    child = _Child(target, request, limits, on_progress)
+    child = _Child(target, request, limits, on_progress, variables or {})
     try:
         return await child.outcome(stop or asyncio.Event(), goes_on_elsewhere)
     finally:
@@ -163,14 +164,19 @@ class _Child:
     """A running child process; everything about it in one place."""
 
     def __init__(
-        self, target: str, request: Mapping[str, Any], limits: ChildLimits, on_progress: Callable[[ChildProgress], None]
+        self,
+        target: str,
+        request: Mapping[str, Any],
+        limits: ChildLimits,
+        on_progress: Callable[[ChildProgress], None],
+        variables: Mapping[str, str],
     ) -> None:
         self._limits = limits
         self._output = _Output(on_progress)
         self._output_fault = asyncio.Event()
         self._log = bytearray()
         self._started_at = time.monotonic()
-        self._process = _start(target, request, limits)
+        self._process = _start(target, request, limits, variables)
         self._ended: asyncio.Future[tuple[int, resource.struct_rusage]] = asyncio.get_running_loop().create_future()
         self._is_reaped = False
         self._reap_lock = threading.Lock()
@@ -306,8 +312,11 @@ class _Child:
         return f"{said[:MAX_TEXT_CHARACTERS]} {limit}"
 
 
-def _start(target: str, request: Mapping[str, Any], limits: ChildLimits) -> subprocess.Popen[bytes]:
+def _start(
+    target: str, request: Mapping[str, Any], limits: ChildLimits, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    environment.update(variables)
     paths = (str(PROJECT_ROOT), environment.get("PYTHONPATH", ""))
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     limits_json = json.dumps(

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from tests.cli.requests_on_disk import model_file
+from tests.service.worker.quantization.small_llama import write_checkpoint
 
 
 def test_random_weights_are_quantized_and_the_error_is_measured(tmp_path: Path):
@@ -17,6 +18,14 @@ def test_random_weights_are_quantized_and_the_error_is_measured(tmp_path: Path):
     assert answer.exit_code == 0, answer.output
     body = json.loads(answer.stdout)
     assert body["job"]["result"]["quantized_bytes"] == body["estimate"]["quantized_bytes"]
+
+
+def test_a_checkpoint_anywhere_is_written_anywhere(tmp_path: Path):
+    source, made = write_checkpoint(tmp_path / "source"), tmp_path / "made"
+    weights = ["--weights", str(source), "--output", str(made)]
+    answer = CliRunner().invoke(app, ["quantize", str(source), "--scheme", "fp8-channel", *weights])
+    assert answer.exit_code == 0, answer.output
+    assert (made / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
