@@ -143,7 +143,8 @@ def _spares(spare: Mapping[str, Any] | None) -> str | None:
 
 def _training_layout(layout: Mapping[str, Any]) -> str:
     degrees = " × ".join(f"{name} {layout[f'{name}_parallel']}" for name in ("data", "tensor", "pipeline", "context"))
-    batch = f"{layout['micro_batch_size']} sequence(s) × {layout['gradient_accumulation_steps']} accumulated"
+    sequences = layout["micro_batch_size"]
+    batch = f"{sequences} sequence{'' if sequences == 1 else 's'} × {layout['gradient_accumulation_steps']} accumulated"
     return pairs(
         (
             ("framework", layout["framework"]),

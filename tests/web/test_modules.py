@@ -131,6 +131,17 @@ def test_durations_are_shown_in_the_largest_unit_they_fill(seconds: float, shown
 
 
 @pytest.mark.parametrize(
+    ("stage", "chunks", "held"),
+    # 16 layers on 4 stages. In 2 chunks the first eight layers go through all stages, two on each, then the last eight.
+    [(1, 1, [[4, 7]]), (1, 2, [[2, 3], [10, 11]]), (3, 2, [[6, 7], [14, 15]]), (1, 3, [[4, 7]])],
+)
+def test_a_stage_holds_the_layers_of_its_chunks(stage: int, chunks: int, held: list[list[int]]):
+    stages = [{"stage": number, "layers": [4 * number, 4 * number + 3]} for number in range(4)]
+    given = f"{json.dumps(stages[stage])}, {json.dumps(stages)}, {chunks}"
+    assert worth("ranks.js", f"m.layersHeld({given})") == held
+
+
+@pytest.mark.parametrize(
     ("longest", "seconds", "shown"), [(300, 60, "1 min"), (90, 60, "60 s"), (0.5, 0.25, "250 ms"), (300, 0, "0")]
 )
 def test_an_axis_tells_all_durations_in_the_unit_of_its_longest(longest: float, seconds: float, shown: str):

@@ -7,6 +7,7 @@ import { downloadButton } from "./downloads.js";
 import { copyButton, el, facts, section } from "./elements.js";
 import { labelOf, setField, shownIn } from "./forms.js";
 import { duration, gib, signed, words } from "./quantities.js";
+import { layersText } from "./ranks.js";
 
 const VERDICTS = { fits: "Fits", tight: "Tight", no: "Does not fit" };
 
@@ -41,13 +42,13 @@ export function problemOf(problem) {
     details.length > 1 ? el("ul", {}, details.map((error) => el("li", {}, `${error.pointer}: ${error.detail}`))) : null)];
 }
 
-/** Return each pipeline stage's memory against the limit; `gpu` (of the catalogue) tells what is kept free of it. */
-export function memoryPart(memory, gpu) {
+/** Return each pipeline stage's memory against the limit, of a layout; `gpu` (of the catalogue) tells what is kept free of it. */
+export function memoryPart(memory, { virtual_pipeline: chunks = 1 }, gpu) {
   const capacity = Math.max(gpu?.memory_bytes ?? 0, memory.limit_bytes);
   const scale = Math.max(capacity, memory.peak_high_bytes ?? 0, ...memory.stages.map((stage) => stage.peak_bytes));
   const worst = Math.max(...memory.stages.map((stage) => stage.peak_bytes));
   const bars = memory.stages.map((stage) => stackedBar({
-    title: `${memory.stages.length === 1 ? "Layers" : `Stage ${stage.stage}, layers`} ${stage.layers.join("–")}: ${gib(stage.peak_bytes)}`,
+    title: `${memory.stages.length === 1 ? "Each GPU" : `Stage ${stage.stage}`}, ${layersText(stage, memory.stages, chunks)}: ${gib(stage.peak_bytes)}`,
     parts: stage.items,
     format: gib,
     scale,

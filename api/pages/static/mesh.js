@@ -2,7 +2,7 @@
 
 import { el, section, table } from "./elements.js";
 import { counted, gib, whole, words } from "./quantities.js";
-import { coordinates, expertCoordinate } from "./ranks.js";
+import { coordinates, expertCoordinate, layersText } from "./ranks.js";
 
 // The page stays quick with this many; beyond, the pattern goes on.
 const MOST_GPUS_DRAWN = 512;
@@ -40,25 +40,26 @@ const stageOf = ({ mesh }, rank) => coordinates(rank, mesh.shape)[mesh.order.ind
 
 function gpuCell(plan, rank, tell) {
   const places = placesOf(plan.sharding, rank);
-  const spoken = `GPU ${rank}${places.map(([axis, at]) => `, ${axis} ${at}`).join("")}, ${stageText(plan.sharding.stages[stageOf(plan.sharding, rank)])}`;
+  const spoken = `GPU ${rank}${places.map(([axis, at]) => `, ${axis} ${at}`).join("")}, ${stageText(plan, stageOf(plan.sharding, rank))}`;
   const show = () => tell(rank);
   return el("button", { type: "button", class: `gpu colour-${stageOf(plan.sharding, rank) % STAGE_COLOURS}`, "aria-label": spoken, onmouseenter: show, onfocus: show, onclick: show },
     el("span", { class: "rank" }, rank), places.map(([axis, at]) => el("span", {}, `${axis[0]}${at}`)));
 }
 
-function stageText(stage) {
+function stageText({ sharding: { stages }, layout }, number) {
+  const stage = stages[number];
   const more = [stage.embedding ? "embedding" : null, stage.head ? "head" : null].filter(Boolean);
-  return `layers ${stage.layers.join("–")}${more.length ? ` with ${more.join(" and ")}` : ""}`;
+  return `${layersText(stage, stages, layout.virtual_pipeline)}${more.length ? ` with ${more.join(" and ")}` : ""}`;
 }
 
-function holdings({ sharding, memory, layout }, rank, node) {
+function holdings(plan, rank, node) {
+  const { sharding, memory, layout } = plan;
   const number = stageOf(sharding, rank);
-  const stage = sharding.stages[number];
   const places = placesOf(sharding, rank).map(([axis, at, size]) => `${axis} ${at} of ${size}`);
   const rows = sharding.weights.filter((weight) => weight.stage_copies[number] > 0).map((weight) => [weight.name, whole(weight.stage_copies[number]), weight.shape.join(" × "),
     weight.axis === null ? words(weight.split) : `${words(weight.split)}, dimension ${weight.axis}`, weight.local_shape.join(" × ")]);
   const further = layout.zero_stage === 3 ? ` ZeRO stage 3 cuts each of these once more, over ${layout.shard_group} GPUs.` : "";
-  return [el("p", {}, el("strong", {}, `GPU ${rank} in node ${node}`), `${places.length ? `: ${places.join(", ")}` : ""}. Stage ${number} holds ${stageText(stage)}; `
+  return [el("p", {}, el("strong", {}, `GPU ${rank} in node ${node}`), `${places.length ? `: ${places.join(", ")}` : ""}. Stage ${number} holds ${stageText(plan, number)}; `
     + `${gib(memory.stages[number].peak_bytes)} at its peak.${further}`),
   el("details", {}, el("summary", {}, `Its ${counted(rows.length, "kind")} of weights`), table(`Weights of GPU ${rank}`, ["Weight", "How many", "Shape", "Split", "Held"], rows))];
 }

@@ -34,7 +34,7 @@ function curve(stage, plan) {
   const room = plan.memory.limit_bytes - stage.items.fragmentation - stage.items.runtime;
   return chart({
     name: "moments",
-    title: `Stage ${stage.stage}, layers ${stage.layers.join("–")}: the peak is ${nameOf(peak)}, ${gib(peak.allocated_bytes)} of tensors`,
+    title: `Stage ${stage.stage}: the peak is ${nameOf(peak)}, ${gib(peak.allocated_bytes)} of tensors`,
     x: { label: "One micro-batch, then the optimizer", bands: bandsOf(spans, moments) },
     y: { label: "Live tensors", format: gib, unit: GIB },
     areas: areasOf(moments, stage, spans),
