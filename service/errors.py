@@ -137,10 +137,10 @@ class Unauthenticated(PlimsollError):
 
     code = "unauthenticated"
 
-    def __init__(self) -> None:
+    def __init__(self, why: str = "") -> None:
         super().__init__(
-            "This needs an API key that is in force. Send one as 'Authorization: Bearer …'; whoever runs the service "
-            "makes them with `plimsoll keys create`."
+            f"{why}This needs an API key that is in force. Send one as 'Authorization: Bearer …'; whoever runs the "
+            "service makes them with `plimsoll keys create`."
         )
 
 

@@ -19,6 +19,8 @@ from service.errors import HubUnreachable
 from service.settings import PREFIX
 
 POINTER = "/model/hub"
+TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+"""What translators to IPv4 are asked at, the last four bytes being the address: RFC 6052, 2.1."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -94,15 +96,25 @@ class Redirects:
 
 def _kind(address: IpAddress) -> str:
     """Return how far an address reaches."""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return _kind(address.ipv4_mapped)
-    if address.is_multicast or address.is_unspecified:
+    if isinstance(address, ipaddress.IPv6Address):
+        within = _ipv4_within(address)
+        if within is not None:
+            return _kind(within)
+        if address.is_site_local:
+            return "private"
+    # Clouds tell a machine's own secrets at link-local addresses: no mirror keeps its files there.
+    if address.is_multicast or address.is_unspecified or address.is_link_local:
         return "unusable"
     if address.is_loopback:
         return "loopback"
-    if address.is_link_local:
-        return "link-local"
     return "public" if address.is_global else "private"
+
+
+def _ipv4_within(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that an IPv6 one stands for, where it is reached through a translator or a tunnel."""
+    if address in TRANSLATED:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
 
 
 def _port(url: httpx.URL) -> int:

@@ -160,7 +160,8 @@ class Settings(BaseSettings):
     allow_anonymous: bool = Field(
         default=False,
         description="Whether anyone is answered without an API key where the API listens beyond this machine. "
-        "On a loopback address anyone is, whatever stands here.",
+        "On a loopback address all of this machine is, whatever stands here; set, also what a page of another site or "
+        "a proxy sends there under a name of its own.",
     )
     key_requests_per_second: float = Field(
         default=50.0,

@@ -9,6 +9,7 @@ from fastapi import Depends
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.auth.led_here import is_led_here
 from api.auth.rules import Need, need_of
 from api.errors import problem_of
 from planners.errors import PlimsollError
@@ -33,6 +34,7 @@ class Authentication:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._needs_keys = settings.needs_keys
+        self._allows_anonymous = settings.allow_anonymous
         self._has_client_certificates = settings.tls_client_ca_file is not None
         self._limits = RateLimits(settings.key_requests_per_second)
 
@@ -69,15 +71,17 @@ class Authentication:
         return caller
 
     def _without_key(self, scope: Scope, need: Need) -> Caller:
+        if need == "nothing":
+            return ANONYMOUS
         host = (scope.get("client") or ("",))[0]
         is_near = is_loopback(host)
-        is_free = (
-            need == "nothing"
-            or (need == "metrics" and is_near)
-            or (need == "admission" and self._has_client_certificates)
-        )
+        is_free = (need == "metrics" and is_near) or (need == "admission" and self._has_client_certificates)
         if self._needs_keys and not is_free:
             raise Unauthenticated
+        if need != "admission" and not self._allows_anonymous and is_led_here(scope):
+            raise Unauthenticated(
+                "The request comes from a page of another site, or names a host that is not this one. "
+            )
         # The cluster's API server is one address, and its question stands in the path of every workload.
         if not (is_free or is_near):
             self._limits.take(f"address {host}")

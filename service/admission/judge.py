@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, Protocol
 
 import structlog
@@ -29,6 +30,8 @@ from service.recently_used import RecentlyUsed
 
 # Nothing here takes long but a plan nobody asked before; the API server waits 10 s by default, 30 at the most.
 LONGEST_SECONDS = 8.0
+# Planning is Python and numpy: more at once than this only makes each slower.
+MOST_AT_ONCE = 4
 # A stored plan never changes under its id, so what was read of it once needs no database again.
 MOST_REMEMBERED_PLANS = 1_024
 
@@ -78,6 +81,8 @@ class AdmissionService:
         self._catalogue = catalogue
         self._policies = policies
         self._planned: RecentlyUsed[str, Planned] = RecentlyUsed(MOST_REMEMBERED_PLANS)
+        # Its own: a hub mirror that holds up everyone else's threads holds up no workload.
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="admission")
 
     async def review(self, review: Review, *, seconds: float = LONGEST_SECONDS) -> Answer:
         """Return the answer to a review; whatever goes wrong inside is answered as the policy says."""
@@ -190,7 +195,8 @@ class AdmissionService:
     async def _judged(self, program: str, request: Mapping[str, Any]) -> Finding:
         answer = self._answers.remembered(request)
         if answer is None:
-            answer = await asyncio.to_thread(self._answers.answer, request)
+            loop = asyncio.get_running_loop()
+            answer = await loop.run_in_executor(self._threads, self._answers.answer, request)
         if isinstance(answer, TrainingAnswer):
             return training_finding(program, answer)
         return serving_finding(program, answer)

@@ -8,6 +8,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from service.errors import DatabaseUnavailable
 from service.persistence.addresses import (
     CONNECT_TIMEOUT_SECONDS,
     KEEPALIVE,
@@ -28,6 +29,11 @@ from service.persistence.retention import ExpiredRows
 from service.persistence.transactions import Transactions
 from service.settings import Settings
 
+# Whatever is stored or queued needs these, and a server that takes writes. No row is counted: anyone may ask.
+_READINESS = """
+    SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS takes_no_writes,
+           EXISTS (SELECT FROM plans), EXISTS (SELECT FROM jobs), EXISTS (SELECT FROM procrastinate_jobs)
+"""
 # How long a request waits for a free connection before it is told that there is none.
 _POOL_TIMEOUT_SECONDS = 10
 
@@ -94,6 +100,13 @@ class Database:
         """Make one round trip; raises DatabaseUnavailable."""
         async with self._transactions.read() as connection:
             await connection.execute(sa.select(sa.literal(1)))
+
+    async def check_ready(self) -> None:
+        """Raise DatabaseUnavailable unless plans can be stored and jobs queued."""
+        async with self._transactions.read() as connection:
+            row = (await connection.execute(sa.text(_READINESS))).one()
+        if row.takes_no_writes:
+            raise DatabaseUnavailable("The database takes no writes: it is a standby, or set to be read alone.")
 
     async def __aenter__(self) -> Self:
         await self.open()

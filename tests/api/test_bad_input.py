@@ -159,9 +159,12 @@ async def test_a_large_body_is_refused_without_much_work(client: httpx.AsyncClie
 
 @pytest.mark.parametrize(("entries", "status"), [(MOST_JSON_ENTRIES, 422), (MOST_JSON_ENTRIES + 1, 400)])
 async def test_a_body_of_more_entries_than_are_read(client: httpx.AsyncClient, entries: int, status: int):
-    # Of these one is the list itself, and a comma stands between two members.
-    body = b"[" + b",".join([b"1"] * entries) + b"]"
-    await refused(client, "/plan/train", body, status)
+    await refused(client, "/plan/train", b"[" + b",".join([b"1"] * entries) + b"]", status)
+
+
+async def test_a_text_of_many_commas_is_one_entry(client: httpx.AsyncClient):
+    body = b'{"model": "' + b"," * 2 * MOST_JSON_ENTRIES + b'"}'
+    assert "/model" in pointers(await refused(client, "/models/describe", body))
 
 
 async def test_of_very_many_errors_the_first_are_told_and_all_are_counted(client: httpx.AsyncClient):

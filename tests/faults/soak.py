@@ -98,6 +98,7 @@ def supervised(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
 def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
     """Submit so many jobs, or for so long, and kill meanwhile; then wait for the last, and settle."""
     dice = random.Random(seed)
+    victims = _victims(dice)
     began_at = time.monotonic()
     kills: Counter[str] = Counter()
     longest = 0.0
@@ -108,7 +109,7 @@ def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
         with loaded(base_url, clients=CLIENTS, jobs=jobs) as (load, accepted):
             while not load.is_done() and time.monotonic() - began_at < seconds:
                 time.sleep(dice.uniform(1.0, 10.0))
-                part = dice.choice(sorted(PARTS))
+                part = next(victims)
                 if _kill(supervisor, PARTS[part]):
                     kills[part] += 1
                     killed_at = time.monotonic()
@@ -127,6 +128,12 @@ def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
         kills=kills,
         longest_recovery_seconds=longest,
     )
+
+
+def _victims(dice: random.Random) -> Iterator[str]:
+    """Yield what to kill, in rounds of any order: a short run kills one of each, too."""
+    while True:
+        yield from dice.sample(sorted(PARTS), len(PARTS))
 
 
 def _kill(supervisor: psutil.Process, part: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from planners.errors import InvalidModelConfig, InvalidQuestion, PlimsollError
@@ -17,7 +18,7 @@ from service.config_files import MOST_CONFIG_BYTES
 from service.errors import HubModelNotFound, HubTimedOut, HubUnreachable
 from service.hub import HubClient
 from service.hub_cache import MOST_FILES, HubCache
-from service.hub_redirects import IpAddress
+from service.hub_redirects import IpAddress, Redirects
 from service.settings import Settings
 from tests.api.questions import TINY_CONFIG
 from tests.service.hub_server import Answer, Hub, running_hub
@@ -185,12 +186,32 @@ def test_a_listed_host_is_asked_by_name_at_the_address_that_was_checked(tmp_path
         assert store.hosts == [f"store.example:{store.port}"]
 
 
-@pytest.mark.parametrize("address", ["10.0.0.1", "169.254.169.254", "::ffff:10.0.0.1", "fe80::1", "::", "224.0.0.1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "10.0.0.1",
+        "169.254.169.254",
+        "::ffff:10.0.0.1",
+        "fe80::1",
+        "fec0::1",
+        "::",
+        "224.0.0.1",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+    ],
+)
 def test_a_listed_host_in_another_local_network_is_not_asked(tmp_path: Path, hub: Hub, address: str):
     hub.answers[MAIN] = Answer(status=302, headers={"location": "https://store.example/x"})
     settings = Settings(data_dir=tmp_path, hub_url=hub.url, hub_redirect_hosts=("store.example",))
     asked = HubClient(settings, resolver=resolving(store_example=address))
     assert "local network" in refused(asked, HubUnreachable).detail
+
+
+def test_not_even_a_mirror_at_a_link_local_address_leads_to_another(tmp_path: Path):
+    mirror, store = httpx.URL("http://mirror.example"), "store.example"
+    resolver = resolving(mirror_example="169.254.1.1", store_example="169.254.169.254")
+    with pytest.raises(HubUnreachable, match="local network"):
+        Redirects(mirror, [store], resolver=resolver).target(mirror, f"http://{store}/x")
 
 
 def test_a_listed_host_without_an_address_is_unreachable(tmp_path: Path, hub: Hub):

@@ -12,8 +12,8 @@ from service.embedded_postgres import EmbeddedPostgres
 from service.errors import DatabaseUnavailable
 from service.postgres_account import Account, choose_account, hand_over
 from service.postgres_binaries import find_postgres
+from tests.service.accounts import as_root, in_disguise, why_not_in_disguise  # noqa: F401 - the mark asks it
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may choose whom to run as")
 as_another = pytest.mark.skipif(os.geteuid() == 0, reason="root does not run it as himself")
 
 
@@ -55,6 +55,7 @@ def test_root_runs_it_as_nobody_in_a_folder_that_nobody_may_enter(open_folder):
 
 
 @as_root
+@in_disguise
 def test_root_runs_it_in_disguise_in_a_folder_that_only_root_may_enter(closed_folder):
     with EmbeddedPostgres(closed_folder / "postgres", durable=False) as server:
         assert server.process_id is not None
@@ -62,6 +63,7 @@ def test_root_runs_it_in_disguise_in_a_folder_that_only_root_may_enter(closed_fo
 
 
 @as_root
+@in_disguise
 def test_no_parent_is_opened_to_others(closed_folder):
     with EmbeddedPostgres(closed_folder / "postgres", durable=False):
         pass
@@ -78,6 +80,7 @@ def test_root_runs_it_as_the_owner_of_the_data(open_folder):
 
 
 @as_root
+@in_disguise
 def test_data_changes_hands_when_its_folder_is_closed(open_folder):
     root = open_folder / "inner" / "postgres"
     with EmbeddedPostgres(root, durable=False):

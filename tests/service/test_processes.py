@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from service import processes
 from service.processes import CANNOT_LAUNCH, launched
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another")
+from tests.service.accounts import as_root, in_disguise, why_not_in_disguise  # noqa: F401 - the mark asks it
 
 WHO_AM_I = ["/bin/sh", "-c", "id -u; id -g; id -G"]
 
@@ -73,10 +70,12 @@ def test_root_becomes_another_with_no_groups_left():
 
 
 @as_root
+@in_disguise
 def test_root_is_called_another_in_a_namespace_of_its_own():
     assert output_of(launched(WHO_AM_I, identity=(65534, 65534), in_namespace=True)).split()[:2] == ["65534", "65534"]
 
 
+@in_disguise
 def test_an_identity_that_may_not_be_taken_is_told():
     command = launched(["/bin/true"], identity=(12345, 12346))
     if os.geteuid() == 0:

@@ -29,6 +29,33 @@ async def test_a_database_without_tables_says_what_to_do(empty_database_url):
             await database.plans.page()
 
 
+async def test_a_database_with_every_table_is_ready(database):
+    await database.check_ready()
+
+
+@pytest.mark.parametrize("table", ["plans", "jobs", "procrastinate_jobs"])
+async def test_a_database_that_lacks_a_table_is_not_ready(database, database_url, table):
+    with psycopg.connect(libpq_url(database_url), autocommit=True) as connection:
+        connection.execute(f"ALTER TABLE {table} RENAME TO away")
+        with pytest.raises(DatabaseUnavailable, match="db upgrade"):
+            await database.check_ready()
+        connection.execute(f"ALTER TABLE away RENAME TO {table}")
+    await database.check_ready()
+
+
+async def test_a_database_that_takes_no_writes_is_not_ready(database_url):
+    with psycopg.connect(libpq_url(database_url), autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        async with Database(database_url) as database:
+            with pytest.raises(DatabaseUnavailable, match="takes no writes"):
+                await database.check_ready()
+        connection.execute("SET default_transaction_read_only = off")
+        connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    async with Database(database_url) as database:
+        await database.check_ready()
+
+
 async def test_connections_that_the_server_closed_are_replaced(database, database_url):
     await database.plans.put(a_plan())
     with psycopg.connect(libpq_url(database_url), autocommit=True) as connection:
