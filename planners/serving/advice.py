@@ -24,7 +24,7 @@ CONTEXT_STEP_TOKENS = 1024
 # Utilization is offered in whole percent.
 PERCENT = 100
 # More GPUs are offered in doublings, as machines come.
-GPU_FACTORS = (2, 4, 8)
+GPU_FACTORS = (2, 4, 8, 16, 32)
 
 Planner = Callable[[ServingQuestion], Candidate]
 
@@ -176,7 +176,7 @@ def longest_context(question: ServingQuestion, settings: Settings, replica: Repl
 
 
 def _more_gpus(question: ServingQuestion) -> Iterator[Change]:
-    """Offer another layout of the same GPUs, then 2, 4 and 8 times as many, the degrees left to the search."""
+    """Offer another layout of the same GPUs, then 2 to 32 times as many, the degrees left to the search."""
     gpus = question.hardware.gpus
     if gpus.is_free:
         return

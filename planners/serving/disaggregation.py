@@ -68,9 +68,10 @@ class DisaggregatedDeployment(Deployment):
         token = self._token_seconds(running)
         prompts, place = self._prompt_wait(rate), self._place_wait(rate, running)
         first = self._first_seconds
-        waits = prompts.quantile_seconds(TAIL_PART) + place.quantile_seconds(TAIL_PART)
+        mean = prompts.mean_seconds + place.mean_seconds
+        waits = max(mean, prompts.quantile_seconds(TAIL_PART) + place.quantile_seconds(TAIL_PART))
         return SteadyState(
-            ttft_seconds=first + prompts.mean_seconds + place.mean_seconds,
+            ttft_seconds=first + mean,
             tpot_seconds=token,
             requests_per_second=rate,
             running=running * self.decode_replicas,

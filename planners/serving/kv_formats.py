@@ -34,6 +34,8 @@ class KvFormat:
 KV_FORMATS: Mapping[str, KvFormat] = {
     kv_format.name: kv_format
     for kv_format in (
+        # The cache has the activations' type where nothing else is asked for, and those of weights in fp32 are in fp32.
+        KvFormat(name="fp32", bits_per_element=32),
         KvFormat(name="bf16", bits_per_element=16),
         KvFormat(name="fp16", bits_per_element=16),
         # One scale a layer: nothing for each token.

@@ -26,7 +26,6 @@ REFERENCE_LINK_BYTES_PER_SECOND = 450e9
 CHUNK_TOKENS = 8192
 # Deployments of one search ask for the same paces again and again.
 MOST_KEPT_PACES = 256
-PROMPT_TERMS = ("compute_dense", "compute_mixture", "weights")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,10 @@ class PromptTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """A replica's times under one traffic; seconds are weighed by the engine's efficiencies."""
+    """A replica's times under one traffic; seconds are weighed by the engine's efficiencies.
+
+    `prompt_seconds` is what one prompt takes of the engine's time, whose inverse is the most prompts in a second.
+    """
 
     work: ReplicaWork
     computed_tokens: int
@@ -126,7 +128,7 @@ def _pace(same: Same[ReplicaWork], traffic: Traffic) -> Pace:
         expert_seconds=work.expert_bytes / work.memory_bytes_per_second,
         first_seconds=sum(constant.values()) + _wire_seconds(work, traffic, efficiency) + traffic.prefill_tokens * hop,
         first_seconds_per_other=_weighed(efficiency.prefill, prompt.per_other),
-        prompt_seconds=sum(constant[name] for name in PROMPT_TERMS) / work.pipeline_parallel,
+        prompt_seconds=_prompt_seconds(work, traffic, efficiency),
         hop_seconds_per_request=hop,
         tokens_per_step=traffic.tokens_per_step,
         drafting_part=traffic.draft_tokens / work.layers,
@@ -144,6 +146,28 @@ def _wire_seconds(work: ReplicaWork, traffic: Traffic, efficiency: Efficiency) -
     return max(efficiency.prefill["all_reduce"] * link * wire, wire)
 
 
+def _prompt_seconds(work: ReplicaWork, traffic: Traffic, efficiency: Efficiency) -> float:
+    """Return by how long one prompt holds all others up, as they feel it in their steps.
+
+    No less than its operations take at the peak rate, nor than its part of a chunk's reading of the weights.
+    """
+    tokens = traffic.prefill_tokens
+    compute = work.prefill_compute_seconds(tokens)
+    felt = _weighed(efficiency.decode, _prefill_of_others(work, tokens))
+    reading = work.weight_bytes_read(CHUNK_TOKENS) / work.memory_bytes_per_second * min(1.0, tokens / CHUNK_TOKENS)
+    return max(felt, compute, reading) / work.pipeline_parallel
+
+
+def _prefill_of_others(work: ReplicaWork, tokens: int) -> dict[str, float]:
+    """Return the terms of a prompt that other requests wait for."""
+    compute, is_mixture = work.prefill_compute_seconds(tokens), work.mixture_layers > 0
+    return {
+        "others_prefill_dense": 0.0 if is_mixture else compute,
+        "others_prefill_mixture": compute if is_mixture else 0.0,
+        "others_prefill_all_reduce": work.all_reduce_seconds(tokens),
+    }
+
+
 def step_terms(work: ReplicaWork, traffic: Traffic) -> StepTerms:
     """Return a step's terms.
 
@@ -153,8 +177,6 @@ def step_terms(work: ReplicaWork, traffic: Traffic) -> StepTerms:
     context, computed = traffic.context_tokens, traffic.draft_tokens + 1
     dense = work.read_bytes / work.memory_bytes_per_second
     each = traffic.tokens_per_step / traffic.output_tokens / work.pipeline_parallel
-    prefill = each * work.prefill_compute_seconds(traffic.prefill_tokens)
-    is_mixture = work.mixture_layers > 0
     return StepTerms(
         constant={
             "dense_weights": dense,
@@ -170,11 +192,7 @@ def step_terms(work: ReplicaWork, traffic: Traffic) -> StepTerms:
             "all_reduce": work.all_reduce_seconds(computed),
             "requests": 1.0,
         },
-        per_other={
-            "others_prefill_dense": 0.0 if is_mixture else prefill,
-            "others_prefill_mixture": prefill if is_mixture else 0.0,
-            "others_prefill_all_reduce": each * work.all_reduce_seconds(traffic.prefill_tokens),
-        },
+        per_other={name: each * term for name, term in _prefill_of_others(work, traffic.prefill_tokens).items()},
         dense_seconds=dense,
         compute_seconds_per_request=computed * work.decode_flops(context) / work.peak_flops_per_second,
     )

@@ -14,7 +14,7 @@ from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand
 from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 ON_LOADING = {"fp8": "fp8"}
 # Where the nodes meet, as in SGLang's own examples of several nodes.
 MEETING_PORT = 20_000

@@ -16,7 +16,7 @@ from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand
 from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 BITSANDBYTES_UNTIL = (0, 28)
 DECODE_CONTEXT_PARALLEL_SINCE = (0, 11)
 NODES_SINCE = (0, 12)

@@ -26,7 +26,7 @@ from service.requests.values import Concurrency, Degree, Fraction, Name, Seconds
 WeightFormat: TypeAlias = Literal[
     "fp32", "bf16", "fp16", "fp8", "int8", "nf4", "int4", "int4-experts", "mxfp4", "mxfp4-fp8", "nvfp4"
 ]
-CacheFormat: TypeAlias = Literal["bf16", "fp16", "fp8", "int8", "nvfp4"]
+CacheFormat: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nvfp4"]
 CacheImplementation: TypeAlias = Literal["dynamic", "static"]
 Engine: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "transformers"]
 ServingObjective: TypeAlias = Literal["throughput", "fewest_gpus", "cost", "latency"]
@@ -41,6 +41,9 @@ DEFAULT_FORMAT = "bf16"
 FORMAT_NOTE = (
     "Left away: what the checkpoint holds, where its name or its config says that it is quantized, and else bf16."
 )
+# An engine caches in the activations' type, which weights of these formats are computed in.
+CACHE_OF_WEIGHTS = {"fp16": "fp16", "fp32": "fp32"}
+CACHE_NOTE = "Left away: what the checkpoint fixes, else fp16 or fp32 where the weights are, and else bf16."
 
 CHOICE_NOTE = "A list is of what may be chosen: every combination is searched."
 MOST_LISTED = 8
@@ -135,7 +138,7 @@ class ServingPart(Wire):
     """The deployment. Engine settings left away take that engine version's own defaults."""
 
     weights: WeightFormats | None = Field(default=None, description=f"{FORMAT_NOTE} {CHOICE_NOTE}")
-    kv_cache: CacheFormats | None = Field(default=None, description=f"{FORMAT_NOTE} {CHOICE_NOTE}")
+    kv_cache: CacheFormats | None = Field(default=None, description=f"{CACHE_NOTE} {CHOICE_NOTE}")
     max_model_len: SequenceTokens | None = None
     rope_scaling: RopeScalingPart | None = None
     input_tokens: SequenceTokens | None = None
@@ -186,11 +189,9 @@ class InferRequest(Wire):
         return None not in degrees and not isinstance(self.hardware, Fleet)
 
     def in_formats(self, *, weights: str | None, kv_cache: str | None) -> InferRequest:
-        """Return the request with its formats filled in: its own, else those given, else bf16."""
-        formats = {
-            "weights": self.serving.weights or weights or DEFAULT_FORMAT,
-            "kv_cache": self.serving.kv_cache or kv_cache or DEFAULT_FORMAT,
-        }
+        """Return the request with its formats filled in: its own, else those given, else as the weights, or bf16."""
+        held = self.serving.weights or weights or DEFAULT_FORMAT
+        formats = {"weights": held, "kv_cache": self.serving.kv_cache or kv_cache or _cache_of(held)}
         return self.model_copy(update={"serving": self.serving.model_copy(update=formats)})
 
     def to_question(self, model: ModelSpec, hardware: Hardware) -> ServingQuestion:
@@ -200,7 +201,7 @@ class InferRequest(Wire):
             model=model,
             hardware=hardware,
             weights=_first(serving.weights) or DEFAULT_FORMAT,
-            kv_cache=_first(serving.kv_cache) or DEFAULT_FORMAT,
+            kv_cache=_first(serving.kv_cache) or _cache_of(serving.weights),
             max_model_len=serving.max_model_len,
             rope_scaling=None if serving.rope_scaling is None else RopeScaling(**serving.rope_scaling.model_dump()),
             input_tokens=serving.input_tokens,
@@ -228,6 +229,11 @@ class InferRequest(Wire):
 
 def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
+
+
+def _cache_of(weights: Any) -> str:
+    """Return the cache's format where none was asked for; weights left to choose have bf16's."""
+    return DEFAULT_FORMAT if isinstance(weights, list) else CACHE_OF_WEIGHTS.get(weights, DEFAULT_FORMAT)
 
 
 def _listed(value: Any) -> tuple[Any, ...]:

@@ -349,3 +349,21 @@ def test_an_unknown_companion_model_is_named_where_it_stands():
 )
 def test_one_layout_is_left_where_the_degrees_of_one_kind_of_gpus_are_fixed(changes: dict[str, Any], has_one: bool):
     assert InferRequest.model_validate(infer(**changes)).has_one_layout is has_one
+
+
+@pytest.mark.parametrize(
+    ("serving", "stored", "cache"),
+    [
+        ({}, None, "bf16"),
+        ({"weights": "fp8"}, None, "bf16"),
+        ({"weights": "fp16"}, None, "fp16"),
+        ({"weights": "fp32"}, None, "fp32"),
+        ({"weights": "fp32", "kv_cache": "fp8"}, None, "fp8"),
+        ({"weights": "fp32"}, "fp8", "fp8"),
+        ({"weights": ["fp32", "fp8"]}, None, "bf16"),
+    ],
+)
+def test_a_cache_left_away_has_the_activations_type(serving, stored, cache):
+    # An engine caches in the dtype it computes in (vLLM, SGLang: kv_cache_dtype auto), unless the checkpoint fixes it.
+    request = InferRequest.model_validate(infer(serving=serving))
+    assert request.in_formats(weights=None, kv_cache=stored).serving.kv_cache == cache

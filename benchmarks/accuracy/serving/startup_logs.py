@@ -19,7 +19,8 @@ LOGS = Path(__file__).parents[2] / "data" / "vllm_startup_logs.csv"
 GIB = 2**30
 GPUS = {"H100-80GB": "h100-sxm-80gb", "A100-80GB": "a100-sxm-80gb"}
 # What a log names by its own word; the catalogue's stored formats go first.
-WEIGHTS = {"": "bf16", "fp8": "fp8", "mxfp4": "mxfp4", "gptq_marlin": "int4"}
+DTYPES = {"": "bf16", "bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+WEIGHTS = {"fp8": "fp8", "mxfp4": "mxfp4", "gptq_marlin": "int4"}
 # Only a distribution's shape of traffic; what is held in tokens does not depend on it.
 TRAFFIC_TOKENS = 512
 
@@ -100,7 +101,7 @@ def _reason_to_leave(row: Mapping[str, str]) -> str | None:
         return "prints no weights or no cache"
     if row["gpu"] not in GPUS:
         return f"card {row['gpu']}"
-    return "keeps its cache in fp32" if row["dtype"] == "float32" else None
+    return None
 
 
 def _question(row: Mapping[str, str]) -> ServingQuestion:
@@ -110,8 +111,8 @@ def _question(row: Mapping[str, str]) -> ServingQuestion:
     return ServingQuestion(
         model=describe_config(model.config, name=model.id),
         hardware=Hardware(gpu=catalogue().gpu(GPUS[row["gpu"]]), gpus=gpus, gpus_per_node=8),
-        weights=model.stored_weights or WEIGHTS[row["weight_quant"]],
-        kv_cache="fp8" if row["kv_cache_dtype"] == "fp8" else "bf16",
+        weights=model.stored_weights or WEIGHTS.get(row["weight_quant"]) or DTYPES[row["dtype"]],
+        kv_cache="fp8" if row["kv_cache_dtype"] == "fp8" else DTYPES[row["dtype"]],
         max_model_len=int(row["max_model_len"]),
         input_tokens=TRAFFIC_TOKENS,
         output_tokens=TRAFFIC_TOKENS,

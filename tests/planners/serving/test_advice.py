@@ -80,6 +80,14 @@ def test_only_the_fewest_of_more_gpus_are_offered_with_their_division():
     assert math.prod(degrees) == 2
 
 
+def test_a_model_far_too_large_for_one_card_is_offered_as_many_as_it_takes():
+    # Llama-3.1-405B in bf16 is 756 GiB: more than 8 cards of 79, and no format of it fits one.
+    large = model(LLAMA_70B, hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128)
+    offer = offers(plan_serving(question(large, layout=ONE_CARD)))["hardware.gpus"]
+    assert offer.fits
+    assert offer.change["hardware.gpus"] == 16
+
+
 def test_free_gpus_are_offered_no_more():
     slo = ServiceLevel(ttft_seconds=0.001)
     assert "hardware.gpus" not in offers(plan_serving(question(gpus=None, slo=slo)))

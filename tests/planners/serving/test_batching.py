@@ -146,6 +146,17 @@ def test_prompts_that_outrun_a_replica_have_no_steady_state():
     assert deployment(places=10**6).at_rate(1.01 / prompt) is None
 
 
+def test_a_prompt_holds_the_others_up_no_less_than_its_operations_take():
+    # Whatever part of the weights a chunk reads, 1,024 tokens of compute are a floor.
+    assert pace_of(WORK, TRAFFIC).prompt_seconds >= WORK.prefill_compute_seconds(1024)
+
+
+@pytest.mark.parametrize("part", [0.5, 0.9])
+def test_what_clients_in_a_closed_loop_get_can_also_come_at_random(part):
+    # A rate that a replica delivers to its own clients is none that its prompts outrun.
+    assert deployment().at_rate(part * deployment().at(64).requests_per_second) is not None
+
+
 def test_a_cached_prefix_brings_the_first_token_forward():
     cached = Traffic(input_tokens=1024, output_tokens=512, cached_fraction=0.9)
     assert pace_of(WORK, cached).first_token_seconds(8) < pace_of(WORK, TRAFFIC).first_token_seconds(8)

@@ -65,6 +65,9 @@ def qwen3_14b(version: str, activations_gib: float, cache_gib: float, tokens: in
 LOGS = (
     llama_8b("Llama-3.1-8B", 58.11, 476000, 58.11),
     llama_8b("Llama-3.1-8B in fp16", 58.11, 476016, 58.11, weights="fp16", kv="fp16"),
+    llama_8b(
+        "Llama-3.1-8B in fp32", 42.80, 175296, 21.40, weights="fp32", kv="fp32", weights_gib=29.98, activations_gib=2.21
+    ),
     llama_8b("Llama-3.1-8B, cache in fp8", 58.11, 952032, 116.21, kv="fp8"),
     llama_8b("Llama-3.1-8B in fp8", 64.61, 529248, 64.61, weights="fp8", weights_gib=8.49),
     llama_8b("Llama-3.1-8B w8a8", 64.60, 529200, 64.60, weights="int8", weights_gib=8.49),
