@@ -56,7 +56,7 @@ class StackEfficiency:
     forward and backward pass for one micro-batch (`host_expert_layer_seconds` where
     experts are routed to); `host_collective_seconds` adds
     to it for each tensor-parallel collective and each node that it spans, and
-    `host_pipelined_rank_seconds` for each tensor-parallel rank where there is a
+    `host_rank_seconds` for each tensor-parallel rank where there is a
     pipeline too. `gather_overlap_fraction` is what of the gathering of updated
     weights hides behind the next forward pass.
     `network_fraction` multiplies the GPU's own, `tensor_hop_multiple` and
@@ -88,7 +88,7 @@ class StackEfficiency:
     host_layer_seconds: float
     host_expert_layer_seconds: float
     host_collective_seconds: float
-    host_pipelined_rank_seconds: float
+    host_rank_seconds: float
     step_seconds: float
     data_overlap_fraction: float
     gather_overlap_fraction: float

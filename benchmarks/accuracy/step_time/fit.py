@@ -93,7 +93,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     _size("stacks", "nanotron", "traffic_multiple", 0.8, 12.0),
     _size("stacks", "nanotron", "host_layer_seconds", 0.0, 0.02),
     _size("stacks", "nanotron", "host_collective_seconds", 0.0, 0.002),
-    _size("stacks", "nanotron", "host_pipelined_rank_seconds", 0.0, 0.02),
+    _size("stacks", "nanotron", "host_rank_seconds", 0.0, 0.02),
     _size("stacks", "nanotron", "step_seconds", 0.0, 1.0),
     _fraction("stacks", "nanotron", "data_overlap_fraction", 0.0),
     _fraction("stacks", "nanotron", "gather_overlap_fraction", 0.0),

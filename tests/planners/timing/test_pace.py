@@ -20,7 +20,7 @@ def pace(efficiency, *, framework="reference", micro_batches=8, model=MODEL, att
 
 
 def test_the_host_needs_more_for_collectives_and_for_a_pipeline_beside_them():
-    efficiency = plain(host_layer_seconds=1e-3, host_collective_seconds=1e-4, host_pipelined_rank_seconds=2e-3)
+    efficiency = plain(host_layer_seconds=1e-3, host_collective_seconds=1e-4, host_rank_seconds=2e-3)
 
     def seconds(**degrees):
         return host_seconds_per_layer(one_layout(**degrees), job(model=MODEL), hardware(8), efficiency)[0]
