@@ -25,6 +25,7 @@ from planners.memory.holdings import in_zero_stages, shard_ranks
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
 from planners.memory.recurrent import block_scan
 from planners.memory.shards import WHOLE, are_divisible, divisions, has_equal_parts
+from planners.memory.stages import compute_weighted_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,20 @@ def matrices_divide(layouts: Candidates, job: Job) -> BoolArray:
 def stages_have_layers(layouts: Candidates, job: Job) -> BoolArray:
     """Return where every chunk of every pipeline stage has a layer."""
     return layouts.pipeline_parallel * layouts.virtual_pipeline <= job.model.num_layers
+
+
+def stages_have_blocks(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where every stage is dealt a block, which stacks that deal by compute do not see to.
+
+    Of the Ultra-Scale Playbook's 100 runs with a stage left empty none ran; deeper
+    pipelines than layers are among them.
+    """
+    if job.profile.can.stage_rule != "by_compute":
+        return np.ones(1, dtype=bool)
+    degrees, place = np.unique(layouts.pipeline_parallel, return_inverse=True)
+    full = np.array([compute_weighted_stages(job.model, degree).reached == degree for degree in degrees.tolist()])
+    obeyed: BoolArray = full[place].reshape(layouts.pipeline_parallel.shape)
+    return obeyed
 
 
 def stages_are_even(layouts: Candidates, job: Job) -> BoolArray:
@@ -227,6 +242,12 @@ RULES: tuple[Rule, ...] = (
         field="pipeline_parallel",
         reason="pipeline_parallel x virtual_pipeline must not exceed the layers",
         obeyed=stages_have_layers,
+    ),
+    Rule(
+        name="stages_have_blocks",
+        field="pipeline_parallel",
+        reason="every stage must be dealt a layer, the head or the loss",
+        obeyed=stages_have_blocks,
     ),
     Rule(
         name="stages_are_even",

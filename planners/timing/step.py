@@ -228,7 +228,7 @@ def _boundary_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency:
 
 
 def _stall_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return the waits at the boundaries of a pipeline's stages on machines so large that the stack's runs stalled there.
+    """Return the waits at the boundaries of a pipeline's stages where the stack's runs stalled.
 
     A stage meets each of its neighbours once forward and once backward in every
     micro-batch, and waits at each of both; filling and draining pass every boundary
