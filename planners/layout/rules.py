@@ -82,6 +82,16 @@ def stages_are_even(layouts: Candidates, job: Job) -> BoolArray:
     return obeyed
 
 
+def recomputed_layers_divide(layouts: Candidates, job: Job) -> BoolArray:  # noqa: ARG001
+    """Return where recomputed layers are as many in every virtual stage of a stage.
+
+    Source: Megatron-LM, training/arguments.py: --recompute-num-layers counts the layers of each virtual stage.
+    """
+    is_some = (layouts.recompute == FULL) & (layouts.full_layers != ALL_LAYERS)
+    obeyed: BoolArray = ~is_some | (layouts.full_layers % layouts.virtual_pipeline == 0)
+    return obeyed
+
+
 def interleaving_needs_pipeline(layouts: Candidates, job: Job) -> BoolArray:
     """Return where virtual stages stand on a pipeline whose micro-batches come in whole rounds.
 
@@ -260,6 +270,12 @@ RULES: tuple[Rule, ...] = (
         field="data_parallel",
         reason="data_parallel x micro_batch_size must divide global_batch_size",
         obeyed=batch_divides,
+    ),
+    Rule(
+        name="recomputed_layers_divide",
+        field="virtual_pipeline",
+        reason="virtual_pipeline must divide the recomputed layers of a stage",
+        obeyed=recomputed_layers_divide,
     ),
     Rule(
         name="interleaving_needs_pipeline",

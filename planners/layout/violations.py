@@ -165,6 +165,10 @@ def _even_chunks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     )
 
 
+def _recomputed(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return f"virtual_pipeline {row['virtual_pipeline']} does not divide the {row['full_layers']} recomputed layers of a stage."
+
+
 def _batch(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     data, micro = row["data_parallel"], row["micro_batch_size"]
     return (
@@ -285,6 +289,7 @@ DETAILS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, int], Job, C
     "stages_have_layers": (("pipeline_parallel", "virtual_pipeline"), _chunks),
     "stages_have_blocks": (("pipeline_parallel",), _blocks),
     "stages_are_even": (("pipeline_parallel", "virtual_pipeline"), _even_chunks),
+    "recomputed_layers_divide": (("virtual_pipeline", "full_layers"), _recomputed),
     "batch_divides": (("data_parallel", "micro_batch_size"), _batch),
     "interleaving_needs_pipeline": (
         ("virtual_pipeline", "pipeline_parallel", "data_parallel", "micro_batch_size"),

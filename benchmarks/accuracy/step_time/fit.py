@@ -206,7 +206,11 @@ def unseen_residuals(cases: Sequence[Case], values: FloatArray) -> FloatArray:
 
 
 def bands(cases: Sequence[Case], residuals: FloatArray) -> dict[tuple[str, str], tuple[float, float]]:
-    """Return low and high of each stack, with and without experts: quantiles that leave the stated coverage inside."""
+    """Return low and high of each stack, with and without experts: quantiles that leave the stated coverage inside.
+
+    Of n cases the k-th from either end is taken, k the whole part of (n + 1) times the share
+    outside on that side, so that a further case lies inside as often as stated (Vovk et al. 2005).
+    """
     multiple = np.exp(-residuals)
     outside = (1 - load_efficiency().common.coverage) / 2
     found = {}
@@ -214,7 +218,9 @@ def bands(cases: Sequence[Case], residuals: FloatArray) -> dict[tuple[str, str],
     for kind in sorted(set(kinds)):
         mine = np.array([other == kind for other in kinds])
         if mine.sum() >= FEWEST_FOR_BAND:
-            low, high = np.quantile(multiple[mine], [outside, 1 - outside])
+            ordered = np.sort(multiple[mine])
+            rank = max(int((ordered.size + 1) * outside), 1)
+            low, high = ordered[rank - 1], ordered[-rank]
             found[kind] = (min(float(low), 1.0), max(float(high), 1.0))
     return found
 
