@@ -166,7 +166,8 @@ def _even_chunks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
 
 
 def _recomputed(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
-    return f"virtual_pipeline {row['virtual_pipeline']} does not divide the {row['full_layers']} recomputed layers of a stage."
+    virtual, layers = row["virtual_pipeline"], row["full_layers"]
+    return f"virtual_pipeline {virtual} does not divide the {layers} recomputed layers of a stage."
 
 
 def _batch(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
