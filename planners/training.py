@@ -27,7 +27,7 @@ from planners.plans import Alternative, Layout, SearchCounts, TrainingAnswer, Tr
 from planners.precision import training_precision
 from planners.questions import TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
-from planners.run import run_of
+from planners.run import SECONDS_AN_HOUR, run_of
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import Efficiency, efficiency_on
 
@@ -241,7 +241,17 @@ def _summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> st
         return f"Does not fit: {where}, {how} needs {needs} in {memory.phase}, the least of all layouts tried."
     word = "Fits" if verdict == "fits" else "Fits tightly"
     speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
-    return f"{word}: {where}, {how} needs {needs} in {memory.phase} and takes {speed}."
+    return f"{word}: {where}, {how} needs {needs} in {memory.phase} and takes {speed}.{_in_time(question, plan)}"
+
+
+def _in_time(question: TrainingQuestion, plan: TrainingPlan) -> str:
+    """Return a sentence on whether the run keeps its deadline; nothing where none was asked for."""
+    deadline, alone, expected = question.deadline_seconds, plan.run.seconds, plan.run.expected_seconds
+    if question.objective != "deadline" or deadline is None or alone is None or expected is None:
+        return ""
+    word = "misses" if alone > deadline else "keeps" if expected <= deadline else "keeps only without failures"
+    hours = [f"{seconds / SECONDS_AN_HOUR:,.1f} h" for seconds in (alone, expected, deadline)]
+    return f" The run of {hours[0]}, {hours[1]} with failures, {word} the deadline of {hours[2]}."
 
 
 def _expert_note(question: TrainingQuestion, layout: Layout) -> str:

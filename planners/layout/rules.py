@@ -25,6 +25,7 @@ from planners.memory.holdings import in_zero_stages, shard_ranks
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
 from planners.memory.recurrent import block_scan
 from planners.memory.shards import WHOLE, are_divisible, divisions, has_equal_parts
+from planners.memory.stages import compute_weighted_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,35 @@ def stages_have_layers(layouts: Candidates, job: Job) -> BoolArray:
     return layouts.pipeline_parallel * layouts.virtual_pipeline <= job.model.num_layers
 
 
+def stages_have_blocks(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where every stage is dealt a block, which stacks that deal by compute do not see to.
+
+    Of the Ultra-Scale Playbook's 100 runs with a stage left empty none ran; deeper
+    pipelines than layers are among them.
+    """
+    if job.profile.can.stage_rule != "by_compute":
+        return np.ones(1, dtype=bool)
+    degrees, place = np.unique(layouts.pipeline_parallel, return_inverse=True)
+    full = np.array([compute_weighted_stages(job.model, degree).reached == degree for degree in degrees.tolist()])
+    obeyed: BoolArray = full[place].reshape(layouts.pipeline_parallel.shape)
+    return obeyed
+
+
 def stages_are_even(layouts: Candidates, job: Job) -> BoolArray:
     """Return where layers divide evenly, which some stacks and every interleaved schedule need."""
     chunks = layouts.pipeline_parallel * layouts.virtual_pipeline
     needs = (layouts.virtual_pipeline > 1) | job.profile.can.even_stages
     obeyed: BoolArray = ~needs | (job.model.num_layers % chunks == 0)
+    return obeyed
+
+
+def recomputed_layers_divide(layouts: Candidates, job: Job) -> BoolArray:  # noqa: ARG001
+    """Return where recomputed layers are as many in every virtual stage of a stage.
+
+    Source: Megatron-LM, training/arguments.py: --recompute-num-layers counts the layers of each virtual stage.
+    """
+    is_some = (layouts.recompute == FULL) & (layouts.full_layers != ALL_LAYERS)
+    obeyed: BoolArray = ~is_some | (layouts.full_layers % layouts.virtual_pipeline == 0)
     return obeyed
 
 
@@ -229,6 +254,12 @@ RULES: tuple[Rule, ...] = (
         obeyed=stages_have_layers,
     ),
     Rule(
+        name="stages_have_blocks",
+        field="pipeline_parallel",
+        reason="every stage must be dealt a layer, the head or the loss",
+        obeyed=stages_have_blocks,
+    ),
+    Rule(
         name="stages_are_even",
         field="pipeline_parallel",
         reason="pipeline_parallel x virtual_pipeline must divide the layers",
@@ -239,6 +270,12 @@ RULES: tuple[Rule, ...] = (
         field="data_parallel",
         reason="data_parallel x micro_batch_size must divide global_batch_size",
         obeyed=batch_divides,
+    ),
+    Rule(
+        name="recomputed_layers_divide",
+        field="virtual_pipeline",
+        reason="virtual_pipeline must divide the recomputed layers of a stage",
+        obeyed=recomputed_layers_divide,
     ),
     Rule(
         name="interleaving_needs_pipeline",

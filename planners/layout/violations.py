@@ -18,6 +18,7 @@ from planners.layout.experts import expert_counts
 from planners.layout.rules import RULES, Rule
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
 from planners.memory.shards import divisions, uneven_matrices
+from planners.memory.stages import compute_weighted_stages
 from planners.questions import TrainingQuestion
 
 TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy", "activation_offload")
@@ -147,12 +148,26 @@ def _chunks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     )
 
 
+def _blocks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
+    stages = row["pipeline_parallel"]
+    reached = compute_weighted_stages(job.model, stages).reached
+    return (
+        f"pipeline_parallel {stages}: {job.profile.name} deals layers and head out by what they compute, and {reached} "
+        f"stages have taken them all, which leaves {stages - reached} with nothing."
+    )
+
+
 def _even_chunks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     chunks = row["pipeline_parallel"] * row["virtual_pipeline"]
     return (
         f"pipeline_parallel {row['pipeline_parallel']} x virtual_pipeline {row['virtual_pipeline']} = {chunks} chunks "
         f"do not divide the {job.model.num_layers} layers."
     )
+
+
+def _recomputed(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    virtual, layers = row["virtual_pipeline"], row["full_layers"]
+    return f"virtual_pipeline {virtual} does not divide the {layers} recomputed layers of a stage."
 
 
 def _batch(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
@@ -273,7 +288,9 @@ DETAILS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, int], Job, C
     "heads_divide": (("tensor_parallel",), _heads),
     "matrices_divide": (("tensor_parallel",), _matrices),
     "stages_have_layers": (("pipeline_parallel", "virtual_pipeline"), _chunks),
+    "stages_have_blocks": (("pipeline_parallel",), _blocks),
     "stages_are_even": (("pipeline_parallel", "virtual_pipeline"), _even_chunks),
+    "recomputed_layers_divide": (("virtual_pipeline", "full_layers"), _recomputed),
     "batch_divides": (("data_parallel", "micro_batch_size"), _batch),
     "interleaving_needs_pipeline": (
         ("virtual_pipeline", "pipeline_parallel", "data_parallel", "micro_batch_size"),

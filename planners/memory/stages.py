@@ -54,33 +54,53 @@ def stage_layers(pipeline_parallel: IntArray, stage: IntArray, num_layers: int) 
     return first, count
 
 
-def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> tuple[tuple[int, ...], int]:
-    """Return the layers of each stage, and the head's stage, where blocks are dealt out by their matrices.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DealtStages:
+    """Blocks dealt out by their matrices: layers of each stage, the head's stage, and how many stages got a block."""
+
+    layers: tuple[int, ...]
+    head: int
+    reached: int
+
+
+def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> DealtStages:
+    """Return the stages of a pipeline whose blocks are dealt out by their matrices.
 
     A stage takes blocks until its share of all products is exceeded, the block
-    that exceeds it included; the embedding costs nothing and stands first.
-    Source: nanotron, `build_model` of helpers or trainer.py, which weighs a layer
-    by its matrices and the head by vocabulary x hidden size.
+    that exceeds it included, and so stages can be left with nothing. Only layers and
+    the head cost; the embedding stands first, the last norm before the head, the
+    cast of the logits and the loss behind it. Source: nanotron, `build_model` of
+    helpers or trainer.py, which weighs a layer by its matrices and the head by
+    vocabulary x hidden size; the blocks of models/llama.py.
     """
     return _compute_weighted_stages(Same(model), pipeline_parallel)
 
 
+# Of blocks that cost nothing, by where they stand (nanotron, models/llama.py).
+EMBEDDINGS, LAST_NORMS, BEHIND_HEAD = 1, 1, 2
+
+
 @functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
-def _compute_weighted_stages(same: Same[ModelSpec], pipeline_parallel: int) -> tuple[tuple[int, ...], int]:
+def _compute_weighted_stages(same: Same[ModelSpec], pipeline_parallel: int) -> DealtStages:
     model = same.value
-    layer_costs = [0.0] * model.num_layers
+    layers = [0.0] * model.num_layers
     for block in model.layers:
         for layer in block.layers:
-            layer_costs[layer] = sum(op.forward_flops_per_token(0.0) for op in block.operations)
+            layers[layer] = sum(op.forward_flops_per_token(0.0) for op in block.operations)
     head = sum(op.forward_flops_per_token(0.0) for op in model.head.operations if op.kind is OperationKind.MATMUL)
-    share = (sum(layer_costs) + head) / pipeline_parallel
-    counts, stage, done = [0] * pipeline_parallel, 0, 0.0
-    for cost in layer_costs:
-        counts[stage] += 1
+    costs = [0.0] * EMBEDDINGS + layers + [0.0] * LAST_NORMS + [head] + [0.0] * BEHIND_HEAD
+    whole, stages, stage, done = sum(costs), [], 0, 0.0
+    for cost in costs:
+        stages.append(stage)
         done += cost
-        if done > share * (stage + 1) and stage < pipeline_parallel - 1:
+        if done * pipeline_parallel > whole * (stage + 1) and stage < pipeline_parallel - 1:
             stage += 1
-    return tuple(counts), stage
+    of_layers = stages[EMBEDDINGS : EMBEDDINGS + model.num_layers]
+    return DealtStages(
+        layers=tuple(of_layers.count(each) for each in range(pipeline_parallel)),
+        head=stages[-1 - BEHIND_HEAD],
+        reached=stages[-1] + 1,
+    )
 
 
 def micro_batches_in_flight(
@@ -166,7 +186,7 @@ def _dealt(model: ModelSpec, stage: IntArray, pipeline: IntArray, rule: str) -> 
     """Return the first layer and the number of layers of each stage, and which stage of its pipeline has the head."""
     if rule == "by_compute":
         first, count = _weighted_layers(pipeline, stage, model)
-        return first, count, _table(pipeline, lambda degree: compute_weighted_stages(model, degree)[1])
+        return first, count, _table(pipeline, lambda degree: compute_weighted_stages(model, degree).head)
     first, count = stage_layers(pipeline, stage, model.num_layers)
     return first, count, pipeline - 1
 
@@ -175,7 +195,7 @@ def _weighted_layers(pipeline: IntArray, stage: IntArray, model: ModelSpec) -> t
     """Return the first layer and the number of layers of stages dealt out by their matrices."""
     first, count = np.zeros_like(stage), np.zeros_like(stage)
     for degree in np.unique(pipeline).tolist():
-        counts = np.array(compute_weighted_stages(model, degree)[0])
+        counts = np.array(compute_weighted_stages(model, degree).layers)
         chosen = np.broadcast_to(pipeline == degree, stage.shape)
         count[chosen] = counts[stage[chosen]]
         first[chosen] = (np.cumsum(counts) - counts)[stage[chosen]]

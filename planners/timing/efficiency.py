@@ -56,8 +56,8 @@ class StackEfficiency:
     forward and backward pass for one micro-batch (`host_expert_layer_seconds` where
     experts are routed to); `host_collective_seconds` adds
     to it for each tensor-parallel collective and each node that it spans, and
-    `host_pipelined_rank_seconds` for each tensor-parallel rank where there is a
-    pipeline too. `gather_overlap_fraction` is what of the gathering of updated
+    `host_rank_seconds` for each tensor-parallel rank where there is a
+    pipeline over several nodes too. `gather_overlap_fraction` is what of the gathering of updated
     weights hides behind the next forward pass.
     `network_fraction` multiplies the GPU's own, `tensor_hop_multiple` and
     `data_hop_multiple` the common latency of a hop between nodes. `attention_multiple`
@@ -69,9 +69,10 @@ class StackEfficiency:
     weights. `adds_gradients_in_products` marks stacks whose weight-gradient
     products add to the sum as they write. `stage_policy` is `layers` (equal layers, the head on top) or `cost`
     (embedding and head weigh as much as they compute). From `stall_nodes` nodes
-    on, every micro-batch waits `stall_seconds` (0 nodes: never). Tensor-parallel
-    groups of `stall_tensor_ranks` and more wait so beside any pipeline, on however
-    few nodes, and without one nowhere.
+    on (0: never), a stage waits `stall_seconds` for each neighbour in every micro-batch, and
+    without a pipeline tensor-parallel ranks take the host as long as beside one. Groups of
+    `stall_tensor_ranks` and more wait for neighbours on however few nodes, and without a
+    pipeline nowhere.
     `near_capacity_slowdown` is how many times longer a step takes on a full card.
     """
 
@@ -88,7 +89,7 @@ class StackEfficiency:
     host_layer_seconds: float
     host_expert_layer_seconds: float
     host_collective_seconds: float
-    host_pipelined_rank_seconds: float
+    host_rank_seconds: float
     step_seconds: float
     data_overlap_fraction: float
     gather_overlap_fraction: float

@@ -31,6 +31,7 @@ from planners.timing.traffic import (
 
 # The host's optimizer reads and writes fp32 master weights and two moments and reads the gradient: 7 x 4 bytes.
 HOST_OPTIMIZER_BYTES = 28
+MOST_NEIGHBOURS = 2  # of a stage in the middle of a pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,15 +221,20 @@ def _boundary_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency:
 
 
 def _stall_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return the waits of every micro-batch on machines so large that the stack's runs stalled there."""
+    """Return the waits at the boundaries of a pipeline's stages where the stack's runs stalled.
+
+    A stage meets each of its neighbours once forward and once backward in every
+    micro-batch, and waits at each of both; filling and draining pass every boundary
+    but one more.
+    """
     stack = efficiency.stack
     if not stack.stall_nodes:
         return np.zeros(1)
     large = layouts.gpus >= stack.stall_nodes * hardware.gpus_per_node
     wide = layouts.tensor_parallel >= stack.stall_tensor_ranks
-    waits = np.where(layouts.pipeline_parallel > 1, large | wide, large & ~wide)
-    slots = layouts.micro_batches(job.global_batch_size) + layouts.pipeline_parallel - 1
-    return np.where(waits, slots * stack.stall_seconds, 0.0)
+    others = layouts.pipeline_parallel - 1
+    waits = np.minimum(others, MOST_NEIGHBOURS) * layouts.micro_batches(job.global_batch_size) + others
+    return np.where(large | wide, waits * stack.stall_seconds, 0.0)
 
 
 def _exposed_data_parallel(

@@ -69,6 +69,16 @@ def test_the_run_follows_from_tokens_and_price():
     assert plan.run.cost_usd == pytest.approx(2.0 * plan.run.gpu_hours)
 
 
+@pytest.mark.parametrize(("deadline_seconds", "word"), [(1e9, "keeps"), (1.0, "misses")])
+def test_a_plan_says_whether_it_keeps_its_deadline(deadline_seconds: float, word: str):
+    asked = question(objective="deadline", tokens=1e9, deadline_seconds=deadline_seconds, hardware=hardware(8))
+    assert f"{word} the deadline of" in plan_training(asked).summary
+
+
+def test_a_plan_without_a_deadline_speaks_of_none():
+    assert "deadline" not in plan_training(question(tokens=1e9)).summary
+
+
 def test_without_tokens_the_run_has_no_length_and_without_a_price_no_cost():
     run = plan_training(question()).plan.run
     assert (run.steps, run.seconds, run.gpu_hours, run.cost_usd, run.model_flops) == (None,) * 5

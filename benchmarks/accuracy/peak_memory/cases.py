@@ -56,7 +56,7 @@ class MemoryCase:
     """One measured run: `measured_bytes` is None where only the outcome is known.
 
     `kind` says which of the planner's figures was read: allocated, reserved, peak
-    (as nvidia-smi shows it) or unstated.
+    (as nvidia-smi shows it), reserved on rank 0 or unstated.
     """
 
     case_id: str
@@ -127,7 +127,8 @@ def _nanotron_row(number: int, row: Mapping[str, str]) -> dict[str, str]:
         "fusions": "",
         "optimizer": "AdamW",
         "mem_gib": row["gpu_mem_gb"],
-        "mem_kind": "unspecified",
+        # The run writes its table on world rank 0 (nanotron, helpers or utils: `log_throughput`).
+        "mem_kind": "rank 0",
         "use_for": "point" if row["gpu_mem_gb"] else "fit",
         "notes": "",
     }
@@ -148,7 +149,7 @@ def _case(row: dict[str, str], stack: str) -> MemoryCase:
         stack=stack,
         question=question,
         measured_bytes=measured,
-        kind=row["mem_kind"].split(" ")[0].rstrip("?") if row["mem_kind"] not in ("", "-") else "unspecified",
+        kind=_kind(row["mem_kind"]),
         ran=row["outcome"].startswith("ok"),
         is_point=row["use_for"] == "point" and measured is not None,
         is_held_out=is_held_out([stack, *configuration]),
@@ -210,6 +211,12 @@ def _question(row: dict[str, str]) -> TrainingQuestion:
         ),
         framework=framework,
     )
+
+
+def _kind(stated: str) -> str:
+    if stated in ("", "-"):
+        return "unspecified"
+    return stated if stated == "rank 0" else stated.split(" ")[0].rstrip("?")
 
 
 MODEL_COLUMNS = ("model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied_embeddings", "moe")

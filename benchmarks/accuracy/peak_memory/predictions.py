@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.accuracy.peak_memory.cases import Cases, MemoryCase
 from planners.errors import PlimsollError
+from planners.plans import Memory
 from planners.training import plan_without_advice
 
 
@@ -56,6 +57,7 @@ def _prediction(case: MemoryCase) -> MemoryPrediction:
         "reserved": memory.reserved_bytes,
         "nvidia-smi": memory.peak_bytes,
         "unspecified": memory.reserved_bytes,
+        "rank 0": _reserved_on_first_rank(memory),
     }[case.kind]
     # The bounds are of the whole peak; what was read of it varies in the same proportion.
     share = predicted / memory.peak_bytes
@@ -67,3 +69,9 @@ def _prediction(case: MemoryCase) -> MemoryPrediction:
         fits=answer.fits,
         phase=memory.phase,
     )
+
+
+def _reserved_on_first_rank(memory: Memory) -> int:
+    """Return what the allocator keeps on the first stage, which need not be the worst."""
+    first = memory.stages[0]
+    return first.peak_bytes - first.items.runtime

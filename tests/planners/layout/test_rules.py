@@ -23,6 +23,25 @@ from tests.planners.training_cases import job
             {"pipeline_parallel": 5},
             {"pipeline_parallel": 4, "virtual_pipeline": 3},
         ),
+        (
+            # 32 layers and the 5 blocks around them fill 8 stages and never 64.
+            "stages_have_blocks",
+            "nanotron",
+            {"pipeline_parallel": 8},
+            {"pipeline_parallel": 64},
+        ),
+        (
+            "recomputed_layers_divide",
+            "megatron",
+            {"pipeline_parallel": 4, "virtual_pipeline": 2, "recompute": 2, "full_layers": 4},
+            {"pipeline_parallel": 4, "virtual_pipeline": 2, "recompute": 2, "full_layers": 3},
+        ),
+        (
+            "recomputed_layers_divide",
+            "megatron",
+            {"virtual_pipeline": 4, "recompute": 2},
+            {"virtual_pipeline": 4, "recompute": 2, "full_layers": 2},
+        ),
         ("batch_divides", "reference", {"data_parallel": 64}, {"data_parallel": 48}),
         ("batch_divides", "reference", {"micro_batch_size": 32}, {"micro_batch_size": 24}),
         (

@@ -75,9 +75,18 @@ NANOTRON_MODEL = {
 
 def test_blocks_are_dealt_out_until_a_stage_s_share_is_exceeded():
     # 16 layers and a head of 4 are 20, 10 a stage: the 11th layer is the first that exceeds 10.
-    assert compute_weighted_stages(llama(**NANOTRON_MODEL), 2) == ((11, 5), 1)
+    halves = compute_weighted_stages(llama(**NANOTRON_MODEL), 2)
+    assert (halves.layers, halves.head) == ((11, 5), 1)
     # 5 a stage: 6 layers exceed 5, 11 exceed 10, 16 exceed 15, and the head is left.
-    assert compute_weighted_stages(llama(**NANOTRON_MODEL), 4) == ((6, 5, 5, 0), 3)
+    quarters = compute_weighted_stages(llama(**NANOTRON_MODEL), 4)
+    assert (quarters.layers, quarters.head) == ((6, 5, 5, 0), 3)
+
+
+# Sixteen stages of 1.25: five layers are four stages, and layer 16 exceeds 15 and ends the twelfth. Norm and head go to
+# the 13th, the cast to the 14th and the loss to the 15th, since all blocks together exceed every share but the last.
+@pytest.mark.parametrize(("stages", "reached"), [(1, 1), (8, 8), (16, 15)])
+def test_stages_are_left_empty_where_the_head_outweighs_them(stages: int, reached: int):
+    assert compute_weighted_stages(llama(**NANOTRON_MODEL), stages).reached == reached
 
 
 def test_only_first_and_head_s_stage_decide_where_blocks_are_dealt_out():

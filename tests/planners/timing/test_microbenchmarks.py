@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from planners.architecture import OperationKind
@@ -13,7 +15,14 @@ from tests.planners.factories import hardware
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout
 
-GPU = load_efficiency("reference", "h100-sxm-80gb").gpu
+GPU = dataclasses.replace(
+    load_efficiency("reference", "h100-sxm-80gb").gpu,
+    matmul_peak_fraction=0.647,
+    low_precision_peak_fraction=0.587,
+    matmul_half_tokens=16.0,
+    matmul_half_features=148.0,
+    attention_peak_fraction=0.318,
+)
 
 
 def test_a_product_runs_at_its_part_of_the_peak_and_loses_by_short_sides():

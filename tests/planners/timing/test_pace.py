@@ -20,7 +20,7 @@ def pace(efficiency, *, framework="reference", micro_batches=8, model=MODEL, att
 
 
 def test_the_host_needs_more_for_collectives_and_for_a_pipeline_beside_them():
-    efficiency = plain(host_layer_seconds=1e-3, host_collective_seconds=1e-4, host_pipelined_rank_seconds=2e-3)
+    efficiency = plain(host_layer_seconds=1e-3, host_collective_seconds=1e-4, host_rank_seconds=2e-3)
 
     def seconds(**degrees):
         return host_seconds_per_layer(one_layout(**degrees), job(model=MODEL), hardware(8), efficiency)[0]
@@ -30,8 +30,18 @@ def test_the_host_needs_more_for_collectives_and_for_a_pipeline_beside_them():
     assert seconds(tensor_parallel=4) == pytest.approx(1e-3 + 8e-4)
     # Sixteen ranks span two nodes of eight.
     assert seconds(tensor_parallel=16) == pytest.approx(1e-3 + 16e-4)
-    assert seconds(tensor_parallel=4, pipeline_parallel=2) == pytest.approx(1e-3 + 8e-4 + 4 * 2e-3)
-    assert seconds(pipeline_parallel=2) == pytest.approx(1e-3)
+    # Within one node a pipeline adds nothing; between two each of the four ranks does.
+    assert seconds(tensor_parallel=4, pipeline_parallel=2) == pytest.approx(1e-3 + 8e-4)
+    assert seconds(tensor_parallel=4, pipeline_parallel=4) == pytest.approx(1e-3 + 8e-4 + 4 * 2e-3)
+    assert seconds(pipeline_parallel=16) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(("ranks", "data", "added"), [(4, 2, 0.0), (4, 4, 4 * 2e-3), (8, 2, 0.0)])
+def test_ranks_wait_without_a_pipeline_on_large_machines_unless_their_groups_are_wide(ranks, data, added):
+    efficiency = plain(host_rank_seconds=2e-3, stall_nodes=2, stall_tensor_ranks=8)
+    one = one_layout(tensor_parallel=ranks, data_parallel=data)
+    found = host_seconds_per_layer(one, job(model=MODEL), hardware(8), efficiency)[0]
+    assert found == pytest.approx(added)
 
 
 def test_a_layer_is_as_slow_as_its_host():

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -159,29 +160,31 @@ def test_near_capacity_every_part_is_slower():
     assert full.optimizer[0] == pytest.approx(3 * free.optimizer[0])
 
 
-def test_stalls_begin_at_the_stack_s_number_of_nodes():
+def stalled(efficiency, **degrees):
+    ranks = math.prod(degrees.values())
     asked = job("reference", model=small_llama(), sequence_length=256, global_batch_size=64)
-    efficiency = plain(stall_nodes=2, stall_tensor_ranks=8, stall_seconds=1.0)
-    below, at = (
-        step_seconds(one_layout(data_parallel=ranks), asked, hardware(ranks), efficiency).pipeline_bubble[0]
-        for ranks in (8, 16)
-    )
-    # Two nodes: 64 sequences over 16 ranks are four micro-batches.
-    assert below == 0.0
-    assert at == pytest.approx(4.0)
+    return step_seconds(one_layout(**degrees), asked, hardware(ranks), efficiency).pipeline_bubble[0]
+
+
+def test_stalls_begin_at_the_stack_s_number_of_nodes():
+    efficiency = plain(stall_nodes=2, stall_tensor_ranks=8, stall_seconds=10.0)
+    # Eight GPUs are one node. On two, 8 micro-batches of each replica meet the one neighbour, and one wait fills.
+    assert stalled(efficiency, data_parallel=4, pipeline_parallel=2) < 1.0
+    assert stalled(efficiency, data_parallel=8, pipeline_parallel=2) == pytest.approx(90.0, rel=1e-3)
+
+
+def test_a_stage_waits_for_each_of_its_neighbours():
+    efficiency = plain(stall_nodes=2, stall_tensor_ranks=8, stall_seconds=10.0)
+    # Two neighbours in each of 16 micro-batches, and three boundaries to fill and drain: 35 waits.
+    assert stalled(efficiency, data_parallel=4, pipeline_parallel=4) == pytest.approx(350.0, rel=1e-3)
 
 
 def test_wide_groups_stall_beside_a_pipeline_and_not_without_one():
-    asked = job("reference", model=small_llama(), sequence_length=256, global_batch_size=4)
     efficiency = plain(stall_nodes=64, stall_tensor_ranks=2, stall_seconds=10.0)
-
-    def bubble(**degrees):
-        return step_seconds(one_layout(**degrees), asked, hardware(8), efficiency).pipeline_bubble[0]
-
-    # Four micro-batches and one more slot to fill the second stage.
-    assert bubble(tensor_parallel=2, pipeline_parallel=2) == pytest.approx(50.0, rel=1e-3)
-    assert bubble(tensor_parallel=2) == 0.0
-    assert bubble(pipeline_parallel=2) < 1.0
+    # 64 micro-batches and one more wait to fill the second stage.
+    assert stalled(efficiency, tensor_parallel=2, pipeline_parallel=2) == pytest.approx(650.0, rel=1e-3)
+    assert stalled(efficiency, tensor_parallel=2) == 0.0
+    assert stalled(efficiency, pipeline_parallel=2) < 1.0
 
 
 def test_sends_between_stages_are_exposed_as_often_as_the_stack_says():
