@@ -586,3 +586,11 @@ async def test_an_update_of_each_kind_that_changes_its_command_is_judged(judge, 
     for before, after, is_allowed in ((small, large, False), (large, small, True), (large, large, True)):
         review = a_review(kind, after, operation="UPDATE", oldObject=before)
         assert (await judge.review(read_review(review))).is_allowed is is_allowed
+
+
+async def test_a_way_out_that_no_option_of_the_command_makes_is_not_offered(judge):
+    # Two GPUs hold gpt-oss-120b's cache by attention's data parallelism, which the advice's degrees do not say.
+    manifest = an_object("Pod", a_container("--model", "openai/gpt-oss-120b"))
+    message = (await judge.review(read_review(a_review("Pod", manifest)))).message
+    assert "fits with --max-model-len" in message
+    assert "2 GPUs" not in message
