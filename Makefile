@@ -109,8 +109,8 @@ $(VENV)/.serve: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Setting up $(VENV) for the tests (about a minute the first time) ..."
 	$(PIP_INSTALL) --editable '.[worker,test]'
-	@# Only its config is read, which needs none of the data and logging packages that it depends on.
-	$(PIP_INSTALL) --no-deps torchtitan
+	@# Only their configs and command lines are read, which need none of what they depend on besides.
+	$(PIP_INSTALL) --no-deps dlrover litgpt torchtitan
 	@touch $@ $(VENV)/.serve
 
 $(AUDIT_VENV)/.tools: deploy/audit-tools.txt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 from planners.catalogue import catalogue
 from service.admission.config_maps import GivenConfigMaps
 from service.admission.judge import AdmissionService
-from service.admission.policy import Policies
+from service.admission.policy import InvalidPolicy, Policies
 from service.admission.review import Answer, Review
 from service.admission.sizing import Sizer
 from service.admission.workloads import READERS, below, each_of
@@ -23,6 +24,8 @@ from service.persistence.records import StoredPlan
 from service.settings import Settings
 
 ADMITTED, REFUSED, NOT_JUDGED = 0, 1, 2
+# As `kubectl apply -f -` has it.
+STANDARD_INPUT = "-"
 
 
 class NoStoredPlans:
@@ -44,7 +47,7 @@ def admit(file: Path, policy: Path | None) -> int:
         answers=Sizer(ModelResolver(known, settings), known),
         plans=NoStoredPlans(),
         catalogue=known,
-        policies=Policies(policy or settings.admission_policy_file),
+        policies=_policies(policy or settings.admission_policy_file),
         config_maps=GivenConfigMaps(_config_maps(documents)),
     )
     worst = ADMITTED
@@ -71,16 +74,31 @@ def _print(review: Review, answer: Answer) -> None:
             typer.echo(f"  {line}")
 
 
-def _documents(file: Path) -> list[dict[str, Any]]:
-    """Return a file's documents, those of a List one by one."""
+def _policies(file: Path | None) -> Policies:
+    """Return the policies of a file; one that cannot be read is no verdict on a manifest."""
     try:
-        documents = list(yaml.safe_load_all(file.read_text()))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        return Policies(file)
+    except (OSError, UnicodeDecodeError, InvalidPolicy) as error:
+        typer.echo(f"{file}: {error}", err=True)
+        raise typer.Exit(NOT_JUDGED) from error
+
+
+def _documents(file: Path) -> list[dict[str, Any]]:
+    """Return a file's documents, those of a List one by one; `-` is what is piped in."""
+    try:
+        text = sys.stdin.read() if str(file) == STANDARD_INPUT else file.read_text()
+        documents = list(yaml.safe_load_all(text))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         typer.echo(f"{file}: {error}", err=True)
         raise typer.Exit(NOT_JUDGED) from error
     objects = [document for document in documents if isinstance(document, dict)]
-    items = (item for document in objects if document.get("kind") == "List" for item in each_of(document.get("items")))
+    items = (item for document in objects if _is_list(document) for item in each_of(document.get("items")))
     return [*objects, *(item for item in items if isinstance(item, dict))]
+
+
+def _is_list(document: dict[str, Any]) -> bool:
+    """Return whether a document is a `List`, or one of a kind such as `DeploymentList`."""
+    return str(document.get("kind", "")).endswith("List")
 
 
 def _reviews(documents: list[dict[str, Any]]) -> Iterator[Review]:

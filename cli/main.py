@@ -135,7 +135,9 @@ def demo(
 
 @app.command()
 def admit(
-    file: Annotated[Path, typer.Option("--file", "-f", help="A manifest, YAML or JSON, of one or more objects.")],
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="A manifest, YAML or JSON, of one or more objects; - reads it.")
+    ],
     policy: Annotated[Path | None, typer.Option(help="The policy file; default: the configured one.")] = None,
 ) -> None:
     """Say what the admission webhook would. Exit code 0, 1 (refused) or 2 (could not judge)."""

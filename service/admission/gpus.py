@@ -58,8 +58,10 @@ def container_gpus(container: Container) -> int | None:
     """
     total = 0
     for amounts in (container.resources.get("limits"), container.resources.get("requests")):
-        if not isinstance(amounts, dict):
+        if amounts is None:
             continue
+        if not isinstance(amounts, dict):
+            return None
         for resource, amount in amounts.items():
             if _is_gpu(str(resource)):
                 text = str(amount)

@@ -105,7 +105,7 @@ class AdmissionService:
     async def _findings(self, review: Review, policy: Policy) -> AsyncIterator[Finding]:
         manifest = review.object or {}
         group = pod_group(review.group, review.kind, manifest)
-        if group is None:
+        if group is None or group.replicas == 0:
             return
         annotations = {**annotations_of(manifest), **group.annotations}
         if lanes(group, self._catalogue):
@@ -212,13 +212,30 @@ def _is_launched_by(review: Review) -> bool:
         return False
     manifest, before = review.object or {}, review.old_object
     if review.operation == "UPDATE" and before is not None:
-        same_spec = manifest.get("spec") == before.get("spec")
-        if same_spec and _ours(annotations_of(manifest)) == _ours(annotations_of(before)):
+        same_pods = _same_pods(review.group, review.kind, manifest, before)
+        if same_pods and _ours(annotations_of(manifest)) == _ours(annotations_of(before)):
             return False
     metadata = manifest.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("deletionTimestamp"):
+        # Nothing starts any more, and a finalizer that cannot be taken off keeps it for good.
+        return False
     owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
     kinds = [owner.get("kind") for owner in owners if isinstance(owner, dict)] if isinstance(owners, list) else []
     return not any(isinstance(kind, str) and kind in JUDGED_OWNERS for kind in kinds)
+
+
+def _same_pods(group: str, kind: str, manifest: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Return whether an update leaves the pods of one job or replica as they were: a scaled deployment starts more.
+
+    Nothing was judged of one that had no replica.
+    """
+    if manifest.get("spec") == before.get("spec"):
+        return True
+    try:
+        now, then = pod_group(group, kind, manifest), pod_group(group, kind, before)
+    except PlimsollError:
+        return False
+    return now is not None and then is not None and now.members == then.members and then.replicas != 0
 
 
 def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:

@@ -40,7 +40,35 @@ def test_the_exit_code_is_the_worst_verdict(tmp_path, containers, code: int, tol
     assert told in output
 
 
-@pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe\x00", None])
+def test_a_manifest_may_be_piped_in():
+    text = yaml.safe_dump(
+        {"apiVersion": "apps/v1", "kind": "Deployment", **an_object("Deployment", a_container(*SMALL))}
+    )
+    ended = CliRunner().invoke(app, ["admit", "-f", "-"], input=text)
+    assert (ended.exit_code, "Deployment chat: admitted" in ended.output) == (0, True)
+
+
+@pytest.mark.parametrize("kind", ["List", "DeploymentList"])
+def test_a_lists_objects_are_judged_one_by_one(kind: str):
+    items = [
+        {"apiVersion": "apps/v1", "kind": "Deployment", **an_object("Deployment", container)}
+        for container in (a_container(*SMALL), a_container(*LARGE, gpus=2))
+    ]
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": kind, "items": items})
+    ended = CliRunner().invoke(app, ["admit", "-f", "-"], input=text)
+    assert (ended.exit_code, ended.output.count("Deployment chat: ")) == (1, 2)
+
+
+@pytest.mark.parametrize("policy", [b"default = 5", b"[", b"\xff", None])
+def test_a_policy_that_cannot_be_read_is_no_verdict(tmp_path, policy):
+    file = tmp_path / "policy.toml"
+    if policy is not None:
+        file.write_bytes(policy)
+    ended = CliRunner().invoke(app, ["admit", "-f", "-", "--policy", str(file)], input="{}")
+    assert ended.exit_code == 2
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"[" * 5000, b"a: 2001-13-99", b"\xff\xfe\x00", None])
 def test_a_file_that_cannot_be_read_is_not_judged(tmp_path, content):
     file = tmp_path / "broken.yaml"
     if content is not None:

@@ -69,7 +69,8 @@ def test_an_affinity_names_the_gpu_where_it_leaves_no_choice(terms, gpu):
         ({"limits": {"cpu": "4"}}, 0),
         ({"limits": {"nvidia.com/gpu": "half"}}, None),
         ({"limits": {"nvidia.com/gpu": "-1"}}, None),
-        ({"limits": ["x"]}, 0),
+        ({"limits": ["x"]}, None),
+        ({"limits": None, "requests": "x"}, None),
         ({}, 0),
     ],
 )

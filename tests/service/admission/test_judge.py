@@ -16,7 +16,7 @@ from service.admission.sizing import Sizer
 from service.errors import DatabaseUnavailable, PlanNotFound
 from service.models import ModelResolver
 from service.settings import Settings
-from tests.service.admission.reviews import a_container, a_review, an_object
+from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
 
 SMALL = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")
 # 72.7e9 parameters x 2 bytes over two GPUs are 67.7 GiB of weights in 79.2 GiB: nothing is left for 32,768 tokens.
@@ -557,3 +557,40 @@ async def test_an_engine_of_unknown_version_is_refused_only_where_no_version_fit
     answer = await judge.review(read_review(a_review("Pod", manifest)))
     assert answer.is_allowed is is_allowed
     assert any("An older sglang may fit" in line for line in answer.audit_annotations.values()) is is_allowed
+
+
+def scaled(replicas: int) -> dict[str, Any]:
+    return {**LARGE_OBJECT, "spec": {**LARGE_OBJECT["spec"], "replicas": replicas}}
+
+
+@pytest.mark.parametrize(("before", "after", "is_allowed"), [(3, 4, True), (3, 0, True), (0, 0, True), (0, 3, False)])
+async def test_scaling_what_runs_already_is_no_new_launch(judge, before, after, is_allowed):
+    review = a_review("Deployment", scaled(after), operation="UPDATE", oldObject=scaled(before))
+    assert (await judge.review(read_review(review))).is_allowed is is_allowed
+
+
+@pytest.mark.parametrize(("replicas", "is_allowed"), [(0, True), (1, False)])
+async def test_a_deployment_without_replicas_starts_nothing(judge, replicas, is_allowed):
+    assert (await judge.review(read_review(a_review("Deployment", scaled(replicas))))).is_allowed is is_allowed
+
+
+async def test_what_is_being_deleted_may_lose_its_finalizers(judge):
+    going = {**scaled(2), "metadata": {"name": "chat", "deletionTimestamp": "2026-11-21T15:00:00Z"}}
+    review = a_review("Deployment", going, operation="UPDATE", oldObject=an_object("Deployment", a_container(*SMALL)))
+    assert (await judge.review(read_review(review))).is_allowed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_update_of_each_kind_that_changes_its_command_is_judged(judge, kind):
+    large, small = (an_object(kind, a_container(*arguments, gpus=2)) for arguments in (LARGE, SMALL))
+    for before, after, is_allowed in ((small, large, False), (large, small, True), (large, large, True)):
+        review = a_review(kind, after, operation="UPDATE", oldObject=before)
+        assert (await judge.review(read_review(review))).is_allowed is is_allowed
+
+
+async def test_a_way_out_that_no_option_of_the_command_makes_is_not_offered(judge):
+    # Two GPUs hold gpt-oss-120b's cache by attention's data parallelism, which the advice's degrees do not say.
+    manifest = an_object("Pod", a_container("--model", "openai/gpt-oss-120b"))
+    message = (await judge.review(read_review(a_review("Pod", manifest)))).message
+    assert "fits with --max-model-len" in message
+    assert "2 GPUs" not in message

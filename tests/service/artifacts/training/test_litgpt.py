@@ -1,7 +1,10 @@
-"""LitGPT's YAML, held against a golden file: litgpt needs an older hub client than transformers does."""
+"""LitGPT's YAML: read by its own command line, and held against a golden file."""
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +34,38 @@ def test_the_batch_multiplies_out():
     ranks = found["devices"] * found["num_nodes"]
     # TrainArgs.gradient_accumulation_iters: 64 // 16 // 2.
     assert found["train"]["global_batch_size"] // ranks // found["train"]["micro_batch_size"] == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("litgpt") is None, reason="`make` installs litgpt, without its hub client")
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        ("pretrain", {"shard_group": 8, "asked": {"tokens": 1e9}}),
+        ("pretrain", {"data_parallel": 1, "zero_stage": 0}),
+        ("finetune_full", {"recompute": "full", "steps": 2000}),
+    ],
+)
+def test_litgpts_command_line_accepts_the_file(
+    command: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with warnings.catch_warnings():
+        # Lightning and litgpt import what torch deprecates.
+        warnings.simplefilter("ignore")
+        from jsonargparse import ArgumentParser
+        from litgpt.__main__ import PARSER_DATA
+    given = plan(**changes)
+    # Finetuning looks for the checkpoint that it is given.
+    (tmp_path / "checkpoints" / LLAMA).mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text(written("litgpt", given), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    parser = ArgumentParser()
+    parser.add_function_arguments(PARSER_DATA[command])
+    found = parser.parse_path("config.yaml")
+    # Both recipes hand the ranks of all nodes to TrainArgs; 64 sequences are what the plan has.
+    train = parser.instantiate_classes(found).train
+    ranks = found.devices * found.num_nodes
+    steps = train.gradient_accumulation_iters(found.devices, found.num_nodes)
+    assert (ranks, steps * train.micro_batch_size * ranks) == (given.layout.gpus, 64)
 
 
 def test_full_recompute_is_finetunings():
