@@ -131,10 +131,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--grid", action="store_true", help="compare the planner with the trace over a grid of plans")
     parser.add_argument("--only", default="", help="of the grid, only plans with this in their name")
+    parser.add_argument("--every", type=int, default=1, help="of the grid, every so-manieth plan")
+    parser.add_argument("--first", type=int, default=0, help="of the grid, the number of the plan to begin with")
     arguments = parser.parse_args()
     rows = []
     if arguments.grid:
-        rows = run_grid(lambda line: print(line, flush=True), only=arguments.only)
+        rows = run_grid(
+            lambda line: print(line, flush=True), only=arguments.only, every=arguments.every, first=arguments.first
+        )
     for name in arguments.names or (() if arguments.grid else JOBS):
         rows.append(measure(name))
         show(rows[-1])
