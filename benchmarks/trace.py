@@ -85,8 +85,14 @@ JOBS = {
     "70b-fsdp2-1024-8192-full": job(LLAMA_70B, data_parallel=1024),
     "70b-fsdp2-tp8-dp8-full": job(LLAMA_70B, data_parallel=8, tensor_parallel=8, sequence_parallel=True),
     "70b-megatron-tp8-pp2": job(
-        LLAMA_70B, framework="megatron", zero_stage=1, tensor_parallel=8, sequence_parallel=True, pipeline_parallel=2,
-        accumulation_steps=8, stages=(FIRST_OF_TWO_STAGES,),
+        LLAMA_70B,
+        framework="megatron",
+        zero_stage=1,
+        tensor_parallel=8,
+        sequence_parallel=True,
+        pipeline_parallel=2,
+        accumulation_steps=8,
+        stages=(FIRST_OF_TWO_STAGES,),
     ),
 }
 
