@@ -11,6 +11,8 @@ WORKERS ?= 1
 TEST_PROCESSES ?= 2
 JOBS ?= 1000
 FUZZ_MINUTES ?= 10
+BENCH_TRACES ?= 8b-fsdp2-8192-none 8b-fsdp2-8192-selective 8b-accelerate-8192-full 8b-fsdp2-tp2-dp4-full \
+	70b-fsdp2-64-8192-full 70b-fsdp2-tp8-dp8-full 70b-megatron-tp8-pp2
 API_CASES ?= 50000
 E2E_PICTURES ?= .screenshots
 TEST_OPTIONS ?=
@@ -70,11 +72,12 @@ fuzz: $(VENV)/.test ## Fuzz each reader of foreign input for FUZZ_MINUTES minute
 fuzz-api: $(VENV)/.test ## Send API_CASES requests made up from the contract
 	$(BIN)/python -m tests.fuzz.api_cases --cases $(API_CASES)
 
-bench: $(VENV)/.test ## Time the search, the planning request, the service under load, the quantizers and admission
+bench: $(VENV)/.test ## Time the search, the planning request, the service under load, traces, the quantizers and admission
 	$(BIN)/python -m benchmarks.search
 	$(BIN)/python benchmarks/serving_speed.py
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.load.memory
+	$(BIN)/python -m benchmarks.trace $(BENCH_TRACES)
 	$(BIN)/python benchmarks/quantization.py
 	$(BIN)/python benchmarks/quantized_checkpoint.py
 	$(BIN)/python -m benchmarks.admission

@@ -9,6 +9,7 @@ single layer add up in a deep model.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planners.catalogue import catalogue
+from planners.errors import NotYetAvailable
 from planners.hardware import GpuCount, Hardware
 from planners.huggingface import describe_config
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
@@ -77,6 +79,7 @@ MIXTURE_WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": "full", "sequence_length": 4096, "expert_parallel": 2},
     {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192, "expert_parallel": 4},
 )
+SPLIT_SEQUENCE = {"tensor_parallel": 2, "sequence_parallel": True}
 INTERLEAVED = {"pipeline_parallel": 2, "virtual_pipeline": 2}
 # Run for `FEW_MODELS` alone: each of them traces two stages or three.
 PIPELINES: tuple[dict[str, Any], ...] = (
@@ -88,6 +91,9 @@ PIPELINES: tuple[dict[str, Any], ...] = (
     MEGATRON | {"recompute": "full", "sequence_length": 4096, **INTERLEAVED},
     {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, **INTERLEAVED},
     MEGATRON | {"sequence_length": 4096},
+    MEGATRON | {"sequence_length": 8192, **SPLIT_SEQUENCE},
+    MEGATRON | {"recompute": "full", "sequence_length": 8192, **SPLIT_SEQUENCE},
+    MEGATRON | {"recompute": "selective", "sequence_length": 8192, "pipeline_parallel": 2, **SPLIT_SEQUENCE},
 )
 WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
@@ -214,13 +220,19 @@ def compare(case: Case) -> dict[str, Any]:
     }
 
 
-def run_grid(show: Callable[[str], None], *, only: str = "") -> list[dict[str, Any]]:
-    """Compare every plan whose name holds `only`, a line each, and the summary last."""
+def run_grid(show: Callable[[str], None], *, only: str = "", every: int = 1, first: int = 0) -> list[dict[str, Any]]:
+    """Compare plans of the grid, a line each, and the summary last; say which are not traced.
+
+    They are those whose name holds `only`, of them every so-manieth from the one with number `first` on.
+    """
     rows = []
-    for case in grid():
-        if only in case.name:
+    for case in itertools.islice((case for case in grid() if only in case.name), first, None, every):
+        try:
             rows.append(compare(case))
-            show(_line(rows[-1]))
+        except NotYetAvailable as refusal:
+            show(f"{case.name:62} {refusal}")
+            continue
+        show(_line(rows[-1]))
     show(summary(rows))
     return rows
 

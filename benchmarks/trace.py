@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agreement import run_grid
-from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.job import PipelineStage, TraceJob
 
 GIB = 1 << 30
 
@@ -66,6 +66,8 @@ def job(config: dict[str, Any], **changes: Any) -> TraceJob:
     return TraceJob(**values)
 
 
+# The first of two stages decides: it has the embedding, and the more micro-batches in flight.
+FIRST_OF_TWO_STAGES = PipelineStage(number=0, stages=2, first_layer=0, last_layer=39)
 TP2_DP4 = {"data_parallel": 4, "tensor_parallel": 2, "sequence_parallel": True}
 JOBS = {
     "8b-fsdp2-8192-none": job(LLAMA_8B, recompute="none"),
@@ -82,6 +84,16 @@ JOBS = {
     "70b-fsdp2-64-8192-full": job(LLAMA_70B, data_parallel=64),
     "70b-fsdp2-1024-8192-full": job(LLAMA_70B, data_parallel=1024),
     "70b-fsdp2-tp8-dp8-full": job(LLAMA_70B, data_parallel=8, tensor_parallel=8, sequence_parallel=True),
+    "70b-megatron-tp8-pp2": job(
+        LLAMA_70B,
+        framework="megatron",
+        zero_stage=1,
+        tensor_parallel=8,
+        sequence_parallel=True,
+        pipeline_parallel=2,
+        accumulation_steps=8,
+        stages=(FIRST_OF_TWO_STAGES,),
+    ),
 }
 
 
@@ -94,7 +106,8 @@ def measure(name: str) -> dict[str, Any]:
 
     traced = JOBS[name]
     wall, processor = time.monotonic(), time.process_time()
-    ledger = trace_steps(traced, find_stack(traced.framework), lambda *_progress: None)
+    stage = traced.stages[0] if traced.stages else None
+    ledger = trace_steps(traced, find_stack(traced.framework), lambda *_progress: None, stage)
     wall, processor = time.monotonic() - wall, time.process_time() - processor
     peak = ledger.peak()
     return {
@@ -131,10 +144,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--grid", action="store_true", help="compare the planner with the trace over a grid of plans")
     parser.add_argument("--only", default="", help="of the grid, only plans with this in their name")
+    parser.add_argument("--every", type=int, default=1, help="of the grid, every so-manieth plan")
+    parser.add_argument("--first", type=int, default=0, help="of the grid, the number of the plan to begin with")
     arguments = parser.parse_args()
     rows = []
     if arguments.grid:
-        rows = run_grid(lambda line: print(line, flush=True), only=arguments.only)
+        rows = run_grid(
+            lambda line: print(line, flush=True), only=arguments.only, every=arguments.every, first=arguments.first
+        )
     for name in arguments.names or (() if arguments.grid else JOBS):
         rows.append(measure(name))
         show(rows[-1])

@@ -42,8 +42,8 @@ class Activity:
     `recomputed_layers` how many are, `working_set` one layer with everything,
     `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
     the layer as its first norm is differentiated, `experts_product` and `combine` what is there as the experts'
-    first matrices and the sum of their outputs are, `experts_reduced` as their gradients are reduced, `gathered` the buffers that tensor parallelism gathers into and
-    scatters from.
+    first matrices and the sum of their outputs are, `experts_reduced` as their gradients are reduced, `gathered` the
+    buffers that tensor parallelism gathers into and scatters from.
     """
 
     stage: FloatArray

@@ -83,7 +83,7 @@ def dispatched_experts(experts: Any, hidden: torch.Tensor, chosen: torch.Tensor,
     return weighted[back].view(-1, per_token, hidden.size(-1)).sum(dim=1).to(hidden.dtype)
 
 
-# What each of the next three makes on its way is let go of as it returns: torchtitan's hooks are functions of their own.
+# What each of the next three makes on its way is let go of as it returns, as by torchtitan's hooks.
 
 
 def _received(sent: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, torch.Tensor]:

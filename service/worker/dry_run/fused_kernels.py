@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial
 
 from service.worker.dry_run.fused_loss import turn_into_gradient
 
@@ -123,7 +123,12 @@ def fuse_layers(model: Any) -> None:
     """Give a Llama-like transformers model Megatron's fused norms and SwiGLU."""
 
     def norm(self: Any, hidden_states: torch.Tensor) -> Any:
-        return FusedRmsNorm.apply(hidden_states, self.weight)  # type: ignore[no-untyped-call]
+        if not isinstance(hidden_states, DTensor):
+            return FusedRmsNorm.apply(hidden_states, self.weight)  # type: ignore[no-untyped-call]
+        # Each rank normalises its own tokens, and has a part of the weight's gradient.
+        weight = self.weight.to_local(grad_placements=[Partial()])
+        output = FusedRmsNorm.apply(hidden_states.to_local(), weight)  # type: ignore[no-untyped-call]
+        return DTensor.from_local(output, hidden_states.device_mesh, hidden_states.placements, run_check=False)
 
     def feed_forward(self: Any, x: torch.Tensor) -> Any:
         product = FusedSwiGlu.apply(self.gate_proj(x), self.up_proj(x))  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from service.worker.dry_run.building import traced_model
@@ -22,6 +23,7 @@ from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, 
 from service.worker.dry_run.pipeline import cut_to_stage
 from service.worker.dry_run.recompute import recompute_activations
 from service.worker.dry_run.ring_attention import attend_over_ranks, context_mesh
+from service.worker.dry_run.sequence_gathers import gather_again
 from service.worker.dry_run.sharding import shard_fully
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tensor_parallel import split_over_tensor_ranks
@@ -61,6 +63,8 @@ def process_group_of(world_size: int, *, rank: int = 0) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+        # DTensor remembers the layouts of results with their meshes, whose groups are gone.
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
 def build_rank(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Rank:
@@ -100,6 +104,8 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
         fuse_loss(model)
     if stack.has_fused_kernels:
         fuse_layers(model)
+        if job.tensor_parallel > 1 and job.sequence_parallel:
+            gather_again(model)
     recompute_activations(model, job, stack.selective)
     if is_fully_sharded(job):
         own_units = stack.wraps_vocabulary and not is_tied and not job.fused_cross_entropy

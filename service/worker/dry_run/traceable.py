@@ -48,9 +48,10 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             f"{job.framework} with zero_stage 1 in {job.precision} is not traced yet.", pointer="/layout/zero_stage"
         )
-    if stack.has_fused_kernels and job.tensor_parallel > 1 and job.sequence_parallel:
+    splits_sequence = job.tensor_parallel > 1 and job.sequence_parallel
+    if stack.has_fused_kernels and splits_sequence and job.recompute_modules:
         raise NotYetAvailable(
-            f"{job.framework} gathers a split sequence again in the backward pass; that is not traced yet.",
+            f"Parts of {job.framework}'s layers are not recomputed over a split sequence in a trace yet.",
             pointer="/layout/sequence_parallel",
         )
     if is_fully_sharded(job) and job.virtual_pipeline > MOST_GATHERED_CHUNKS:

@@ -92,7 +92,6 @@ def test_naming_the_kernels_a_stack_is_traced_with_changes_nothing(framework, ke
     [
         ("megatron", {"zero_stage": 2}),
         ("accelerate", {"zero_stage": 1}),
-        ("megatron", {"zero_stage": 0, "tensor_parallel": 2, "sequence_parallel": True}),
         ("fsdp2", {"tensor_parallel": 2, "fused_cross_entropy": True}),
     ],
 )

@@ -157,6 +157,23 @@ def test_accumulation_under_tensor_parallelism_opens_the_parallel_loss_for_each_
     assert requested_bytes(twice, Kind.GRADIENT) == requested_bytes(once, Kind.GRADIENT)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_megatron_keeps_a_rank_s_own_tokens_of_a_split_sequence(recompute):
+    # Of 64 tokens of 64 features 32 are a rank's own: 4,096 bytes fewer of each tensor outside split matrices. Those
+    # are input and output of each norm, its statistic (128 bytes fewer) beside them: five norms; recomputed layers keep
+    # their inputs alone.
+    layout = {
+        "framework": "megatron",
+        "zero_stage": 1,
+        "data_parallel": 2,
+        "tensor_parallel": 2,
+        "recompute": recompute,
+    }
+    whole, split = (_kept_by_forward(traced(**layout, sequence_parallel=own)) for own in (False, True))
+    norm = 2 * 4_096 + 128
+    assert whole - split == (5 * norm if recompute == "none" else 2 * 4_096 + norm)
+
+
 def test_accumulation_meets_the_second_micro_batch_with_gradients_in_hand():
     ledger = traced(accumulation_steps=5)
     forwards = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == "forward"]
@@ -177,7 +194,6 @@ def test_eager_attention_keeps_scores_that_flash_does_not():
     [
         {"framework": "megatron", "zero_stage": 3},
         {"framework": "accelerate", "zero_stage": 1},
-        {"framework": "megatron", "zero_stage": 1, "tensor_parallel": 2, "sequence_parallel": True},
         {"framework": "accelerate", "tensor_parallel": 2, "fused_cross_entropy": True},
     ],
 )

@@ -16,7 +16,9 @@ def check(**changes):
     refuse_untraced_sharding(wanted, find_stack(wanted.framework))
 
 
-@pytest.mark.parametrize("wanted", [EXPERTS, EXPERTS | {"recompute": "selective"}, CONTEXT, CONTEXT | {"recompute": "full"}])
+@pytest.mark.parametrize(
+    "wanted", [EXPERTS, EXPERTS | {"recompute": "selective"}, CONTEXT, CONTEXT | {"recompute": "full"}]
+)
 def test_what_is_traced_is_not_refused(wanted):
     check(**wanted)
 
@@ -70,3 +72,10 @@ def test_chunks_that_fsdp_gathers_anew_are_refused():
     with pytest.raises(NotYetAvailable, match="3 chunks") as refusal:
         check(framework="fsdp2", pipeline_parallel=2, virtual_pipeline=4)
     assert refusal.value.pointer == "/layout/virtual_pipeline"
+
+
+def test_parts_of_megatron_s_layers_over_a_split_sequence_are_refused():
+    split = {"framework": "megatron", "zero_stage": 1, "tensor_parallel": 2, "sequence_parallel": True}
+    check(**split, recompute="selective")
+    with pytest.raises(NotYetAvailable, match="split sequence"):
+        check(**split, recompute="selective", recompute_modules=("layernorm",))
