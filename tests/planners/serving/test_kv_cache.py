@@ -178,7 +178,7 @@ def test_bytes_of_a_token_in_each_format(kv, size):
     ],
 )
 def test_a_format_the_version_lacks_is_refused_with_the_allowed_ones(version, name, allowed):
-    with pytest.raises(InvalidQuestion, match=f"allowed are {allowed}") as caught:
+    with pytest.raises(InvalidQuestion, match=f"allowed are fp32, {allowed}") as caught:
         kv_format(name, engine_profile("vllm", version))
     assert caught.value.pointer == "/serving/kv_cache"
 
