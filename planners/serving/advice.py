@@ -66,19 +66,29 @@ def serving_advice(
 
 def _advice(change: Change, changed: Candidate) -> ServingAdvice:
     kv = changed.replica.kv
-    degrees = {
-        "layout.tensor_parallel": changed.replica.degrees.tensor_parallel,
-        "layout.pipeline_parallel": changed.replica.degrees.pipeline_parallel,
-        "layout.data_parallel": changed.replicas,
-    }
     return ServingAdvice(
-        change={**change.fields, **(degrees if change.is_searched else {})},
+        change={**change.fields, **(_degrees(changed) if change.is_searched else {})},
         fits=changed.replica.fits,
         kv_tokens=kv.tokens,
         max_concurrency=kv.max_concurrency,
         peak_bytes=changed.replica.memory.peak_bytes,
         reason=change.reason,
     )
+
+
+def _degrees(found: Candidate) -> dict[str, int]:
+    """Return the degrees that a search found, by their fields; those of mixtures only where they divide."""
+    degrees = found.replica.degrees
+    of_mixtures = {
+        "layout.attention_data_parallel": degrees.attention_data_parallel,
+        "layout.expert_parallel": degrees.expert_parallel,
+    }
+    return {
+        "layout.tensor_parallel": degrees.tensor_parallel,
+        "layout.pipeline_parallel": degrees.pipeline_parallel,
+        "layout.data_parallel": found.replicas,
+        **{name: degree for name, degree in of_mixtures.items() if degree > 1},
+    }
 
 
 def _is_better(changed: Candidate, best: Candidate) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal
 
 from planners.plans import Advice, TrainingAnswer
@@ -160,14 +159,7 @@ def _possible(answer: ServingAnswer) -> Sequence[ServingAdvice]:
         for entry in answer.advice
         if entry.change.get("serving.weights", "fp8") in (names or ("fp8",))
         and all(_is_typed(name, value, flags) for name, value in entry.change.items())
-        and _is_told_whole(entry.change)
     ]
-
-
-def _is_told_whole(change: Mapping[str, Any]) -> bool:
-    """Return whether a change of GPUs comes with degrees that use them; ranks of attention alone stand in none."""
-    degrees = [value for name, value in change.items() if name.startswith("layout.")]
-    return GPUS not in change or not degrees or prod(degrees) == change[GPUS]
 
 
 def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:

@@ -80,6 +80,17 @@ def test_only_the_fewest_of_more_gpus_are_offered_with_their_division():
     assert math.prod(degrees) == 2
 
 
+def test_a_mixture_s_ranks_of_attention_are_named_among_the_degrees():
+    name = "openai/gpt-oss-120b"
+    mixture = describe_config(catalogue().model(name).config, name=name)
+    offer = offers(plan_serving(question(mixture, layout=ONE_CARD)))["hardware.gpus"]
+    layout = {field.removeprefix("layout."): degree for field, degree in offer.change.items() if "layout." in field}
+    assert layout["attention_data_parallel"] > 1
+    assert math.prod(layout.values()) == offer.change["hardware.gpus"]
+    followed = plan_serving(question(mixture, gpus=offer.change["hardware.gpus"], layout=layout))
+    assert (offer.kv_tokens, offer.peak_bytes) == (followed.plan.kv.tokens, followed.plan.memory.peak_bytes)
+
+
 def test_a_model_far_too_large_for_one_card_is_offered_as_many_as_it_takes():
     # Llama-3.1-405B in bf16 is 756 GiB: more than 8 cards of 79, and no format of it fits one.
     large = model(LLAMA_70B, hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128)
