@@ -18,6 +18,7 @@ from service.requests.values import (
     PositiveByteCount,
     Rate,
     Seconds,
+    TokensPerSecond,
     Wire,
     whole,
 )
@@ -25,7 +26,6 @@ from service.requests.values import (
 MOST_CALIBRATION_RUNS = 200
 MOST_MICROBENCHMARKS = 200
 MOST_MATRIX_SIDE = 2**24
-MOST_TOKENS_PER_SECOND = 1e15
 
 MatrixSide: TypeAlias = Annotated[int, *whole(least=1, most=MOST_MATRIX_SIDE)]
 
@@ -47,7 +47,7 @@ class CalibrationRun(Wire):
     plan_id: Name | None = None
     run: MeasuredJob | None = None
     step_seconds: Seconds | None = None
-    tokens_per_second: Annotated[float, Field(gt=0, le=MOST_TOKENS_PER_SECOND)] | None = None
+    tokens_per_second: TokensPerSecond | None = None
     peak_bytes: PositiveByteCount | None = None
 
     @model_validator(mode="after")

@@ -7,11 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from service.requests.serving import CacheFormat, WeightFormat
-from service.requests.values import ByteCount, Name, PositiveByteCount, Seconds, Wire
+from service.requests.values import ByteCount, Name, PositiveByteCount, Seconds, TokensPerSecond, Wire
 
-TokensPerSecond = Annotated[float, Field(ge=1e-9, le=1e15)]
 TokenCount = Annotated[int, Field(ge=1, le=2**50)]
-Requests = Annotated[float, Field(gt=0, le=1e9)]
+Requests = Annotated[float, Field(ge=1e-9, le=1e9)]
 
 # Training stacks and serving engines, as plans name them.
 MeasuredFramework: TypeAlias = Literal[

@@ -21,7 +21,17 @@ from planners.questions import (
 )
 from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.models import ModelRef
-from service.requests.values import Concurrency, Degree, Fraction, Name, Seconds, SequenceTokens, Wire, whole
+from service.requests.values import (
+    Concurrency,
+    Degree,
+    Fraction,
+    Name,
+    RequestsPerSecond,
+    Seconds,
+    SequenceTokens,
+    Wire,
+    whole,
+)
 
 WeightFormat: TypeAlias = Literal[
     "fp32", "bf16", "fp16", "fp8", "int8", "nf4", "int4", "int4-experts", "mxfp4", "mxfp4-fp8", "nvfp4"
@@ -154,7 +164,7 @@ class ServingPart(Wire):
     max_num_batched_tokens: BatchLimits | None = Field(default=None, description=CHOICE_NOTE)
     max_num_seqs: SequenceLimits | None = Field(default=None, description=CHOICE_NOTE)
     slo: ServiceLevelPart | None = None
-    requests_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    requests_per_second: RequestsPerSecond | None = None
     input_length: LengthDistribution | None = None
     output_length: LengthDistribution | None = None
     prefix_cache_hit_rate: Fraction | None = None

@@ -24,6 +24,11 @@ MOST_SECONDS = 1e12
 LEAST_RATE = 1e3
 MOST_RATE = 1e21
 MOST_CONCURRENCY = 10_000_000
+LEAST_TOKENS_PER_SECOND = 1e-9
+MOST_TOKENS_PER_SECOND = 1e15
+# One in thirty years; more than any site answers.
+LEAST_REQUESTS_PER_SECOND = 1e-9
+MOST_REQUESTS_PER_SECOND = 1e9
 MOST_DOLLARS = 1e9
 MOST_NAME_CHARACTERS = 200
 MOST_PATH_CHARACTERS = 4_096
@@ -56,6 +61,8 @@ Tokens = Annotated[float, Field(ge=1, le=MOST_TOKENS)]
 Seconds = Annotated[float, Field(ge=LEAST_SECONDS, le=MOST_SECONDS)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=LEAST_RATE, le=MOST_RATE)]
+TokensPerSecond = Annotated[float, Field(ge=LEAST_TOKENS_PER_SECOND, le=MOST_TOKENS_PER_SECOND)]
+RequestsPerSecond = Annotated[float, Field(ge=LEAST_REQUESTS_PER_SECOND, le=MOST_REQUESTS_PER_SECOND)]
 Dollars = Annotated[float, Field(ge=0, le=MOST_DOLLARS)]
 Name = Annotated[str, Field(min_length=1, max_length=MOST_NAME_CHARACTERS)]
 Path = Annotated[str, Field(min_length=1, max_length=MOST_PATH_CHARACTERS)]

@@ -103,6 +103,7 @@ async def test_a_layout_that_does_not_divide(client: httpx.AsyncClient, parts: d
         ("/plan/train", train(hardware={"gpu": "h100", "used_bytes": 10**14}), "/hardware/used_bytes"),
         ("/plan/train", train(model={"parameters": 1e40}), "/model/parameters"),
         ("/plan/infer", infer(serving={"concurrency": 0}), "/serving/concurrency"),
+        ("/plan/infer", infer(serving={"requests_per_second": 5e-324}), "/serving/requests_per_second"),
         ("/plan/infer", infer(serving={"gpu_memory_utilization": 1.5}), "/serving/gpu_memory_utilization"),
         ("/quantize", {"model": "llama-3.2-1b", "scheme": "nf4", "block_size": 0}, "/block_size"),
         ("/quantize", {"model": "llama-3.2-1b", "scheme": "nf4", "block_size": 65}, "/block_size"),
