@@ -215,11 +215,15 @@ def hardware(
 
 
 @app.command()
-def accuracy(url: Url = None, as_json: AsJson = False) -> None:
+def accuracy(
+    url: Url = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a line for each measurement on record.")] = False,
+) -> None:
     """Say how far off a service's predictions on record were."""
     from cli.catalogues import accuracy as show_accuracy
 
-    raise typer.Exit(show_accuracy(url=url, as_json=as_json))
+    raise typer.Exit(show_accuracy(url=url, as_json=as_json, as_csv=as_csv))
 
 
 def _plan(kind: Kind, values: Mapping[str, Any], **others: Any) -> int:
