@@ -88,7 +88,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _record_gauges(self) -> dict[str, Gauge]:
-        accuracy = ["level", "framework", "gpu"]
+        accuracy = ["level", "framework", "family", "gpu"]
         named = {
             "plimsoll_jobs": ("Jobs by state", ["state"]),
             "plimsoll_queue_waiting": ("Jobs that wait in a queue", ["queue"]),
@@ -110,7 +110,7 @@ class Metrics:
         for outcome in records.outcomes:
             gauges["plimsoll_job_outcomes"].labels(outcome.kind, outcome.state).set(outcome.jobs)
         for group in records.accuracy:
-            labels = (group.level, group.framework, group.gpu)
+            labels = (group.level, group.framework, group.family or "", group.gpu)
             gauges["plimsoll_prediction_measurements"].labels(*labels).set(group.count)
             gauges["plimsoll_prediction_median_error"].labels(*labels).set(group.median_absolute_relative_error)
             gauges["plimsoll_prediction_mean_error"].labels(*labels).set(group.mean_relative_error)

@@ -1,4 +1,4 @@
-"""JSON for programs, tables for people: `?format=text` or `Accept: text/plain`."""
+"""JSON for programs, tables for people and spreadsheets: by `?format=`, or else by what `Accept` prefers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import Depends, Header, Query
 
 JSON_TYPES = ("application/json", "application/*", "*/*")
 TEXT_TYPES = ("text/plain", "text/*", "*/*")
+CSV_TYPES = ("text/csv", "text/*", "*/*")
 
 
 async def wants_text(
@@ -20,11 +21,29 @@ async def wants_text(
     # A coroutine, though it waits for nothing: FastAPI sends plain functions to a thread.
     if format is not None:
         return format == "text"
-    weights = _weights(accept or "*/*")
-    return _weight(weights, TEXT_TYPES) > _weight(weights, JSON_TYPES)
+    return _is_preferred(TEXT_TYPES, accept)
+
+
+async def wants_csv(
+    format: Annotated[  # noqa: A002 - the name on the wire
+        Literal["json", "csv"] | None,
+        Query(description="`csv` answers with a line for each measurement; so does `Accept: text/csv`."),
+    ] = None,
+    accept: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> bool:
+    """Return whether the client wants CSV; JSON where it takes both alike."""
+    if format is not None:
+        return format == "csv"
+    return _is_preferred(CSV_TYPES, accept)
 
 
 WantsText = Annotated[bool, Depends(wants_text)]
+WantsCsv = Annotated[bool, Depends(wants_csv)]
+
+
+def _is_preferred(media_ranges: tuple[str, ...], accept: str | None) -> bool:
+    weights = _weights(accept or "*/*")
+    return _weight(weights, media_ranges) > _weight(weights, JSON_TYPES)
 
 
 def _weights(accept: str) -> dict[str, float]:

@@ -56,6 +56,9 @@ class Answering(Protocol):
     def accuracy(self) -> dict[str, Any]:
         """Return how far the predictions on record were off."""
 
+    def accuracy_csv(self) -> str:
+        """Return every single measurement on record as CSV."""
+
 
 @contextmanager
 def answering(url: str | None) -> Iterator[Answering]:

@@ -1,4 +1,4 @@
-"""`plimsoll calibrate`: send a file of measurements to a running service and print what it made of them."""
+"""`plimsoll calibrate`: have a service fit measurements, sent or on its record, and print what it made of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from cli.screen import FITS, print_json, print_text
 from service.text_tables import seconds_text, table, titled
 
 
-def run_calibrate(url: str, gpu: str, file: Path, *, as_json: bool) -> int:
+def run_calibrate(url: str, gpu: str, file: Path | None, *, from_record: bool = False, as_json: bool) -> int:
     """Calibrate and print the report; return 0, or 2 where it was refused or nobody answers."""
     try:
-        measurements = read_request(file)
+        if file is None and not from_record:
+            raise NoAnswer("Name a file of measurements, or --from-record for those that the service was told.")
+        measurements = {} if file is None else read_request(file)
+        if from_record:
+            measurements = {**measurements, "from_record": True}
         with Remote(url) as service:
             report = service.calibrate(gpu, measurements)
     except (NoAnswer, UnreadableRequest) as error:
@@ -48,6 +52,8 @@ def report_text(report: Mapping[str, Any]) -> str:
     if report["observations"]:
         parts += [titled("Efficiencies", fractions), titled("Measurements", _measured_table(report))]
     parts += [_engine_text(engine) for engine in report["serving"]]
+    if report["record"] is not None:
+        parts.append(_record_text(report["record"]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,6 +62,12 @@ def _errors_text(report: Mapping[str, Any]) -> str:
         f"{100 * report[f'error_{name}']['mean_absolute']:.1f} % {words}"
         for name, words in (("shipped", "before"), ("fitted", "after"), ("left_out", "on measurements left out"))
     )
+
+
+def _record_text(record: Mapping[str, Any]) -> str:
+    used = ", ".join(str(number) for number in record["used"]) or "none"
+    unused = [f"  {each['measurement_id']}: {each['reason']}" for each in record["unused"]]
+    return "\n".join([f"Measurements on record: {used}", *(["Not used", *unused] if unused else [])])
 
 
 def _measured_table(report: Mapping[str, Any]) -> str:

@@ -46,10 +46,15 @@ def hardware(name: str | None, *, search: str | None, url: str | None, as_json: 
     return FITS if found["items"] or found["clusters"] else DOES_NOT_FIT
 
 
-def accuracy(*, url: str | None, as_json: bool) -> int:
-    """Print how far the predictions on a service's record were off; return 0 or 2."""
+def accuracy(*, url: str | None, as_json: bool, as_csv: bool) -> int:
+    """Print how far the predictions on a service's record were off, or each measurement as CSV; return 0 or 2."""
     try:
+        if as_csv and as_json:
+            raise NoAnswer("Choose --csv or --json: the one is each measurement, the other the answer with its groups.")
         with answering(url) as asked:
+            if as_csv:
+                print_text(asked.accuracy_csv())
+                return FITS
             body = asked.accuracy()
     except NoAnswer as error:
         return refuse(error, ())

@@ -124,6 +124,10 @@ class Local:
         """Raise NoAnswer: the record is a service's."""
         raise _needs_service("The record of predictions beside measurements is a service's")
 
+    def accuracy_csv(self) -> str:
+        """Raise NoAnswer, as `accuracy` does."""
+        raise _needs_service("The record of predictions beside measurements is a service's")
+
 
 def _request(kind: type[Request], values: Json) -> Request:
     try:

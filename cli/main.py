@@ -148,15 +148,20 @@ def admit(
 
 @app.command()
 def calibrate(
-    file: Annotated[Path, typer.Argument(help="Measurements as JSON: the body of PUT /hardware/{id}/calibration.")],
     gpu: Annotated[str, typer.Option(help="The GPU that was measured, by id or alias.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="Measurements as JSON: the body of PUT /hardware/{id}/calibration.")
+    ] = None,
+    from_record: Annotated[
+        bool, typer.Option("--from-record", help="Fit the speeds that were reported of stored plans.")
+    ] = False,
     url: Annotated[str, typer.Option(envvar=URL_VARIABLE, help="Where the service listens.")] = DEFAULT_URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Fit a GPU's efficiencies to a site's own measurements."""
     from cli.calibrate import run_calibrate
 
-    raise typer.Exit(run_calibrate(url, gpu, file, as_json=as_json))
+    raise typer.Exit(run_calibrate(url, gpu, file, from_record=from_record, as_json=as_json))
 
 
 @app.command()
@@ -215,11 +220,15 @@ def hardware(
 
 
 @app.command()
-def accuracy(url: Url = None, as_json: AsJson = False) -> None:
+def accuracy(
+    url: Url = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a line for each measurement on record.")] = False,
+) -> None:
     """Say how far off a service's predictions on record were."""
     from cli.catalogues import accuracy as show_accuracy
 
-    raise typer.Exit(show_accuracy(url=url, as_json=as_json))
+    raise typer.Exit(show_accuracy(url=url, as_json=as_json, as_csv=as_csv))
 
 
 def _plan(kind: Kind, values: Mapping[str, Any], **others: Any) -> int:

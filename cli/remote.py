@@ -73,6 +73,10 @@ class Remote:
         """Return how far the predictions on record were off; raises NoAnswer."""
         return self.ask(calls.accuracy())
 
+    def accuracy_csv(self) -> str:
+        """Return every single measurement on record as CSV; raises NoAnswer."""
+        return _answered(self._client.accuracy_csv)
+
     def calibrate(self, gpu: str, request: Json) -> dict[str, Any]:
         """Return the report of a calibration; raises NoAnswer."""
         return self.ask(calls.calibrate(gpu, request))

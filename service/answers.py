@@ -71,7 +71,7 @@ class AccuracyPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """How far predictions were off, by how they were measured, framework and GPU; errors are predicted/measured − 1.
+    """How far predictions were off, by level, framework, family and GPU; errors are predicted/measured − 1.
 
     `points` are the newest ones by themselves, where a key asks those of its own plans.
     """

@@ -87,6 +87,7 @@ def accuracy_text(body: Mapping[str, Any]) -> str:
         (
             f"{group['level']} on {group['gpu']}",
             group["framework"],
+            group["family"] or "",
             group["count"],
             f"{100 * group['mean_relative_error']:+.2f} %",
             f"{100 * group['median_absolute_relative_error']:.2f} %",
@@ -95,7 +96,7 @@ def accuracy_text(body: Mapping[str, Any]) -> str:
         )
         for group in body["items"]
     ]
-    header = ("how it was measured", "framework", "number", "mean", "median size", "90th", "worst")
+    header = ("how it was measured", "framework", "family", "number", "mean", "median size", "90th", "worst")
     count = body["measurements"]
     return joined([table(header, rows) if rows else "", f"{count} measurements on record beside what was predicted."])
 

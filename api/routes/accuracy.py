@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Body, Path, Response
+from starlette.responses import StreamingResponse
 
 from api import examples
 from api.auth.middleware import Asking
+from api.negotiation import WantsCsv
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
-from service.accuracy_points import accuracy_points
+from service.accuracy_points import accuracy_csv, accuracy_points
 from service.answers import Accuracy
 from service.measuring import MeasurementReport
 from service.requests.measurements import MeasurementRequest
 
 # The largest number of a row.
 MOST_NUMBER = 2**63 - 1
+CSV = {"text/csv": {"schema": {"type": "string"}}}
 MeasurementNumber: TypeAlias = Annotated[int, Path(ge=1, le=MOST_NUMBER, description="A measurement's number.")]
 
 router = APIRouter(tags=["accuracy"], route_class=StrictRoute)
@@ -70,10 +74,28 @@ async def forget_measurement(services: Running, measurement_id: MeasurementNumbe
     "/accuracy",
     summary="Predicted against measured, over all that is on record",
     response_model=Accuracy,
-    responses=problem_responses(400, 422, 500, 503),
+    responses={**problem_responses(400, 422, 500, 503), 200: {"content": CSV}},
 )
-async def accuracy(services: Running, caller: Asking) -> Accuracy:
-    """`count`, `trace` and `device` are validations; `run` is memory and `run-speed` is speed of reported runs."""
+async def accuracy(services: Running, caller: Asking, as_csv: WantsCsv) -> Accuracy | Response:
+    """`count`, `trace` and `device` are validations; `run` is memory and `run-speed` is speed of reported runs.
+
+    As CSV, a line for each measurement on record, newest first; a key is told those of its own plans.
+    """
+    if as_csv:
+        return await _csv_response(accuracy_csv(services.database, caller.sees_only))
     groups = await services.database.measurements.accuracy()
     points = await accuracy_points(services.database, caller.sees_only)
     return Accuracy(measurements=sum(group.count for group in groups), items=groups, points=points)
+
+
+async def _csv_response(lines: AsyncIterator[str]) -> Response:
+    """Return the lines as they come, once the first are there: until then a failure is still a problem document."""
+    first = await anext(lines)
+
+    async def all_lines() -> AsyncIterator[str]:
+        yield first
+        async for more in lines:
+            yield more
+
+    headers = {"content-disposition": 'inline; filename="accuracy.csv"'}
+    return StreamingResponse(all_lines(), media_type="text/csv", headers=headers)

@@ -84,6 +84,7 @@ class AsyncClient:
     calibrate = awaiting(calls.calibrate)
     report = awaiting(calls.report)
     accuracy = awaiting(calls.accuracy)
+    accuracy_csv = awaiting(calls.accuracy_csv)
 
     async def wait(
         self,

@@ -176,6 +176,11 @@ def accuracy() -> Call[Accuracy]:
     return Call(method="GET", path="/accuracy", answer=Accuracy)
 
 
+def accuracy_csv() -> Call[str]:
+    """Return every single measurement on record as CSV."""
+    return Call(method="GET", path="/accuracy", answer=None, query={"format": "csv"})
+
+
 def _json(request: BaseModel | Json) -> Any:
     if isinstance(request, BaseModel):
         return request.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -89,6 +89,7 @@ class Client:
     calibrate = waiting(calls.calibrate)
     report = waiting(calls.report)
     accuracy = waiting(calls.accuracy)
+    accuracy_csv = waiting(calls.accuracy_csv)
 
     def wait(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from planners.errors import InvalidQuestion, PlimsollError
 from planners.hardware import Gpu, GpuCount, Hardware, SiteServing
@@ -18,16 +18,10 @@ from service.requests.hardware import OneHardware
 from service.requests.serving import InferRequest, ServingLayoutPart, ServingPart
 
 
-def measured_deployments(
-    gpu: Gpu, runs: Sequence[CalibrationServing], stored: Mapping[int, StoredPlan], models: ModelResolver
-) -> list[MeasuredServing]:
-    """Return every measured deployment; raises at what cannot be, pointing to where it stands."""
-    return [_measured(gpu, run, stored.get(number), models, f"/serving/{number}") for number, run in enumerate(runs)]
-
-
-def _measured(
+def measured_deployment(
     gpu: Gpu, run: CalibrationServing, plan: StoredPlan | None, models: ModelResolver, pointer: str
 ) -> MeasuredServing:
+    """Return a measured deployment as the planner fits it; raises at what cannot be, pointing to where it stands."""
     try:
         question = _described(gpu, run.deployment, models) if plan is None else _planned(gpu, plan)
         return measured_serving(

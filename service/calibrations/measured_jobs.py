@@ -77,7 +77,8 @@ def _planned_run(gpu: Gpu, plan: StoredPlan) -> tuple[TrainingQuestion, Layout, 
     asked = plan.request["hardware"]
     hardware = next(one for one in asked.get("fleet", [asked]) if one["gpu"]["id"] == gpu.id)
     figures = hardware["gpu"]
-    if figures["peak_flops_per_second"] != dict(gpu.peak_flops_per_second):
+    rates = (figures["peak_flops_per_second"], figures["memory_bytes_per_second"])
+    if rates != (dict(gpu.peak_flops_per_second), gpu.memory_bytes_per_second):
         raise InvalidQuestion(f"Plan {plan.plan_id} was made with other rates than the catalogue's {gpu.id}.")
     links = {name: figures[name] for name in ("link_bytes_per_second", "nic_bytes_per_second", "link_kind")}
     question = TrainingQuestion(

@@ -29,13 +29,30 @@ class PeakCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedMeasurement:
+    """A measurement on record that was not fitted, and why."""
+
+    measurement_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordUse:
+    """Which measurements on record were fitted, by their numbers, and which could not be."""
+
+    used: tuple[int, ...]
+    unused: tuple[UnusedMeasurement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationReport:
     """A GPU's calibration: what was fitted from what, and how well.
 
     `fractions` are parts of the datasheet's rates. `observations` compares every
     measurement with the shipped estimate, the fitted one, and that of a fit without
     it, and the three errors sum them up. `bands` is what a step's time may be times
-    its estimate, for each stack with measured runs.
+    its estimate, for each stack with measured runs. `record` is null unless the
+    record was asked for.
     """
 
     gpu: str
@@ -50,6 +67,7 @@ class CalibrationReport:
     peaks: tuple[PeakCheck, ...]
     serving: tuple[EngineCalibration, ...]
     method: str
+    record: RecordUse | None
 
 
 METHOD = (
@@ -64,6 +82,7 @@ def calibration_report(
     fit: Calibration,
     peaks: tuple[PeakCheck, ...],
     engines: tuple[EngineCalibration, ...],
+    record: RecordUse | None,
 ) -> CalibrationReport:
     """Return the report of a fit that is not stored yet."""
     return CalibrationReport(
@@ -79,6 +98,7 @@ def calibration_report(
         peaks=peaks,
         serving=engines,
         method=METHOD,
+        record=record,
     )
 
 
@@ -104,7 +124,15 @@ def stored_report(stored: StoredCalibration) -> CalibrationReport:
         peaks=tuple(PeakCheck(**each) for each in body["peaks"]),
         serving=tuple(_engine(each) for each in body.get("serving", ())),
         method=body["method"],
+        record=_record_use(body.get("record")),
     )
+
+
+def _record_use(body: Mapping[str, Any] | None) -> RecordUse | None:
+    if body is None:
+        return None
+    unused = tuple(UnusedMeasurement(**each) for each in body["unused"])
+    return RecordUse(used=tuple(body["used"]), unused=unused)
 
 
 def _observations(body: Mapping[str, Any]) -> tuple[CheckedObservation, ...]:

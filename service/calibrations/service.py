@@ -5,24 +5,33 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from planners.calibration import Observation, calibrate
 from planners.catalogue import Catalogue
+from planners.errors import InvalidQuestion
 from planners.hardware import Gpu, SiteEfficiency, SiteServing
-from planners.serving.calibration import calibrate_serving
+from planners.serving.calibration import MeasuredServing, calibrate_serving
 from planners.timing.efficiency import load_efficiency
-from service.calibrations.measured_deployments import measured_deployments, site_serving
+from service.calibrations.measured_deployments import measured_deployment, site_serving
 from service.calibrations.measured_jobs import measured_job
 from service.calibrations.microbenchmarks import measured_benchmark
-from service.calibrations.report import CalibrationReport, PeakCheck, calibration_report, report_as_json, stored_report
+from service.calibrations.recorded_runs import FROM_RECORD, RunToFit, found_or_unused, recorded_runs
+from service.calibrations.report import (
+    CalibrationReport,
+    PeakCheck,
+    RecordUse,
+    UnusedMeasurement,
+    calibration_report,
+    report_as_json,
+    stored_report,
+)
 from service.canonical import digest
 from service.errors import CalibrationNotFound
 from service.models import ModelResolver
 from service.persistence.records import Calibration as StoredCalibration
-from service.persistence.records import StoredPlan
-from service.requests.calibration import CalibrationRequest
+from service.requests.calibration import CalibrationRequest, CalibrationRun, CalibrationServing
 
 if TYPE_CHECKING:
     # For its name alone: clients read the answers of this module, and need no SQLAlchemy.
@@ -44,17 +53,13 @@ class CalibrationService:
 
     async def calibrate(self, gpu: Gpu, request: CalibrationRequest) -> CalibrationReport:
         """Fit and store a GPU's efficiencies; raises PlanNotFound, and InvalidQuestion at what cannot be."""
-        stored = {
-            number: await self._database.plans.get(run.plan_id)
-            for number, run in enumerate(request.measurements)
-            if run.plan_id is not None
-        }
-        served = {
-            number: await self._database.plans.get(run.plan_id)
-            for number, run in enumerate(request.serving)
-            if run.plan_id is not None
-        }
-        report, site = await asyncio.to_thread(self._fit, gpu, request, stored, served)
+        runs = await self._sent("/measurements", request.measurements)
+        runs += await self._sent("/serving", request.serving)
+        unused: list[UnusedMeasurement] = []
+        if request.from_record:
+            recorded, unused = await recorded_runs(self._database, gpu.id)
+            runs += recorded
+        report, site = await asyncio.to_thread(self._fit, gpu, request, runs, unused)
         await self._database.calibrations.put(
             StoredCalibration(
                 gpu=gpu.id,
@@ -92,23 +97,36 @@ class CalibrationService:
             self._known_until = now + KNOWN_FOR_SECONDS
         return self._known
 
+    async def _sent(self, pointer: str, runs: Sequence[CalibrationRun | CalibrationServing]) -> list[RunToFit]:
+        """Return the runs of a request, each with the plan that it names; raises PlanNotFound."""
+        return [
+            RunToFit(
+                pointer=f"{pointer}/{number}",
+                run=run,
+                plan=None if run.plan_id is None else await self._database.plans.get(run.plan_id),
+            )
+            for number, run in enumerate(runs)
+        ]
+
     def _fit(
-        self,
-        gpu: Gpu,
-        request: CalibrationRequest,
-        stored: Mapping[int, StoredPlan],
-        served: Mapping[int, StoredPlan],
+        self, gpu: Gpu, request: CalibrationRequest, runs: Sequence[RunToFit], unused: Sequence[UnusedMeasurement]
     ) -> tuple[CalibrationReport, SiteEfficiency]:
-        observations: list[Observation] = []
-        peaks: list[PeakCheck] = []
-        for number, run in enumerate(request.measurements):
-            observation, peak = measured_job(gpu, run, stored.get(number), self._models, f"/measurements/{number}")
-            observations.append(observation)
-            peaks.extend([peak] if peak is not None else [])
-        for number, benchmark in enumerate(request.microbenchmarks):
-            observations.append(measured_benchmark(gpu, benchmark, f"/microbenchmarks/{number}"))
+        jobs, deployments, unfit = self._resolved(gpu, runs)
+        benchmarks = [
+            measured_benchmark(gpu, benchmark, f"/microbenchmarks/{number}")
+            for number, benchmark in enumerate(request.microbenchmarks)
+        ]
+        observations = [*(observation for observation, _ in jobs), *benchmarks]
+        unused = (*unused, *unfit)
+        if not observations and not deployments:
+            raise InvalidQuestion(
+                f"None of {len(unused)} speeds on record can be fitted; measurement {unused[0].measurement_id}: "
+                f"{unused[0].reason}",
+                pointer=FROM_RECORD,
+            )
+        peaks = tuple(peak for _, peak in jobs if peak is not None)
         fit = calibrate(observations, load_efficiency("reference", gpu.id).gpu)
-        engines = calibrate_serving(measured_deployments(gpu, request.serving, served, self._models))
+        engines = calibrate_serving(deployments)
         serving = site_serving(engines)
         spread = {band.stack: band.spread for band in fit.bands}
         named = {engine: dataclasses.asdict(found) for engine, found in serving.items()}
@@ -120,7 +138,36 @@ class CalibrationService:
             serving=serving,
             provenance=_provenance(gpu.id, revision),
         )
-        return calibration_report(gpu, revision, fit, tuple(peaks), engines), site
+        record = _record_use(runs, unused) if request.from_record else None
+        return calibration_report(gpu, revision, fit, peaks, engines, record), site
+
+    def _resolved(
+        self, gpu: Gpu, runs: Sequence[RunToFit]
+    ) -> tuple[list[tuple[Observation, PeakCheck | None]], list[MeasuredServing], list[UnusedMeasurement]]:
+        """Return what is fitted of training and of serving, and what on record cannot be."""
+        jobs: list[tuple[Observation, PeakCheck | None]] = []
+        deployments: list[MeasuredServing] = []
+        unused: list[UnusedMeasurement] = []
+        for each in runs:
+            found = found_or_unused(each, lambda each=each: self._measured(gpu, each))  # type: ignore[misc]
+            if isinstance(found, UnusedMeasurement):
+                unused.append(found)
+            elif isinstance(found, MeasuredServing):
+                deployments.append(found)
+            else:
+                jobs.append(found)
+        return jobs, deployments, unused
+
+    def _measured(self, gpu: Gpu, each: RunToFit) -> tuple[Observation, PeakCheck | None] | MeasuredServing:
+        if isinstance(each.run, CalibrationServing):
+            return measured_deployment(gpu, each.run, each.plan, self._models, each.pointer)
+        return measured_job(gpu, each.run, each.plan, self._models, each.pointer)
+
+
+def _record_use(runs: Sequence[RunToFit], unused: Sequence[UnusedMeasurement]) -> RecordUse:
+    left = {each.measurement_id for each in unused}
+    recorded = (each.measurement_id for each in runs if each.measurement_id is not None)
+    return RecordUse(used=tuple(number for number in recorded if number not in left), unused=tuple(unused))
 
 
 def _site(stored: StoredCalibration) -> SiteEfficiency:

@@ -14,8 +14,13 @@ from service.errors import PlanNotFound
 from service.persistence.keys import readable_by
 from service.persistence.paging import newest_first, page_size, write_cursor
 from service.persistence.records import AccuracyGroup, Measurement, NewMeasurement, Page
-from service.persistence.tables import measurements
+from service.persistence.tables import measurements, plans
 from service.persistence.transactions import Transactions
+
+# Every measurement with the family of its plan's model.
+_FAMILY = plans.c.model_config["model_type"].astext.label("family")
+_PLANNED = measurements.outerjoin(plans, plans.c.plan_id == measurements.c.plan_id)
+_RECORDED = sa.select(*measurements.c, _FAMILY).select_from(_PLANNED)
 
 
 class MeasurementStore:
@@ -33,10 +38,9 @@ class MeasurementStore:
         add = insert(table).values(**asdict(measurement)).on_conflict_do_nothing(index_elements=[table.c.job_id])
         try:
             async with self._transactions.write() as connection:
-                row = (await connection.execute(add.returning(*table.c))).one_or_none()
-                if row is None:
-                    first = sa.select(table).where(table.c.job_id == measurement.job_id)
-                    row = (await connection.execute(first)).one()
+                added = (await connection.execute(add.returning(table.c.id))).scalar_one_or_none()
+                which = table.c.job_id == measurement.job_id if added is None else table.c.id == added
+                row = (await connection.execute(_RECORDED.where(which))).one()
         except IntegrityError as error:
             if measurement.plan_id is not None and isinstance(error.orig, postgres_errors.ForeignKeyViolation):
                 raise PlanNotFound(measurement.plan_id) from error
@@ -60,7 +64,7 @@ class MeasurementStore:
         `reader` is the id of a key: only those of plans that it may see.
         """
         table = measurements
-        query = sa.select(table)
+        query = _RECORDED
         filters = (
             (table.c.level, level),
             (table.c.framework, framework),
@@ -81,10 +85,12 @@ class MeasurementStore:
         return Page(items=items, next_cursor=write_cursor(items[-1].created_at, items[-1].id) if more else None)
 
     async def accuracy(self) -> tuple[AccuracyGroup, ...]:
-        """Return how far the predictions were off, for each level, framework and GPU on record."""
+        """Return how far the predictions were off, for each level, framework, family and GPU on record."""
         table = measurements
         error = table.c.relative_error
-        keys = (table.c.level, table.c.framework, table.c.gpu)
+        keys = (table.c.level, table.c.framework, _FAMILY, table.c.gpu)
+        # The family by its name: its expression has a bound value, which PostgreSQL takes for another each time.
+        order = (table.c.level, table.c.framework, "family", table.c.gpu)
         query = (
             sa.select(
                 *keys,
@@ -94,9 +100,10 @@ class MeasurementStore:
                 _quantile(0.9, error).label("p90_absolute_relative_error"),
                 sa.func.max(sa.func.abs(error)).label("worst_absolute_relative_error"),
             )
+            .select_from(_PLANNED)
             .where(error.is_not(None))
-            .group_by(*keys)
-            .order_by(*keys)
+            .group_by(*order)
+            .order_by(*order)
         )
         async with self._transactions.read() as connection:
             rows = (await connection.execute(query)).all()

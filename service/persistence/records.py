@@ -210,6 +210,8 @@ class Measurement(NewMeasurement):
 
     id: int
     created_at: datetime
+    family: str | None
+    """The `model_type` of its plan's model; None without a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +220,8 @@ class AccuracyGroup:
 
     level: str
     framework: str
+    family: str | None
+    """The `model_type` of the plans' models; None for reports without a plan."""
     gpu: str
     count: int
     mean_relative_error: float

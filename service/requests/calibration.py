@@ -128,14 +128,20 @@ Microbenchmark: TypeAlias = Annotated[
 
 
 class CalibrationRequest(Wire):
-    """Measurements of one kind of GPU to fit its efficiencies to."""
+    """Measurements of one kind of GPU to fit its efficiencies to.
+
+    `from_record` adds the newest speeds that `POST /measurements` was told of this
+    GPU's stored plans; the report's `record` says which, and why others were not used.
+    """
 
     measurements: Annotated[list[CalibrationRun], Field(max_length=MOST_CALIBRATION_RUNS, default_factory=list)]
     microbenchmarks: Annotated[list[Microbenchmark], Field(max_length=MOST_MICROBENCHMARKS, default_factory=list)]
     serving: Annotated[list[CalibrationServing], Field(max_length=MOST_CALIBRATION_RUNS, default_factory=list)]
 
+    from_record: bool = False
+
     @model_validator(mode="after")
     def _must_measure_something(self) -> CalibrationRequest:
-        if not (self.measurements or self.microbenchmarks or self.serving):
-            raise ValueError("measures nothing: give measurements of runs, microbenchmarks, or serving")
+        if not (self.measurements or self.microbenchmarks or self.serving or self.from_record):
+            raise ValueError("measures nothing: give measurements of runs, microbenchmarks, serving, or from_record")
         return self

@@ -24,7 +24,7 @@ from service.worker.child import ChildError, ChildLimits, ChildOutcome, ChildPro
 
 REPORT_INTERVAL_SECONDS = 0.25
 """Progress is written four times a second at most."""
-LOOK_INTERVAL_SECONDS = 1.0
+LOOK_INTERVAL_SECONDS = 0.5
 """How soon a cancelled job is noticed when there is no progress to report."""
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
@@ -53,6 +53,8 @@ class AttemptRunner:
     timeout_seconds: float
     on_result: Callable[[Job, Mapping[str, Any]], Awaitable[None]]
     """Called with each result before it is stored; more than once should a worker die in between."""
+    on_no_result: Callable[[Job], Awaitable[None]]
+    """Called once a job has ended as failed or cancelled, to clear away what its child left."""
 
     async def run(self, job_id: str) -> None:
         """Make an attempt at a job; on return there is nothing left to do for it.
@@ -238,8 +240,16 @@ class _RunningAttempt:
         )
         if was_ours:
             self._log.info("job finished", state=state)
+            if state != "succeeded":
+                await self._clear(attempt.job)
         else:
             self._log.warning("result refused", reason=Stop.LOST.value, state=state)
+
+    async def _clear(self, job: Job) -> None:
+        try:
+            await self._runner.on_no_result(job)
+        except OSError as error:
+            self._log.warning("leftovers not cleared", error=str(error))
 
     async def _persistently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return the store's answer, asking again while the database is away.

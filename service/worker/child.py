@@ -27,8 +27,8 @@ from service.worker.child_main import MAX_RESULT_BYTES, MAX_TEXT_CHARACTERS, OUT
 
 OutcomeKind = Literal["succeeded", "failed", "oom", "timeout", "crashed", "cancelled"]
 
-TERMINATE_GRACE_SECONDS = 5.0
-"""Between SIGTERM and SIGKILL."""
+TERMINATE_GRACE_SECONDS = 1.0
+"""Between SIGTERM and SIGKILL. A cancelled job is to end within 2 s, of which noticing it takes up to 0.75."""
 DRAIN_SECONDS = 2.0
 """How long to read on after the child is gone, should a stray descendant hold the pipe open."""
 MAX_LINE_BYTES = MAX_RESULT_BYTES + 4_096

@@ -29,6 +29,7 @@ from service.settings import PREFIX, Settings
 from service.tracing import Tracer, tracer_to
 from service.worker.attempt import AttemptRunner
 from service.worker.child import ChildLimits, run_child
+from service.worker.leftovers import Leftovers
 from service.worker.proofs import ProofRecord
 from service.worker.tasks import LIST_ACCELERATORS, TASKS
 
@@ -87,6 +88,7 @@ async def serve_jobs(
             memory_bytes=settings.job_memory_bytes,
             timeout_seconds=settings.job_timeout_seconds,
             on_result=ProofRecord(database, source=name).add,
+            on_no_result=Leftovers(output_roots=settings.output_roots).clear,
         ),
     )
     log.info("worker started", worker=name, queues=served, concurrency=concurrency)

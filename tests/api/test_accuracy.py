@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from service.accuracy_points import CSV_COLUMNS
+from service.persistence.database import Database
+from service.persistence.paging import LARGEST_PAGE
 from tests.api.questions import infer, train
+from tests.service.persistence.factories import a_measurement, a_plan
+
+
+@pytest.fixture
+def record(app: FastAPI, client: httpx.AsyncClient) -> Database:
+    """Return the database of the running application."""
+    del client  # It has to run.
+    database: Database = app.state.services.database
+    return database
+
+
+def lines_of(response: httpx.Response) -> list[dict[str, str]]:
+    assert response.headers["content-type"] == "text/csv; charset=utf-8"
+    return list(csv.DictReader(io.StringIO(response.text)))
 
 
 async def test_a_report_is_set_beside_its_plan(client: httpx.AsyncClient):
@@ -59,3 +80,60 @@ async def test_a_report_may_name_the_gpu_and_the_model_by_alias(client: httpx.As
     assert (await client.post("/measurements", json=body)).status_code == 201
     groups = (await client.get("/accuracy")).json()["items"]
     assert [group["gpu"] for group in groups if group["level"] == "run-speed"] == ["h100-sxm-80gb"]
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "is_csv"),
+    [
+        ("/accuracy?format=csv", "application/json", True),
+        ("/accuracy", "text/csv", True),
+        ("/accuracy", "application/json;q=0.5, text/csv", True),
+        ("/accuracy", "*/*", False),
+        ("/accuracy?format=json", "text/csv", False),
+    ],
+)
+async def test_the_record_is_csv_where_that_is_asked_for(
+    client: httpx.AsyncClient, path: str, accept: str, is_csv: bool
+):
+    response = await client.get(path, headers={"accept": accept})
+    assert response.headers["content-type"].startswith("text/csv") == is_csv
+
+
+async def test_a_format_that_there_is_not_is_refused(client: httpx.AsyncClient):
+    assert (await client.get("/accuracy?format=xml")).status_code == 422
+
+
+async def test_a_line_of_csv_is_a_measurement_with_what_was_predicted(client: httpx.AsyncClient):
+    plan = (await client.post("/plan/train", json=train(model="qwen3-0.6b"))).json()
+    body = {"plan_id": plan["plan_id"], "peak_bytes": 2 * plan["plan"]["memory"]["peak_bytes"], "source": "csv"}
+    number = (await client.post("/measurements", json=body)).json()["measurement_ids"][0]
+    (line,) = [line for line in lines_of(await client.get("/accuracy?format=csv")) if line["source"] == "csv"]
+    assert tuple(line) == CSV_COLUMNS
+    assert (line["measurement_id"], line["level"], line["family"]) == (str(number), "run", "qwen3")
+    assert (line["quantity"], line["plan_id"]) == ("peak_bytes", plan["plan_id"])
+    # Half of what was measured: -50 %.
+    assert (int(line["measured"]), float(line["relative_error"])) == (body["peak_bytes"], -0.5)
+
+
+async def test_every_measurement_is_a_line_however_many_pages_there_are(client: httpx.AsyncClient, record: Database):
+    before = len(lines_of(await client.get("/accuracy?format=csv")))
+    for _ in range(LARGEST_PAGE + 1):
+        await record.measurements.add(a_measurement())
+    lines = lines_of(await client.get("/accuracy?format=csv"))
+    assert len(lines) == before + LARGEST_PAGE + 1
+    assert len({line["measurement_id"] for line in lines}) == len(lines)
+
+
+async def test_what_a_spreadsheet_would_run_is_text(client: httpx.AsyncClient, record: Database):
+    await record.measurements.add(a_measurement(source="=HYPERLINK()", model="-1,\n", predicted={}))
+    line = lines_of(await client.get("/accuracy?format=csv"))[0]
+    assert (line["source"], line["model"]) == ("'=HYPERLINK()", "'-1,\n")
+    assert (line["predicted"], line["measured"], line["plan_id"]) == ("", "10", "")
+
+
+async def test_families_stand_apart(client: httpx.AsyncClient, record: Database):
+    for family in ("llama", "qwen3"):
+        await record.plans.put(a_plan(family, model_config={"model_type": family}))
+        await record.measurements.add(a_measurement(plan_id=family, gpu="apart"))
+    groups = (await client.get("/accuracy")).json()["items"]
+    assert [group["family"] for group in groups if group["gpu"] == "apart"] == ["llama", "qwen3"]

@@ -167,3 +167,70 @@ async def test_a_gpu_with_other_rates_is_not_the_one_that_was_measured(client: h
     answer = (await client.post("/plan/train", json=train(hardware=hardware))).json()
     assert answer["calibration_revision"] == "none"
     await client.delete(PATH)
+
+
+LOVELACE = "/hardware/l40s-48gb/calibration"
+
+
+async def report_speed(client: httpx.AsyncClient, **body: Any) -> int:
+    response = await client.post("/measurements", json=body)
+    assert response.status_code == 201, response.text
+    return int(response.json()["measurement_ids"][0])
+
+
+async def l40s_plan(client: httpx.AsyncClient, gpus: int, **parts: Any) -> dict[str, Any]:
+    hardware = {"gpu": "l40s-48gb", "gpus": gpus, **parts}
+    asked = train(model="qwen3-0.6b", framework="fsdp2", hardware=hardware)
+    return (await client.post("/plan/train", json=asked)).json()
+
+
+async def test_a_record_without_speeds_of_the_gpu_is_refused(client: httpx.AsyncClient):
+    response = await put(client, "/hardware/t4-16gb/calibration", from_record=True)
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == "/from_record"
+
+
+async def test_the_record_is_fitted_and_rows_held_out_say_how_well(client: httpx.AsyncClient):
+    used = []
+    for gpus in (4, 8):
+        made = await l40s_plan(client, gpus)
+        seconds = 1.3 * made["plan"]["step"]["seconds"]
+        used.append(await report_speed(client, plan_id=made["plan_id"], step_seconds=seconds))
+    lone = await report_speed(client, framework="fsdp2", gpu="l40s-48gb", model="m", step_seconds=1.0)
+    faster = await l40s_plan(client, 8, override={"memory_bytes_per_second": 9e11})
+    other = await report_speed(client, plan_id=faster["plan_id"], tokens_per_second=1e4)
+    report = (await put(client, LOVELACE, from_record=True)).json()
+    assert report["record"]["used"] == used[::-1]
+    assert [each["measurement_id"] for each in report["record"]["unused"]] == [lone, other]
+    # Every step took 1.3 times its estimate: 1 / 1.3 - 1 = -23 % before.
+    assert report["error_shipped"]["mean_absolute"] == pytest.approx(1 - 1 / 1.3, rel=0.02)
+    assert report["error_fitted"]["mean_absolute"] < report["error_shipped"]["mean_absolute"]
+    assert report["error_left_out"]["mean_absolute"] < report["error_shipped"]["mean_absolute"]
+    assert (await client.get(LOVELACE)).json() == report
+    await client.delete(LOVELACE)
+
+
+async def test_an_absurd_speed_on_record_is_named_by_its_number(client: httpx.AsyncClient):
+    made = await l40s_plan(client, 4)
+    number = await report_speed(client, plan_id=made["plan_id"], step_seconds=1000 * made["plan"]["step"]["seconds"])
+    response = await put(client, LOVELACE, from_record=True)
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == f"/from_record/{number}/step_seconds"
+    await client.delete(f"/measurements/{number}")
+
+
+async def test_a_serving_run_on_record_is_fitted_where_it_was_timed(client: httpx.AsyncClient):
+    hardware = {"gpu": "l4-24gb", "gpus": 1}
+    asked = infer(model="qwen3-0.6b", hardware=hardware, serving={"concurrency": 8})
+    made = (await client.post("/plan/infer", json=asked)).json()
+    seconds = 1.2 * made["plan"]["performance"]["tpot_seconds"]
+    timed = await report_speed(client, plan_id=made["plan_id"], tpot_seconds=seconds)
+    rate = await report_speed(client, plan_id=made["plan_id"], output_tokens_per_second=10.0)
+    report = (await put(client, "/hardware/l4-24gb/calibration", from_record=True)).json()
+    assert report["record"]["used"] == [timed]
+    assert [each["measurement_id"] for each in report["record"]["unused"]] == [rate]
+    assert [engine["engine"] for engine in report["serving"]] == ["vllm"]
+    await client.delete("/hardware/l4-24gb/calibration")
+    await client.delete(f"/measurements/{timed}")
+    refused = await put(client, "/hardware/l4-24gb/calibration", from_record=True)
+    assert "None of 1 speeds" in refused.json()["detail"]

@@ -94,4 +94,5 @@ async def test_metrics_tell_searches_verdicts_queues_outcomes_and_errors(client:
     assert 'plimsoll_queue_oldest_seconds{queue="cpu"}' in told
     assert 'plimsoll_job_outcomes{kind="quantize",state="cancelled"} 1.0' in told
     framework = plan["plan"]["layout"]["framework"]
-    assert f'plimsoll_prediction_median_error{{framework="{framework}",gpu="h100-sxm-80gb",level="run"}} 0.0' in told
+    labels = f'family="llama",framework="{framework}",gpu="h100-sxm-80gb",level="run"'
+    assert f"plimsoll_prediction_median_error{{{labels}}} 0.0" in told

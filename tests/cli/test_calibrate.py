@@ -30,6 +30,7 @@ REPORT = {
     "error_fitted": {"mean_absolute": 0.05},
     "error_left_out": {"mean_absolute": 0.25},
     "serving": [],
+    "record": None,
 }  # fmt: skip
 ENGINE = {
     "engine": "vllm",
@@ -125,3 +126,18 @@ def test_an_engines_factors_are_printed_with_its_errors():
     assert "first token" in text
     assert "1.250" in text
     assert "Efficiencies" not in text
+
+
+def test_the_record_is_fitted_without_a_file(capsys: pytest.CaptureFixture[str]):
+    record = {"used": [3, 5], "unused": [{"measurement_id": 4, "reason": "It names no plan."}]}
+    with answering(200, {**REPORT, "record": record}) as (url, asked):
+        assert run_calibrate(url, "h100", None, from_record=True, as_json=False) == 0
+    assert asked == ["/hardware/h100/calibration"]
+    told = capsys.readouterr().out
+    assert "on record: 3, 5" in told
+    assert "  4: It names no plan." in told
+
+
+def test_neither_a_file_nor_the_record_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert run_calibrate("http://127.0.0.1:1", "h100", None, as_json=False) == 2
+    assert "--from-record" in capsys.readouterr().err

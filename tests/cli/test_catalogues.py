@@ -50,6 +50,8 @@ def test_where_nothing_matches_the_exit_code_is_1(command: str):
         (["hardware", "h101"], "Nearest"),
         (["hardware", "--url", "http://127.0.0.1:1"], "No service answers"),
         (["accuracy"], "--url"),
+        (["accuracy", "--csv"], "--url"),
+        (["accuracy", "--csv", "--json"], "Choose"),
     ],
 )
 def test_what_has_no_answer_exits_with_2(arguments: list[str], told: str):
@@ -65,3 +67,8 @@ def test_a_service_answers_the_same(service_url: str):
 
 def test_the_record_of_a_service_that_measured_nothing_is_empty(service_url: str):
     assert run("accuracy", "--url", service_url).stdout.startswith("0 measurements on record")
+
+
+def test_the_record_is_printed_as_csv(service_url: str):
+    answer = run("accuracy", "--csv", "--url", service_url)
+    assert (answer.exit_code, answer.stdout.split(",")[:2]) == (0, ["measurement_id", "created_at"])

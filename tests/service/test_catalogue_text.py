@@ -50,9 +50,9 @@ def test_the_whole_catalogue_is_within_a_terminal():
 
 def test_errors_on_record_are_percent_with_the_sign_of_the_mean():
     group = {
-        "level": "trace", "framework": "fsdp2", "gpu": "h100-sxm-80gb", "count": 3, "mean_relative_error": -0.0123,
-        "median_absolute_relative_error": 0.01, "p90_absolute_relative_error": 0.02,
+        "level": "trace", "framework": "fsdp2", "family": "llama", "gpu": "h100-sxm-80gb", "count": 3,
+        "mean_relative_error": -0.0123, "median_absolute_relative_error": 0.01, "p90_absolute_relative_error": 0.02,
         "worst_absolute_relative_error": 0.03,
     }  # fmt: skip
     line = accuracy_text({"measurements": 3, "items": [group]}).splitlines()[1]
-    assert line.split()[3:] == ["fsdp2", "3", "-1.23", "%", "1.00", "%", "2.00", "%", "3.00", "%"]
+    assert line.split()[3:] == ["fsdp2", "llama", "3", "-1.23", "%", "1.00", "%", "2.00", "%", "3.00", "%"]

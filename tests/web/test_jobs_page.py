@@ -71,6 +71,7 @@ def test_a_plan_is_validated_and_stands_in_the_scatter(page: Browser, plans: lis
     page.until_text("#job h2", "validate: succeeded")
     page.visit("/ui/accuracy")
     page.until("document.querySelectorAll('#scatter .point').length > 0")
+    assert page.value("document.querySelector('#export button').textContent") == "Download all as CSV"
     page.fill("framework", "accelerate", form="#filters")
     page.until("location.search.includes('framework=accelerate')")
 

@@ -4,6 +4,7 @@ import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
 import { legend } from "./bars.js";
 import { chart } from "./charts.js";
+import { savingButton } from "./downloads.js";
 import { el, table } from "./elements.js";
 import { remember, restore } from "./forms.js";
 import { GIB, durationAxis, gib, percent, short, signed, whole, words } from "./quantities.js";
@@ -40,6 +41,7 @@ function fill(name, values) {
 
 try {
   const { measurements, items, points } = await ask("/accuracy");
+  document.querySelector("#export").replaceChildren(savingButton("/accuracy?format=csv", "Download all as CSV"));
   note.textContent = measurements ? `${whole(measurements)} comparison${measurements === 1 ? "" : "s"} on record.`
     : "Nothing is on record yet: validate a plan, or report a run to POST /measurements.";
   fill("quantity", points.map((point) => point.quantity));
@@ -52,8 +54,8 @@ try {
     form.addEventListener("input", () => { remember(form); draw(points); });
     draw(points);
   }
-  document.querySelector("#list").replaceChildren(table("Errors are predicted / measured − 1", ["Measured by", "Framework", "GPU", "Count", "Mean", "Median size", "90 % within", "Worst"],
-    items.map((group) => [group.level, group.framework, group.gpu, whole(group.count), percent(group.mean_relative_error),
+  document.querySelector("#list").replaceChildren(table("Errors are predicted / measured − 1", ["Measured by", "Framework", "Family", "GPU", "Count", "Mean", "Median size", "90 % within", "Worst"],
+    items.map((group) => [group.level, group.framework, group.family ?? "", group.gpu, whole(group.count), percent(group.mean_relative_error),
       percent(group.median_absolute_relative_error), percent(group.p90_absolute_relative_error), percent(group.worst_absolute_relative_error)])));
 } catch (problem) {
   note.replaceChildren(...problemOf(problem));

@@ -96,7 +96,7 @@ def output_folder(output: Path, identity: Mapping[str, Any]) -> Iterator[OutputF
     _refuse_existing(output)
     if not output.parent.is_dir():
         raise InvalidQuestion("The folder that the output is to stand in does not exist.", pointer=POINTER)
-    partial = output.with_name(f".{output.name}{PARTIAL_SUFFIX}")
+    partial = _partial(output)
     lock = _locked(partial)
     try:
         folder = OutputFolder(output, partial)
@@ -105,6 +105,25 @@ def output_folder(output: Path, identity: Mapping[str, Any]) -> Iterator[OutputF
     finally:
         # After `publish` it is gone already.
         shutil.rmtree(partial, ignore_errors=True)
+        os.close(lock)
+
+
+def discard_partial(output: Path) -> None:
+    """Remove the hidden folder that a killed process left of an output, unless another process writes it now.
+
+    Raises OSError.
+    """
+    partial = _partial(output)
+    try:
+        lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(partial)
+    except BlockingIOError:
+        return
+    finally:
         os.close(lock)
 
 
@@ -127,6 +146,10 @@ def sha256(path: Path) -> str:
         while content := file.read(HASHED_BYTES):
             digest.update(content)
     return digest.hexdigest()
+
+
+def _partial(output: Path) -> Path:
+    return output.with_name(f".{output.name}{PARTIAL_SUFFIX}")
 
 
 def _refuse_existing(output: Path) -> None:

@@ -118,6 +118,8 @@ async def test_keys_see_their_own_plans_and_administrators_all(database: Databas
         assert (await client.post("/measurements", json=report, headers=first)).status_code == 201
         points = [(await client.get("/accuracy", headers=key)).json()["points"] for key in (first, second, admin)]
         assert [len(points_seen) for points_seen in points] == [1, 0, 1]
+        told = [(await client.get("/accuracy?format=csv", headers=key)).text for key in (first, second, admin)]
+        assert [plan_id in text for text in told] == [True, False, True]
         # Who asks the same question is given the same plan, and sees it from then on.
         assert (await client.post("/plan/train", json=train(), headers=second)).json()["plan_id"] == plan_id
         assert (await client.get(f"/plans/{plan_id}", headers=second)).status_code == 200

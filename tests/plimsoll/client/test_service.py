@@ -72,7 +72,8 @@ def test_every_call_is_of_a_route_that_there_is():
         calls.plan_train({}), calls.plan_infer({}), calls.plan("{plan_id}"), calls.plans(), calls.models(),
         calls.validate("{plan_id}", "count"), calls.quantize({}), calls.job("{job_id}"), calls.jobs(),
         calls.cancel("{job_id}"), calls.describe("m"), calls.hardware(), calls.gpu("{id}"), calls.report({}),
-        calls.calibrate("{id}", {}), calls.accuracy(), calls.artifact("{plan_id}", "{name}"),
+        calls.calibrate("{id}", {}), calls.accuracy(), calls.accuracy_csv(),
+        calls.artifact("{plan_id}", "{name}"),
     ]  # fmt: skip
     for call in made:
         assert call.method.lower() in paths[call.path.replace("%7B", "{").replace("%7D", "}")]

@@ -211,7 +211,8 @@ async def test_stopping_ends_the_child(tmp_path):
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-async def test_a_stopped_child_clears_its_work_away_unless_it_goes_on_elsewhere(tmp_path, goes_on):
+async def test_a_stopped_child_clears_its_work_away_unless_it_goes_on_elsewhere(tmp_path, goes_on, monkeypatch):
+    monkeypatch.setattr(child_module, "TERMINATE_GRACE_SECONDS", 60.0)  # However slow the machine.
     stop, work = asyncio.Event(), tmp_path / "work"
     request = {"pid_file": str(tmp_path / "pid"), "work_file": str(work)}
     running = asyncio.create_task(run("work_half_way", request, stop=stop, goes_on_elsewhere=lambda: goes_on))

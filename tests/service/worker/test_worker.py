@@ -19,6 +19,7 @@ from service.worker import accelerators, main
 from service.worker.accelerator_kinds import accelerator_kind
 from service.worker.attempt import REPORT_INTERVAL_SECONDS
 from service.worker.main import detected_queues, run_worker
+from service.worker.quantization.output_folder import PARTIAL_SUFFIX
 from tests.service.persistence.factories import a_plan
 from tests.service.worker.conftest import PATIENCE_SECONDS
 
@@ -83,6 +84,19 @@ async def test_a_running_job_is_cancelled_and_its_child_ended(database, start_wo
     ended = await wait_until(state_is(database, job.job_id, "cancelled", "failed", "succeeded"))
     assert ended.state == "cancelled"
     assert is_dead(int((tmp_path / "pid").read_text()))
+
+
+async def test_a_cancelled_job_that_is_deaf_leaves_nothing_half_written(database, start_worker, wait_until, tmp_path):
+    partial = tmp_path / f".made{PARTIAL_SUFFIX}"
+    partial.mkdir()
+    (partial / "shard").touch()
+    job = await submit(database, {"pid_file": str(tmp_path / "pid"), "output": str(tmp_path / "made")})
+    start_worker("ignore_sigterm", output_roots=f'["{tmp_path}"]')
+    await wait_until((tmp_path / "pid").exists)
+    await database.jobs.request_cancel(job.job_id)
+    await wait_until(state_is(database, job.job_id, "cancelled"))
+    assert is_dead(int((tmp_path / "pid").read_text()))
+    await wait_until(lambda: not partial.exists())
 
 
 async def test_a_waiting_job_that_is_cancelled_is_never_begun(database, start_worker, wait_until):

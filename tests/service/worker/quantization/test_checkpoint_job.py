@@ -16,6 +16,7 @@ import torch
 
 from planners.errors import InvalidQuestion, NotYetAvailable
 from service.errors import InvalidCheckpoint, PathNotAllowed
+from service.worker import child as child_module
 from service.worker.child import ChildLimits, run_child
 from service.worker.quantization import checkpoint_writer
 from service.worker.quantization.output_folder import PARTIAL_SUFFIX
@@ -232,7 +233,8 @@ def test_a_killed_job_goes_on_at_the_next_shard_and_leaves_the_same_bytes(roots,
 
 
 @pytest.mark.slow
-def test_a_child_that_is_told_to_end_leaves_nothing(roots):
+def test_a_child_that_is_told_to_end_leaves_nothing(roots, monkeypatch):
+    monkeypatch.setattr(child_module, "TERMINATE_GRACE_SECONDS", 60.0)  # However slow the machine.
     stop = asyncio.Event()
     seen = []
 

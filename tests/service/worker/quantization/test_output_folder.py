@@ -8,6 +8,7 @@ from planners.errors import InvalidQuestion
 from service.worker.quantization.output_folder import (
     PARTIAL_SUFFIX,
     REPORT_FILE,
+    discard_partial,
     output_folder,
     published_result,
     sha256,
@@ -135,3 +136,27 @@ def test_sums_leave_out_what_is_not_published(tmp_path):
         folder.write_bytes("config.json", b"abc")
         assert folder.sums({}) == {"config.json": ABC_SHA256, "one": ABC_SHA256}
         assert os.listdir(tmp_path) == [f".output{PARTIAL_SUFFIX}"]  # noqa: PTH208
+
+
+def test_what_a_killed_process_left_is_discarded(tmp_path, monkeypatch):
+    leave_partial(tmp_path / "output", monkeypatch, "one")
+    assert len(list(tmp_path.iterdir())) == 1
+    for _ in range(2):  # The second time there is nothing to do.
+        discard_partial(tmp_path / "output")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_another_process_writes_is_not_discarded(tmp_path):
+    with output_folder(tmp_path / "output", IDENTITY) as folder:
+        with_shard(folder)
+        discard_partial(tmp_path / "output")
+        folder.publish()
+    assert (tmp_path / "output" / "one").read_bytes() == b"abc"
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f".output{PARTIAL_SUFFIX}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic"):
+        discard_partial(tmp_path / "output")
+    assert (tmp_path / "elsewhere").exists()
