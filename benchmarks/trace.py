@@ -101,19 +101,21 @@ def measure(name: str) -> dict[str, Any]:
     """Trace one job and return its figures."""
     from service.worker.dry_run.allocator import replay
     from service.worker.dry_run.curve import phase_peaks
+    from service.worker.dry_run.layer_sampling import trace_stage
     from service.worker.dry_run.stacks import find_stack
-    from service.worker.dry_run.step import trace_steps
 
     traced = JOBS[name]
     wall, processor = time.monotonic(), time.process_time()
-    stage = traced.stages[0] if traced.stages else None
-    ledger = trace_steps(traced, find_stack(traced.framework), lambda *_progress: None, stage)
+    stage = traced.stages[0] if traced.stages else traced.deciding_stages[0]
+    sampled = trace_stage(traced, find_stack(traced.framework), lambda *_progress: None, stage)
+    ledger = sampled.ledger
     wall, processor = time.monotonic() - wall, time.process_time() - processor
     peak = ledger.peak()
     return {
         "name": name,
         "seconds": wall,
         "processor_seconds": processor,
+        "sampled_layers": sampled.sampled_layers,
         "process_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "peak_bytes": peak.allocated_bytes,
         "reserved_bytes": replay(ledger.events).peak_reserved_bytes,
@@ -129,7 +131,8 @@ def show(row: dict[str, Any]) -> None:
     print(
         f"{row['name']:28} {row['seconds']:6.1f} s ({row['processor_seconds']:.1f} s of processor), "
         f"process {row['process_bytes'] / GIB:.2f} GiB, allocated {gib['peak_bytes']:.3f}, "
-        f"reserved {gib['reserved_bytes']:.3f}, expandable {gib['reserved_expandable_bytes']:.3f}"
+        f"reserved {gib['reserved_bytes']:.3f}, expandable {gib['reserved_expandable_bytes']:.3f}, "
+        f"from {row['sampled_layers'] or 'all'} layers"
     )
     last = max(phase["step"] for phase in row["phases"])
     for phase in (phase for phase in row["phases"] if phase["step"] == last):

@@ -1,0 +1,53 @@
+"""Ledgers of a few events: what a layer adds, and a deeper model's."""
+
+from service.worker.dry_run.ledger import Kind, Ledger
+from service.worker.dry_run.repeated_layers import Stretch, added_stretches, grown_ledger, has_same_events
+
+
+def ledger_of(layers, *, layer_bytes=512, head_bytes=1024):
+    """Return a forward pass that keeps a piece a layer, the head's, and a backward pass that lets go of them."""
+    ledger = Ledger()
+    ledger.mark(0, "forward")
+    kept = [
+        ledger.allocate(layer_bytes, kind=Kind.FORWARD_ACTIVATION, origin=f"layers.{layer}.out")
+        for layer in range(layers)
+    ]
+    kept.append(ledger.allocate(head_bytes, kind=Kind.LOGITS, origin="head"))
+    ledger.mark(0, "backward")
+    for piece in reversed(kept):
+        ledger.release(piece)
+    return ledger
+
+
+def test_a_layer_more_adds_a_stretch_to_each_pass():
+    # Forward: events 0 to 2 are layers, 3 the head. Backward from 4: the head, then layers 2, 1, 0.
+    assert added_stretches(ledger_of(2), ledger_of(3)) == [Stretch(start=2, end=3), Stretch(start=7, end=8)]
+
+
+def test_repeated_stretches_make_the_deep_ledger():
+    few, more = ledger_of(2), ledger_of(3)
+    grown = grown_ledger(more, added_stretches(few, more), repeats=4)
+    # 7 layers of 512 bytes and the head's 1,024.
+    assert grown.peak().allocated_bytes == 7 * 512 + 1024
+    assert has_same_events(grown, ledger_of(7))
+    assert [piece.origin for piece in grown.peak().live][:7] == [f"layers.{layer}.out" for layer in range(7)]
+    assert [event.piece.number for event in grown.events] == [event.piece.number for event in ledger_of(7).events]
+
+
+def test_grown_by_nothing_a_ledger_is_itself():
+    few, more = ledger_of(2), ledger_of(3)
+    assert has_same_events(grown_ledger(more, added_stretches(few, more), repeats=0), more)
+
+
+def test_pieces_whose_size_follows_the_depth_are_no_repeated_layers():
+    assert added_stretches(ledger_of(2), ledger_of(3, head_bytes=2048)) is None
+
+
+def test_other_phases_are_no_repeated_layers():
+    longer = ledger_of(3)
+    longer.mark(0, "optimizer")
+    assert added_stretches(ledger_of(2), longer) is None
+
+
+def test_ledgers_with_other_bytes_differ():
+    assert not has_same_events(ledger_of(2), ledger_of(2, layer_bytes=1024))
