@@ -1,4 +1,4 @@
-"""Which stages are traced by a sample of their layers, and how: shallow models, and the deep one's ledger out of theirs."""
+"""Which stages are traced by a sample of their layers: shallow models, and the deep one's ledger out of theirs."""
 
 from __future__ import annotations
 

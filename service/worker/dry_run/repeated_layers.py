@@ -74,7 +74,7 @@ def _added_in_phase(few: Sequence[Sign], many: Sequence[Sign]) -> list[tuple[int
 def _added_length(few: Sequence[Sign], many: Sequence[Sign]) -> int:
     """Return after how many of `many` it goes on as `few` does; 0 where it does not."""
     surplus = len(many) - len(few)
-    if surplus > 0 and many[surplus:] == few:
+    if not few:
         return surplus
     match = min(LONGEST_MATCH_EVENTS, len(few))
     while match:
@@ -112,7 +112,7 @@ def grown_ledger(deep: Ledger, stretches: Sequence[Stretch], *, repeats: int, la
 
 
 def _release_places(ledger: Ledger) -> list[int]:
-    """Return which of the live pieces alike each event releases: from the oldest 0, 1 ..., from the newest -1, -2 ..."""
+    """Return which of the live pieces alike an event releases: from the oldest 0, 1 ..., from the newest -1 ..."""
     live: dict[Sign, list[int]] = {}
     places = []
     for event in ledger.events:
@@ -143,17 +143,16 @@ class _Growing:
         """Write an event like this one, of a layer so much deeper."""
         alike = self._live.setdefault(_released_sign(event), [])
         if event.is_release:
-            # Where fewer live than in the pattern, no ledger of this kind exists: the comparison with a third one shows.
-            self.ledger.release(alike.pop(place if -len(alike) <= place < len(alike) else -1))
+            # Where none lives the stretches were taken for others, which the comparison with a third ledger shows.
+            if alike:
+                self.ledger.release(alike.pop(place if -len(alike) <= place < len(alike) else -1))
             return
         piece = event.piece
         origin = piece.origin
         if deeper:
             origin = LAYER_NUMBER.sub(lambda number: str(int(number.group()) + deeper), origin)
         alike.append(
-            self.ledger.allocate(
-                piece.requested_bytes, kind=piece.kind, origin=sys.intern(origin), stream=piece.stream
-            )
+            self.ledger.allocate(piece.requested_bytes, kind=piece.kind, origin=sys.intern(origin), stream=piece.stream)
         )
 
 

@@ -51,3 +51,22 @@ def test_other_phases_are_no_repeated_layers():
 
 def test_ledgers_with_other_bytes_differ():
     assert not has_same_events(ledger_of(2), ledger_of(2, layer_bytes=1024))
+
+
+def optimizer_step(layers):
+    """Return a phase of two passes: a state a layer is made, then a gradient a layer let go of."""
+    ledger = Ledger()
+    ledger.mark(0, "backward")
+    gradients = [ledger.allocate(512, kind=Kind.GRADIENT, origin="gradient") for _ in range(layers)]
+    ledger.mark(0, "optimizer")
+    for _ in range(layers):
+        ledger.allocate(512, kind=Kind.OPTIMIZER_STATE, origin="exp_avg")
+    for gradient in gradients:
+        ledger.release(gradient)
+    return ledger
+
+
+def test_two_passes_in_a_phase_grow_each_by_itself():
+    few, more = optimizer_step(2), optimizer_step(3)
+    grown = grown_ledger(more, added_stretches(few, more), repeats=2)
+    assert has_same_events(grown, optimizer_step(5))
