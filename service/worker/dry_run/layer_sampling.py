@@ -9,7 +9,7 @@ from typing import Any
 
 from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.ledger import Ledger
-from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger, has_same_events
+from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.step import TRACE_STAGES, Report, trace_steps
 
@@ -59,8 +59,8 @@ def trace_stage(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
         trace_steps(_shallow(job, stage, depth), stack, _sample_report(report, index, depth), _cut(stage, depth))
         for index, depth in enumerate(sample.depths)
     )
-    stretches = added_stretches(few, more)
-    if stretches is None or not has_same_events(grown_ledger(more, stretches, repeats=1), most):
+    stretches = added_stretches(few, more, most)
+    if stretches is None:
         return StageLedger(ledger=trace_steps(job, stack, report, stage), samples_differed=True)
     repeats = (sample.layers - sample.depths[1]) // sample.unit
     ledger = grown_ledger(more, stretches, repeats=repeats, layers=sample.unit)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from service.worker.dry_run.ledger import Event, Ledger, Piece
 
 # Our own choice: so many events alike in a row are taken for the same place in two ledgers, fewer near a phase's end.
-# A wrong place does not go unseen: what is grown is compared with a third ledger (`has_same_events`).
+# A wrong place does not go unseen: what is grown is compared with a third ledger.
 LONGEST_MATCH_EVENTS = 256
 LAYER_NUMBER = re.compile(r"(?<=layers\.)\d+")
 
@@ -41,21 +41,42 @@ def event_sign(event: Event) -> Sign:
     return (event.is_release, piece.kind.value, origin, piece.requested_bytes, piece.stream)
 
 
-def added_stretches(shallow: Ledger, deep: Ledger) -> list[Stretch] | None:
-    """Return what a deeper model's ledger has more, phase by phase; None where more than that differs."""
-    if [(mark.step, mark.phase) for mark in shallow.marks] != [(mark.step, mark.phase) for mark in deep.marks]:
+def added_stretches(few: Ledger, more: Ledger, most: Ledger) -> list[Stretch] | None:
+    """Return what the ledger of `more` layers has beyond that of a step fewer, phase by phase.
+
+    None where `most`, a step deeper again, is not that of `more` with every stretch once more.
+    """
+    ledgers = (few, more, most)
+    if len({tuple((mark.step, mark.phase) for mark in ledger.marks) for ledger in ledgers}) > 1:
         return None
-    few, many = [event_sign(event) for event in shallow.events], [event_sign(event) for event in deep.events]
+    signs = [[event_sign(event) for event in ledger.events] for ledger in ledgers]
     stretches: list[Stretch] = []
-    for (_, first, end), (_, deep_first, deep_end) in zip(shallow.phase_ranges(), deep.phase_ranges(), strict=True):
-        found = _added_in_phase(few[first:end], many[deep_first:deep_end])
+    for ranges in zip(*(ledger.phase_ranges() for ledger in ledgers), strict=True):
+        phases = [every[first:end] for every, (_, first, end) in zip(signs, ranges, strict=True)]
+        found = _proved_in_phase(*phases)
         if found is None:
             return None
-        stretches += [Stretch(start=deep_first + start, end=deep_first + stop) for start, stop in found]
+        first_event = ranges[1][1]
+        stretches += [Stretch(start=first_event + start, end=first_event + end) for start, end in found]
     return stretches
 
 
-def _added_in_phase(few: Sequence[Sign], many: Sequence[Sign]) -> list[tuple[int, int]] | None:
+def _proved_in_phase(few: list[Sign], more: list[Sign], most: list[Sign]) -> list[tuple[int, int]] | None:
+    """Return a phase's stretches that foretell `most`: taken for one if they can be, or else for several."""
+    for as_one in (True, False):
+        added = _added_in_phase(few, more, as_one=as_one)
+        if added is not None and _with_repeats(more, added) == most:
+            return added
+    return None
+
+
+def _with_repeats(more: list[Sign], added: list[tuple[int, int]]) -> list[Sign]:
+    for start, end in reversed(added):
+        more = more[:end] + more[start:end] + more[end:]
+    return more
+
+
+def _added_in_phase(few: list[Sign], many: list[Sign], *, as_one: bool) -> list[tuple[int, int]] | None:
     added: list[tuple[int, int]] = []
     position = shift = 0
     while True:
@@ -64,17 +85,17 @@ def _added_in_phase(few: Sequence[Sign], many: Sequence[Sign]) -> list[tuple[int
         place = position + shift
         if position == len(few) and place == len(many):
             return added
-        length = _added_length(few[position:], many[place:])
+        length = _added_length(few[position:], many[place:], as_one=as_one)
         if not length:
             return None
         added.append((place, place + length))
         shift += length
 
 
-def _added_length(few: Sequence[Sign], many: Sequence[Sign]) -> int:
+def _added_length(few: list[Sign], many: list[Sign], *, as_one: bool) -> int:
     """Return after how many of `many` it goes on as `few` does; 0 where it does not."""
-    surplus = len(many) - len(few)
-    if not few:
+    surplus = max(len(many) - len(few), 0)
+    if not few or (as_one and many[surplus:] == few):
         return surplus
     match = min(LONGEST_MATCH_EVENTS, len(few))
     while match:
@@ -154,10 +175,3 @@ class _Growing:
         alike.append(
             self.ledger.allocate(piece.requested_bytes, kind=piece.kind, origin=sys.intern(origin), stream=piece.stream)
         )
-
-
-def has_same_events(one: Ledger, other: Ledger) -> bool:
-    """Return whether two ledgers allocate and release alike pieces in the same order, phase by phase."""
-    return one.marks == other.marks and [event_sign(event) for event in one.events] == [
-        event_sign(event) for event in other.events
-    ]

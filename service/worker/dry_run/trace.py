@@ -9,7 +9,7 @@ from typing import Any
 
 from service.worker.dry_run.allocator import replay
 from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from service.worker.dry_run.job import PipelineStage, TraceJob, read_job
+from service.worker.dry_run.job import LATENT_MODEL_TYPES, PipelineStage, TraceJob, read_job
 from service.worker.dry_run.layer_sampling import trace_stage
 from service.worker.dry_run.ledger import ITEMS, Ledger
 from service.worker.dry_run.pipeline import STEADY_ROUNDS
@@ -155,6 +155,8 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append("NF4 weights are held by shape; their scales stand on every rank, as bitsandbytes' do.")
     if stack.has_fused_kernels:
         notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
+    if job.config["model_type"] in LATENT_MODEL_TYPES:
+        notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
     if job.expert_parallel > 1:
         notes.append("Experts' tokens are sent and brought back as torchtitan does it, as many to each rank.")
     if job.context_parallel > 1:

@@ -11,6 +11,24 @@ from service.worker.dry_run.trace import StageTrace, sampling_notes
 from tests.service.worker.dry_run.cases import config, job, traced
 
 MIXTURE = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
+# Latent attention: queries and keys of 16 + 8 a head, values of 16.
+LATENT = config(
+    model_type="deepseek_v3",
+    num_key_value_heads=4,
+    head_dim=8,
+    q_lora_rank=32,
+    kv_lora_rank=16,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=16,
+    first_k_dense_replace=0,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    n_shared_experts=1,
+    moe_intermediate_size=48,
+    n_group=1,
+    topk_group=1,
+)
 
 
 def deep(layers, **changes):
@@ -30,13 +48,14 @@ def depths(layers, **changes):
         {"recompute": "full"},
         {"framework": "fsdp2", "tensor_parallel": 2, "sequence_parallel": True},
         {"framework": "fsdp2", "expert_parallel": 2, "model": MIXTURE},
+        {"framework": "fsdp2", "expert_parallel": 2, "model": LATENT, "recompute": "selective"},
     ],
 )
 def test_six_layers_grown_from_two_and_three_are_the_whole_trace_to_the_byte(changes):
     model = changes.get("model", config())
     rest = {name: value for name, value in changes.items() if name != "model"}
-    few, more, whole = (traced(config=model | {"num_hidden_layers": layers}, **rest) for layers in (2, 3, 6))
-    grown = grown_ledger(more, added_stretches(few, more), repeats=3)
+    few, more, most, whole = (traced(config=model | {"num_hidden_layers": layers}, **rest) for layers in (2, 3, 4, 6))
+    grown = grown_ledger(more, added_stretches(few, more, most), repeats=3)
     assert grown.allocated_curve() == whole.allocated_curve()
     assert phase_peaks(grown) == phase_peaks(whole)
 
