@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agreement import run_grid
+from planners.catalogue import catalogue
 from service.worker.dry_run.job import PipelineStage, TraceJob
 
 GIB = 1 << 30
@@ -38,6 +39,14 @@ LLAMA_70B = LLAMA_8B | {
     "num_hidden_layers": 80,
     "num_attention_heads": 64,
 }
+# Source: https://huggingface.co/meta-llama/Llama-3.1-405B/blob/main/config.json
+LLAMA_405B = LLAMA_8B | {
+    "hidden_size": 16384,
+    "intermediate_size": 53248,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+}
+DEEPSEEK_V3 = dict(catalogue().model("deepseek-ai/DeepSeek-V3").config)
 
 
 def job(config: dict[str, Any], **changes: Any) -> TraceJob:
@@ -84,6 +93,8 @@ JOBS = {
     "70b-fsdp2-64-8192-full": job(LLAMA_70B, data_parallel=64),
     "70b-fsdp2-1024-8192-full": job(LLAMA_70B, data_parallel=1024),
     "70b-fsdp2-tp8-dp8-full": job(LLAMA_70B, data_parallel=8, tensor_parallel=8, sequence_parallel=True),
+    "405b-fsdp2-tp8-dp64-full": job(LLAMA_405B, data_parallel=64, tensor_parallel=8, sequence_parallel=True),
+    "671b-fsdp2-256-ep32-full": job(DEEPSEEK_V3, data_parallel=256, expert_parallel=32, sequence_length=4096),
     "70b-megatron-tp8-pp2": job(
         LLAMA_70B,
         framework="megatron",

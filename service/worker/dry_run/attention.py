@@ -87,6 +87,8 @@ def _memory_efficient(
         key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
     if query.is_cpu and not isinstance(query, FakeTensor):
         # It has no kernel there, and the CPU's flash kernel takes 32 bits.
+        if query.size(-1) != value.size(-1):
+            raise NotYetAvailable("Values of another head dimension than the keys' do not run on a CPU yet.")
         return _flash_operator(query)(query, key, value, dropout, True, scale=scaling)[0]  # type: ignore[no-any-return]
     output: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, None, True, dropout, True, scale=scaling
