@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.agreement import run_grid
+from planners.catalogue import catalogue
 from service.worker.dry_run.job import PipelineStage, TraceJob
 
 GIB = 1 << 30
@@ -38,6 +39,14 @@ LLAMA_70B = LLAMA_8B | {
     "num_hidden_layers": 80,
     "num_attention_heads": 64,
 }
+# Source: https://huggingface.co/meta-llama/Llama-3.1-405B/blob/main/config.json
+LLAMA_405B = LLAMA_8B | {
+    "hidden_size": 16384,
+    "intermediate_size": 53248,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+}
+DEEPSEEK_V3 = dict(catalogue().model("deepseek-ai/DeepSeek-V3").config)
 
 
 def job(config: dict[str, Any], **changes: Any) -> TraceJob:
@@ -84,6 +93,8 @@ JOBS = {
     "70b-fsdp2-64-8192-full": job(LLAMA_70B, data_parallel=64),
     "70b-fsdp2-1024-8192-full": job(LLAMA_70B, data_parallel=1024),
     "70b-fsdp2-tp8-dp8-full": job(LLAMA_70B, data_parallel=8, tensor_parallel=8, sequence_parallel=True),
+    "405b-fsdp2-tp8-dp64-full": job(LLAMA_405B, data_parallel=64, tensor_parallel=8, sequence_parallel=True),
+    "671b-fsdp2-256-ep32-full": job(DEEPSEEK_V3, data_parallel=256, expert_parallel=32, sequence_length=4096),
     "70b-megatron-tp8-pp2": job(
         LLAMA_70B,
         framework="megatron",
@@ -101,19 +112,21 @@ def measure(name: str) -> dict[str, Any]:
     """Trace one job and return its figures."""
     from service.worker.dry_run.allocator import replay
     from service.worker.dry_run.curve import phase_peaks
+    from service.worker.dry_run.layer_sampling import trace_stage
     from service.worker.dry_run.stacks import find_stack
-    from service.worker.dry_run.step import trace_steps
 
     traced = JOBS[name]
     wall, processor = time.monotonic(), time.process_time()
-    stage = traced.stages[0] if traced.stages else None
-    ledger = trace_steps(traced, find_stack(traced.framework), lambda *_progress: None, stage)
+    stage = traced.stages[0] if traced.stages else traced.deciding_stages[0]
+    sampled = trace_stage(traced, find_stack(traced.framework), lambda *_progress: None, stage)
+    ledger = sampled.ledger
     wall, processor = time.monotonic() - wall, time.process_time() - processor
     peak = ledger.peak()
     return {
         "name": name,
         "seconds": wall,
         "processor_seconds": processor,
+        "sampled_layers": sampled.sampled_layers,
         "process_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "peak_bytes": peak.allocated_bytes,
         "reserved_bytes": replay(ledger.events).peak_reserved_bytes,
@@ -129,7 +142,8 @@ def show(row: dict[str, Any]) -> None:
     print(
         f"{row['name']:28} {row['seconds']:6.1f} s ({row['processor_seconds']:.1f} s of processor), "
         f"process {row['process_bytes'] / GIB:.2f} GiB, allocated {gib['peak_bytes']:.3f}, "
-        f"reserved {gib['reserved_bytes']:.3f}, expandable {gib['reserved_expandable_bytes']:.3f}"
+        f"reserved {gib['reserved_bytes']:.3f}, expandable {gib['reserved_expandable_bytes']:.3f}, "
+        f"from {row['sampled_layers'] or 'all'} layers"
     )
     last = max(phase["step"] for phase in row["phases"])
     for phase in (phase for phase in row["phases"] if phase["step"] == last):

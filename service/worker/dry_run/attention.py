@@ -49,19 +49,17 @@ def traced_attention(
     """Return the attention's output [batch, sequence, heads, head_dim], and no weights.
 
     `query`, `key`, `value` are [batch, heads, sequence, head_dim], keys and values
-    with their own number of heads. Raises `NotYetAvailable` where a flash kernel
-    could not run: fp32, unequal head dimensions.
+    with their own number of heads; values may be of another head_dim, as latent
+    attention's are. Raises `NotYetAvailable` for a mask.
     """
     device_type = query.device.type
     if torch.is_autocast_enabled(device_type):
         # Autocast lowers scaled_dot_product_attention; the operator beneath it is not on its list.
         query, key, value = (tensor.to(torch.get_autocast_dtype(device_type)) for tensor in (query, key, value))
-    if query.dtype is torch.float32:
+    if attention_mask is not None:
+        raise NotYetAvailable(f"{type(module).__name__} needs a mask; only causal attention is traced.")
+    if query.dtype is torch.float32 or query.size(-1) != value.size(-1):
         return _memory_efficient(query, key, value, dropout, scaling).transpose(1, 2).contiguous(), None
-    if attention_mask is not None or query.size(-1) != value.size(-1):
-        raise NotYetAvailable(
-            f"{type(module).__name__} needs a mask or unequal head dimensions; only causal flash attention is traced."
-        )
     output = _flash_operator(query)(query, key, value, dropout, True, scale=scaling)[0]
     return output.transpose(1, 2).contiguous(), None
 
@@ -79,12 +77,18 @@ def _flash_operator(query: torch.Tensor) -> Any:
 def _memory_efficient(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float, scaling: float | None
 ) -> torch.Tensor:
-    """Return fp32 attention: CUDA's flash kernel takes 16 bits only, the next one in line copies grouped heads."""
+    """Return attention by the next kernel in line, which copies grouped heads.
+
+    CUDA's flash kernel takes 16 bits only, and values of no other head_dim than the keys'
+    (torch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `can_use_flash_attention`).
+    """
     groups = query.size(1) // key.size(1)
     if groups > 1:
         key, value = (tensor.repeat_interleave(groups, dim=1) for tensor in (key, value))
     if query.is_cpu and not isinstance(query, FakeTensor):
         # It has no kernel there, and the CPU's flash kernel takes 32 bits.
+        if query.size(-1) != value.size(-1):
+            raise NotYetAvailable("Values of another head dimension than the keys' do not run on a CPU yet.")
         return _flash_operator(query)(query, key, value, dropout, True, scale=scaling)[0]  # type: ignore[no-any-return]
     output: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, None, True, dropout, True, scale=scaling

@@ -13,8 +13,10 @@ from planners.questions import Lora
 # transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
 # know by name, and the others' are fused or stand in another order.
 LLAMA_LIKE_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+# Those whose attention keeps keys and values as one compressed vector, and values of other lengths than keys.
+LATENT_MODEL_TYPES = ("deepseek_v3",)
 # Those whose feed-forwards are mixtures of experts, which transformers holds as two tensors a layer.
-MIXTURE_MODEL_TYPES = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+MIXTURE_MODEL_TYPES = (*LATENT_MODEL_TYPES, "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 TRACED_MODEL_TYPES = (
     *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2",
 )  # fmt: skip

@@ -152,6 +152,10 @@ class Ledger:
         """Begin a phase."""
         self.marks.append(PhaseMark(first_event=len(self.events), step=step, phase=phase))
 
+    def so_far(self) -> Ledger:
+        """Return what is recorded now, without what is released later, when the model itself is let go of."""
+        return Ledger(events=list(self.events), marks=list(self.marks), _numbers=self._numbers)
+
     def phase_ranges(self) -> Iterator[tuple[PhaseMark, int, int]]:
         """Yield each mark with the first event of its phase and the one after its last."""
         ends = [mark.first_event for mark in self.marks[1:]] + [len(self.events)]

@@ -60,7 +60,8 @@ def trace_steps(job: TraceJob, stack: Stack, report: Report, stage: PipelineStag
             report(0, TRACE_STAGES, "stage", "building and sharding")
             rank = build_rank(job, stack, mesh, stage)
             record_steps(job, stack, stage, rank, storage_tracker(job, ledger, clock), training_batch(job), report)
-    return ledger
+            recorded = ledger.so_far()
+    return recorded
 
 
 def record_steps(

@@ -9,21 +9,28 @@ from typing import Any
 
 from service.worker.dry_run.allocator import replay
 from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from service.worker.dry_run.job import PipelineStage, TraceJob, read_job
+from service.worker.dry_run.job import LATENT_MODEL_TYPES, PipelineStage, TraceJob, read_job
+from service.worker.dry_run.layer_sampling import trace_stage
 from service.worker.dry_run.ledger import ITEMS, Ledger
 from service.worker.dry_run.pipeline import STEADY_ROUNDS
 from service.worker.dry_run.stacks import Stack, find_stack
-from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report, trace_steps
+from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report
 from service.worker.dry_run.traceable import is_fully_sharded, runs_own_code
 from service.worker.dry_run.verdict import TOLERANCE_FRACTION, relative_error, verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTrace:
-    """What one pipeline stage's first rank did; FSDP2's first rank holds the largest shard."""
+    """What one pipeline stage's first rank did; FSDP2's first rank holds the largest shard.
+
+    `sampled_layers` are the depths that the ledger was grown from, none where every layer was traced;
+    `samples_differed` says that those were tried and did not agree.
+    """
 
     stage: PipelineStage
     ledger: Ledger
+    sampled_layers: tuple[int, ...] = ()
+    samples_differed: bool = False
 
 
 def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
@@ -35,7 +42,7 @@ def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     job = read_job(request)
     stack = find_stack(job.framework, job.kernels)
     traces = [
-        StageTrace(stage=stage, ledger=trace_steps(job, stack, _stage_report(report, job, index), stage))
+        _traced_stage(job, stack, stage, _stage_report(report, job, index))
         for index, stage in enumerate(job.deciding_stages)
     ]
     total = TRACE_STAGES * len(traces)
@@ -44,6 +51,16 @@ def trace_plan(request: Mapping[str, Any], report: Report) -> dict[str, Any]:
     result["seconds"] = time.monotonic() - started
     report(total, total, "stage", "done")
     return result
+
+
+def _traced_stage(job: TraceJob, stack: Stack, stage: PipelineStage, report: Report) -> StageTrace:
+    traced = trace_stage(job, stack, report, stage)
+    return StageTrace(
+        stage=stage,
+        ledger=traced.ledger,
+        sampled_layers=traced.sampled_layers,
+        samples_differed=traced.samples_differed,
+    )
 
 
 def _stage_report(report: Report, job: TraceJob, index: int) -> Report:
@@ -101,7 +118,9 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
         "peak_phase": phase,
         "peak_step": step,
         "largest_live": largest_owners(peak),
-        "notes": trace_notes(job, stack),
+        "sampled_layers": list(worst.sampled_layers),
+        "extrapolated": any(trace.sampled_layers for trace in traces),
+        "notes": trace_notes(job, stack) + sampling_notes(traces),
     }
 
 
@@ -136,6 +155,8 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append("NF4 weights are held by shape; their scales stand on every rank, as bitsandbytes' do.")
     if stack.has_fused_kernels:
         notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
+    if job.config["model_type"] in LATENT_MODEL_TYPES:
+        notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
     if job.expert_parallel > 1:
         notes.append("Experts' tokens are sent and brought back as torchtitan does it, as many to each rank.")
     if job.context_parallel > 1:
@@ -161,6 +182,27 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
     return notes
 
 
+def sampling_notes(traces: list[StageTrace]) -> list[str]:
+    """Return which stages were traced by a sample of their layers, and which moment of it rules at the true depth."""
+    notes = []
+    for trace in traces:
+        name = f"Stage {trace.stage.number}" if trace.stage.stages > 1 else "The model"
+        if trace.samples_differed:
+            notes.append(f"{name} was traced layer by layer: models of fewer layers did not foretell one another.")
+        if not trace.sampled_layers:
+            continue
+        step, phase = phase_at(trace.ledger, trace.ledger.peak().event)
+        depths = ", ".join(str(depth) for depth in trace.sampled_layers)
+        layers = trace.stage.last_layer - trace.stage.first_layer + 1
+        notes.append(
+            f"{name} of {layers} layers is extrapolated from models of {depths}: the events that a layer adds are "
+            "repeated, and the deepest sample is, event by event, what the others foretell. The peak is searched in "
+            f"the whole sequence and lies in step {step + 1}, {phase}. Which of several like pieces a release frees "
+            "is by order, which reserved_bytes alone can feel."
+        )
+    return notes
+
+
 def _stage(trace: StageTrace) -> dict[str, Any]:
     peak = trace.ledger.peak()
     return {
@@ -169,4 +211,5 @@ def _stage(trace: StageTrace) -> dict[str, Any]:
         "peak_bytes": peak.allocated_bytes,
         "reserved_bytes": replay(trace.ledger.events).peak_reserved_bytes,
         "items": peak.bytes_by_item(),
+        "sampled_layers": list(trace.sampled_layers),
     }

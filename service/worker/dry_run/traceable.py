@@ -9,7 +9,7 @@ from service.worker.dry_run.stacks import Replication, Stack
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
 EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 # The names by which transformers' configs tell their number.
-EXPERT_COUNTS = ("num_local_experts", "num_experts")
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 # The ring cuts each rank's tokens into two halves, to balance a causal mask (torch, `context_parallel`).
 RING_HALVES = 2
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from planners.errors import InvalidQuestion, NotYetAvailable
-from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, TRACED_MODEL_TYPES
+from service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES, TRACED_MODEL_TYPES
 
+# A latent cache is laid out otherwise than the one that is run here.
+SERVED_MODEL_TYPES = tuple(name for name in TRACED_MODEL_TYPES if name not in LATENT_MODEL_TYPES)
 SERVED_ENGINES = ("vllm", "transformers")
 SERVED_WEIGHTS = ("fp32", "bf16", "fp16", "fp8", "int8")
 SERVED_CACHES = ("bf16", "fp16", "fp8")
@@ -122,7 +124,7 @@ def _refuse_layout(layout: Mapping[str, Any], cache: Mapping[str, Any]) -> None:
 
 def _refuse_deployment(deployment: Deployment) -> None:
     for pointer, value, known in (
-        ("/model/config/model_type", deployment.config.get("model_type"), TRACED_MODEL_TYPES),
+        ("/model/config/model_type", deployment.config.get("model_type"), SERVED_MODEL_TYPES),
         ("/serving/engine", deployment.engine, SERVED_ENGINES),
         ("/serving/weights", deployment.weights, SERVED_WEIGHTS),
         ("/serving/kv_cache", deployment.kv_cache, SERVED_CACHES),

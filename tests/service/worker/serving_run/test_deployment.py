@@ -48,6 +48,7 @@ def test_heads_are_divided_over_the_ranks():
         ({"settings": {"weights": "nf4"}}, "/serving/weights"),
         ({"settings": {"kv_cache": "int8"}}, "/serving/kv_cache"),
         ({"model": config(model_type="gpt2")}, "/model/config/model_type"),
+        ({"model": config(model_type="deepseek_v3")}, "/model/config/model_type"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(parts, pointer):
