@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, MIXTURE_MODEL_TYPES, TraceJob
+from service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES, MIXTURE_MODEL_TYPES, TraceJob
 from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
@@ -64,6 +64,10 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             f"{model_type!r} is traced without tensor parallelism and fused kernels only.",
             pointer="/layout/tensor_parallel" if job.tensor_parallel > 1 else "/layout/framework",
+        )
+    if model_type in LATENT_MODEL_TYPES and job.recompute == "selective":
+        raise NotYetAvailable(
+            "Latent attention is not traced with selective recomputation yet.", pointer="/layout/recompute"
         )
     if job.trains_adapters and not stack.trains_adapters:
         raise NotYetAvailable(f"{job.framework} with {job.method} is not traced yet.", pointer="/training/method")

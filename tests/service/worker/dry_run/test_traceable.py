@@ -79,3 +79,11 @@ def test_parts_of_megatron_s_layers_over_a_split_sequence_are_refused():
     check(**split, recompute="selective")
     with pytest.raises(NotYetAvailable, match="split sequence"):
         check(**split, recompute="selective", recompute_modules=("layernorm",))
+
+
+def test_latent_attention_is_refused_with_selective_recomputation():
+    latent = {"framework": "fsdp2", "config": config(model_type="deepseek_v3")}
+    check(**latent, recompute="full")
+    with pytest.raises(NotYetAvailable, match="Latent") as refusal:
+        check(**latent, recompute="selective")
+    assert refusal.value.pointer == "/layout/recompute"
