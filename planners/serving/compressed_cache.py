@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 from planners.architecture import KvKind, KvState, ModelSpec
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.serving.block_pool import BlockPool
 from planners.serving.engine import CompressedLayout, EngineProfile
-from planners.serving.kv_cache import logged_capacity, usable_blocks
+from planners.serving.kv_cache import logged_capacity
 from planners.serving.kv_formats import CacheTerms
-from planners.serving.pools import UNBOUNDED, Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
+from planners.serving.pools import Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
 
 # The tokens of a block of entries, which the sparse kernel asks for (sparse_swa.py, get_preferred_block_size).
 BLOCK_TOKENS = 256
@@ -74,7 +75,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedCache:
+class CompressedCache(BlockPool):
     """One rank's cache: the first group grows. Everything stands whole on every rank."""
 
     buckets: tuple[Bucket, ...]
@@ -95,19 +96,6 @@ class CompressedCache:
     def notes(self, profile: EngineProfile) -> tuple[str, ...]:  # noqa: ARG002
         """Return what is not counted."""
         return ("kv: a draft layer of multi-token prediction would have a window of its own; it is not counted.",)
-
-    def pools(self, available_bytes: int, layers: range) -> Pools:
-        """Return the blocks a stage makes of its budget."""
-        block_bytes = self.stage_block_bytes(layers)
-        return (available_bytes // block_bytes if block_bytes else UNBOUNDED,)
-
-    def pool_bytes(self, pools: Pools, layers: range) -> int:
-        """Return what so many blocks take on a stage."""
-        return pools[0] * self.stage_block_bytes(layers)
-
-    def usable(self, pools: Pools) -> Pools:
-        """Return the blocks requests may have."""
-        return (usable_blocks(pools[0], self.profile),)
 
     def capacity(self, pools: Pools, *, max_model_len: int) -> Capacity:
         """Return what the blocks hold, as the engine logs it."""

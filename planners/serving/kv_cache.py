@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from planners.architecture import Block, KvKind, ModelSpec
 from planners.errors import ImpossibleLayout, InvalidQuestion
+from planners.serving.block_pool import BlockPool, usable_blocks
 from planners.serving.engine import EngineProfile, TokensWording
 from planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
-from planners.serving.pools import UNBOUNDED, Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
+from planners.serving.pools import Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
 
 # A bucket smaller than this times the smallest sets no group size of its own;
 # vllm/v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size.
@@ -31,7 +32,7 @@ FIXED = frozenset({KvKind.RECURRENT, KvKind.CROSS_ATTENTION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheLayout:
+class CacheLayout(BlockPool):
     """Buckets cut into groups of `group_size` layers, the last of a bucket padded.
 
     Where `is_one_group` all layers need blocks for the same tokens and share them,
@@ -73,19 +74,6 @@ class CacheLayout:
     def notes(self, profile: EngineProfile) -> tuple[str, ...]:  # noqa: ARG002
         """Return nothing: groups and blocks are in the plan."""
         return ()
-
-    def pools(self, available_bytes: int, layers: range) -> Pools:
-        """Return the blocks a stage makes of its budget; one whose layers keep no cache sets no bound."""
-        block_bytes = self.stage_block_bytes(layers)
-        return (available_bytes // block_bytes if block_bytes else UNBOUNDED,)
-
-    def pool_bytes(self, pools: Pools, layers: range) -> int:
-        """Return what so many blocks take on a stage."""
-        return pools[0] * self.stage_block_bytes(layers)
-
-    def usable(self, pools: Pools) -> Pools:
-        """Return the blocks requests may have."""
-        return (usable_blocks(pools[0], self.profile),)
 
     def capacity(self, pools: Pools, *, max_model_len: int) -> Capacity:
         """Return what the blocks hold, as the engine logs it."""
@@ -289,8 +277,3 @@ def logged_capacity(
         max_concurrency=concurrency,
         fits_one_request=usable_blocks(blocks, profile) >= per_request,
     )
-
-
-def usable_blocks(blocks: int, profile: EngineProfile) -> int:
-    """Return the blocks requests may have, by this version's own check."""
-    return max(0, blocks - 1) if profile.subtracts_null_block else blocks

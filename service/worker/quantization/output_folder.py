@@ -115,7 +115,7 @@ def discard_partial(output: Path) -> None:
     """
     partial = _partial(output)
     try:
-        lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = _opened(partial)
     except FileNotFoundError:
         return
     try:
@@ -157,12 +157,17 @@ def _refuse_existing(output: Path) -> None:
         raise InvalidQuestion("The output exists already; name a folder that does not.", pointer=POINTER)
 
 
+def _opened(partial: Path) -> int:
+    """Return a descriptor of the folder, for which no link may stand; raises FileNotFoundError."""
+    return os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
 def _locked(partial: Path) -> int:
     """Return the descriptor that holds the folder's lock until it is closed."""
     while True:
         partial.mkdir(mode=0o755, exist_ok=True)
         try:
-            lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            lock = _opened(partial)
         except FileNotFoundError:
             continue
         try:

@@ -12,13 +12,13 @@ from planners.architecture import KvKind
 from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion
 from planners.huggingface import describe_config
+from planners.serving.block_pool import usable_blocks
 from planners.serving.engine import engine_profile
 from planners.serving.kv_cache import (
     CacheLayout,
     cache_layout,
     capacity,
     group_size,
-    usable_blocks,
 )
 from planners.serving.kv_formats import KV_FORMATS, CacheTerms, kv_format, layer_bytes_per_token
 from tests.planners.serving.factories import GIB, LLAMA_7B, LLAMA_70B, hybrid, model
