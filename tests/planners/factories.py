@@ -55,6 +55,23 @@ def small_llama(**changes: Any) -> ModelSpec:
     return describe_config({**base, **changes}, name="small-llama")
 
 
+def small_mixtral(**changes: Any) -> ModelSpec:
+    """Return a Mixtral of 64 features whose tokens go to two of four experts."""
+    config = {
+        "model_type": "mixtral",
+        "vocab_size": 1000,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "tie_word_embeddings": False,
+    }
+    return describe_config({**config, **changes}, name="small")
+
+
 def gpt(**changes: Any) -> ModelSpec:
     """Return a GPT-2 like model of 32 layers, hidden 4,096, 32 heads and a plain MLP of 4h."""
     base = {

@@ -1,6 +1,5 @@
 """Moments of the backward pass, worked out for Llamas whose lengths divide by all degrees."""
 
-from planners.huggingface import describe_config
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.activity import activity
 from planners.memory.backward import backward_items
@@ -9,7 +8,7 @@ from planners.memory.job import training_job
 from planners.memory.moment import moment_of
 from planners.memory.profile import load_profile
 from planners.memory.stages import all_stages
-from tests.planners.factories import question, small_llama
+from tests.planners.factories import question, small_llama, small_mixtral
 
 # A layer's matrices and norms; embedding; head and last norm (`test_forward.py`).
 LAYER, EMBEDDING, HEAD = 36_992, 64_000, 64_064
@@ -68,15 +67,7 @@ def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
 
 
 def mixture_moments(**layout):
-    mixtral = describe_config(
-        {
-            "model_type": "mixtral", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128,
-            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
-            "num_experts_per_tok": 2, "tie_word_embeddings": False,
-        },
-        name="small",
-    )  # fmt: skip
-    asked = question(model=mixtral, sequence_length=32, global_batch_size=4, gpus=4)
+    asked = question(model=small_mixtral(), sequence_length=32, global_batch_size=4, gpus=4)
     job = training_job(asked, load_profile("fsdp2"))
     layouts = candidates_from_rows([{"data_parallel": 4, "shard_group": 4, "zero_stage": 3, **layout}])
     rows = all_stages(layouts, job.model, 4)

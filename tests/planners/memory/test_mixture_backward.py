@@ -1,6 +1,5 @@
 """A small Mixtral: 64 features, experts of 32, two of them for each token: tokens are sent as 128 features."""
 
-from planners.huggingface import describe_config
 from planners.memory.activations import kept_bytes
 from planners.memory.mixture_backward import (
     kept_as_experts_are_reduced,
@@ -8,17 +7,10 @@ from planners.memory.mixture_backward import (
     kept_at_experts_first_product,
 )
 from planners.memory.profile import load_profile
-from tests.planners.factories import small_llama
+from tests.planners.factories import small_llama, small_mixtral
 
 ACCELERATE = load_profile("accelerate").kernels
-MIXTRAL = describe_config(
-    {
-        "model_type": "mixtral", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 32,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
-        "num_experts_per_tok": 2, "tie_word_embeddings": False,
-    },
-    name="small",
-)  # fmt: skip
+MIXTRAL = small_mixtral(intermediate_size=32)
 DISPATCHED = 2 * 64
 
 
