@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -13,6 +15,8 @@ from service.worker.device_run.running import held_bytes, kept_bytes
 from tests.service.worker.dry_run.cases import LLAMA, job, traced
 
 RANKS = 4
+# All cases together take half a minute; what takes so long is stuck.
+PATIENCE_SECONDS = 600
 FP32_BYTES = 4
 # AdamW keeps two moments an element, and one fp32 step counter a tensor.
 MOMENTS, STEP_COUNTER_BYTES = 2, 4
@@ -48,23 +52,43 @@ def accounts(tmp_path_factory):
     """Return what each rank said of each case; all cases run in one group, since starting it takes longest."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "cases.json").write_text(json.dumps(CASES))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.service.worker.dry_run.gloo_rank", str(folder)],
-            env=os.environ
-            | {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        )
-        for rank in range(RANKS)
-    ]
+    processes = [started(folder, rank) for rank in range(RANKS)]
     try:
-        statuses = [process.wait(timeout=600) for process in processes]
+        statuses = ended(processes)
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    assert statuses == [0] * RANKS
+            process.kill()
+            process.wait()
+    assert statuses == [0] * RANKS, last_words(folder)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def started(folder, rank):
+    """Start a rank; its last words, with the stack of every thread if it is ended by a signal, go to a file."""
+    numbers = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with (folder / f"rank{rank}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-m", "tests.service.worker.dry_run.gloo_rank", str(folder)],
+            env=os.environ | numbers,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def ended(processes):
+    """Return the statuses once all have ended; when one fails, or none gets further, the others are made to end."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while None in (statuses := [process.poll() for process in processes]):
+        if any(statuses) or time.monotonic() > deadline:
+            for process in processes:
+                process.send_signal(signal.SIGABRT)
+            return [process.wait() for process in processes]
+        time.sleep(0.1)
+    return statuses
+
+
+def last_words(folder):
+    return "\n".join((folder / f"rank{rank}.log").read_text()[-4_000:] for rank in range(RANKS))
 
 
 @pytest.mark.slow
