@@ -17,6 +17,7 @@ from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
 from planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from planners.memory.job import PIPEDREAM, BlockWeights, Job
+from planners.memory.optimizers import EIGHT_BIT_BYTES, FP32_BYTES
 from planners.memory.shards import (
     MOST_KEPT_ANSWERS,
     WHOLE,
@@ -108,7 +109,13 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
     frozen = _frozen(model, by_parameters, job)
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    moments = model.amounts(lambda part: moment_bytes(part, by_optimizer, job.optimizer, element_bytes)).total()
+    is_widened = job.profile.widens_embedding_states and job.optimizer.moment_bytes == EIGHT_BIT_BYTES
+    embedding_bytes = FP32_BYTES if is_widened else element_bytes
+    moments = model.amounts(
+        lambda part: moment_bytes(
+            part, by_optimizer, job.optimizer, embedding_bytes if part is job.embedding else element_bytes
+        )
+    ).total()
     parameters = parameter_elements * states.parameter + frozen.stored + _fp8_copies(model, by_parameters, job)
     parameters = parameters * _weight_versions(rows, job)
     masters = master_elements * states.master

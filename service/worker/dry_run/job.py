@@ -22,7 +22,11 @@ TRACED_MODEL_TYPES = (
     *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2",
 )  # fmt: skip
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
-TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
+TRACED_OPTIMIZERS = (
+    "adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "sgd-momentum", "lion", "adafactor", "muon",
+)  # fmt: skip
+# Those that tell matrices from vectors, and so need parameters whole and in their shapes.
+SHAPED_OPTIMIZERS = ("adafactor", "muon")
 TRACED_KERNELS = (None, "eager", "fused")
 # torch's schedules; PipeDream, which updates after every micro-batch, no stack of these has.
 TRACED_SCHEDULES = (ONE_FORWARD_ONE_BACKWARD, GPIPE)

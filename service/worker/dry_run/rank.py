@@ -20,7 +20,7 @@ from service.worker.dry_run.experts import deal_experts, expert_mesh
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
 from service.worker.dry_run.job import PipelineStage, TraceJob
-from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
+from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, model_optimizer
 from service.worker.dry_run.pipeline import cut_to_stage
 from service.worker.dry_run.recompute import recompute_activations
 from service.worker.dry_run.ring_attention import attend_over_ranks, context_mesh
@@ -167,7 +167,7 @@ def learning_parameters(model: Any) -> list[nn.Parameter]:
 
 def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
     if not keeps_master_weights(job, stack):
-        return TorchOptimizer(job.optimizer, learning_parameters(model))
+        return model_optimizer(job.optimizer, model)
     return MasterWeightOptimizer(
         job.optimizer,
         model.parameters(),

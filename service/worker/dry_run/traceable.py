@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES, MIXTURE_MODEL_TYPES, TraceJob
+from service.worker.dry_run.job import (
+    LATENT_MODEL_TYPES,
+    LLAMA_LIKE_MODEL_TYPES,
+    MIXTURE_MODEL_TYPES,
+    SHAPED_OPTIMIZERS,
+    TraceJob,
+)
 from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
@@ -47,6 +53,13 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
     if shards_optimizer and not keeps_master_weights(job, stack):
         raise NotYetAvailable(
             f"{job.framework} with zero_stage 1 in {job.precision} is not traced yet.", pointer="/layout/zero_stage"
+        )
+    is_divided = is_fully_sharded(job) or keeps_master_weights(job, stack) or job.tensor_parallel > 1
+    if job.optimizer in SHAPED_OPTIMIZERS and is_divided:
+        raise NotYetAvailable(
+            f"{job.optimizer} is traced over whole parameters: neither transformers' Adafactor nor torch's Muon is "
+            "traced over shards or an optimizer's flat copies.",
+            pointer="/training/optimizer",
         )
     splits_sequence = job.tensor_parallel > 1 and job.sequence_parallel
     if stack.has_fused_kernels and splits_sequence and job.recompute_modules:
