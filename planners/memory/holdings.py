@@ -122,7 +122,11 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     accumulators = accumulator_elements * states.accumulator
     to_host = layouts.offload
     host_parameters = np.where(to_host == 2, parameters, 0.0)
+    whole_gradients = np.where(has_gradients, gradients.total() * states.gradient, 0.0)
+    # Where they are not on the device, no gradient is longer than its reduction takes.
+    on_device = np.where((to_host == 2) & job.profile.weights.offloads_gradients, 0.0, 1.0)
     host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + host_parameters
+    host = host + whole_gradients * (1.0 - on_device)
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
@@ -130,9 +134,9 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     padded = model.amounts(lambda part: padded_elements(part, by_parameters))
     return Holdings(
         parameters=np.where(to_host == 2, 0.0, parameters),
-        gradients=np.where(has_gradients, gradients.total() * states.gradient, 0.0)
+        gradients=whole_gradients * on_device
         + np.where(to_host >= 1, 0.0, accumulators),
-        layer_gradients=gradients.largest_layer() * states.gradient,
+        layer_gradients=gradients.largest_layer() * states.gradient * on_device,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         host_parameters=host_parameters,
@@ -143,16 +147,16 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         root_elements=split.root(),
         root_frozen=frozen.root,
         root_padded=padded.root(),
-        root_gradients=gradients.root() * states.gradient,
+        root_gradients=gradients.root() * states.gradient * on_device,
         head_elements=split.head_alone(),
         head_padded=padded.head_alone(),
-        head_gradients=gradients.head_alone() * states.gradient,
+        head_gradients=gradients.head_alone() * states.gradient * on_device,
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
         largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),
         expert_elements=_of_experts(split_elements, job, by_parameters),
         expert_padded=_of_experts(padded_elements, job, by_parameters),
-        expert_gradients=_of_experts(shard_elements, job, division(rules.gradients_from)) * states.gradient,
+        expert_gradients=_of_experts(shard_elements, job, division(rules.gradients_from)) * states.gradient * on_device,
         last_expert_elements=_most_of_any_layer(_last_stacked_matrices, job, by_parameters),
         dequantized=frozen.dequantized,
         dummy_gradients=_dummy_gradient_bytes(job, by_parameters),

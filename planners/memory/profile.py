@@ -141,7 +141,8 @@ class WeightTraffic:
     gradients of one layer are reduced (0: reduced where they lie).
     `pipelines_gather_once` marks a stack that under pipeline parallelism gathers a
     stage's weights once a step and sums whole gradients in the reduction's width
-    until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
+    until the last micro-batch. `offloads_gradients`: gradients go to the host where parameters are there, as soon as
+    they are reduced. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
     hooks hold the recomputed input and its gradient to the end of the backward pass.
     `gather_copies` marks weights that are gathered into one buffer and copied out of it (FSDP2; FSDP1's are views
     of it). `whole_embedding_gradient`: the gradient of an embedding that tensor parallelism splits is made whole.
@@ -157,6 +158,7 @@ class WeightTraffic:
     reduce_bytes: int
     gradients_always_resident: bool
     pipelines_gather_once: bool
+    offloads_gradients: bool
     frozen_layers_hold_inputs: bool
     vocabulary_units: bool
     gather_copies: bool

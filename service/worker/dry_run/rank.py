@@ -51,6 +51,7 @@ class Rank:
     dummy_gradients: list[torch.Tensor]
     gathers_logits: bool
     keeping: contextlib.AbstractContextManager[object]
+    states_on_host: bool
 
     @property
     def chunks(self) -> tuple[Any, ...]:
@@ -132,6 +133,7 @@ def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
         dummy_gradients=[],
         gathers_logits=gathers_logits(job, stack),
         keeping=keeping_activations(job, model),
+        states_on_host=job.states_on_host,
     )
     if stack.has_fused_kernels:
         rank.dummy_gradients = dummy_weight_gradients(rank.chunks)

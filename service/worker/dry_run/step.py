@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from service.worker.dry_run.fused_kernels import vocabulary_parallel_loss
 from service.worker.dry_run.fused_loss import chunk_tokens
+from service.worker.dry_run.host_memory import on_host
 from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.ledger import Kind, Ledger
 from service.worker.dry_run.optimizers import MasterWeightOptimizer
@@ -106,7 +107,8 @@ def training_batch(job: TraceJob) -> dict[str, torch.Tensor]:
 def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, torch.Tensor]) -> None:
     """Record what is there before the first step begins."""
     tracker.ledger.mark(0, STATES)
-    tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
+    with on_host(rank.states_on_host):
+        tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)
@@ -154,7 +156,8 @@ def run_step(
         else:
             _run_micro_batches(step, job, stack, rank, watcher, batch)
     watcher.begin_phase(step, OPTIMIZER)
-    rank.optimizer.step()
+    with on_host(rank.states_on_host):
+        rank.optimizer.step()
     watcher.label_all(rank.optimizer.named_states(), Kind.OPTIMIZER_STATE)
     rank.optimizer.zero_grad()
     # What only the garbage collector frees must not make one step look unlike the next.

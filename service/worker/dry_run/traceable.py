@@ -82,6 +82,8 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             "Latent attention is not traced with selective recomputation yet.", pointer="/layout/recompute"
         )
+    if job.states_on_host:
+        _refuse_untraced_offload(job)
     if job.trains_adapters and not stack.trains_adapters:
         raise NotYetAvailable(f"{job.framework} with {job.method} is not traced yet.", pointer="/training/method")
     if job.trains_adapters and job.tensor_parallel > 1:
@@ -94,6 +96,16 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
     if job.fused_cross_entropy and job.tensor_parallel > 1:
         raise NotYetAvailable(
             "A fused cross-entropy over tensor-parallel ranks is not traced yet.", pointer="/layout/fused_cross_entropy"
+        )
+
+
+def _refuse_untraced_offload(job: TraceJob) -> None:
+    is_plain = job.expert_parallel == job.pipeline_parallel == job.context_parallel == 1 and job.method != "qlora"
+    if not (is_fully_sharded(job) and is_plain):
+        raise NotYetAvailable(
+            "States on the host are traced as FSDP2's CPUOffloadPolicy has them, without pipelines, experts or "
+            "sequences over several ranks and without 4-bit weights.",
+            pointer="/layout/offload",
         )
 
 
