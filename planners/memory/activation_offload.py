@@ -34,6 +34,7 @@ def left_on_device(active: Activity, layouts: Candidates) -> Activity:
         stage=np.where(moves, in_flight, active.stage),
         layer=np.where(moves, 0.0, active.layer),
         checkpoint=np.where(moves, 0.0, active.checkpoint),
+        unneeded=np.where(moves, 0.0, active.unneeded),
     )
 
 

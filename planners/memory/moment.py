@@ -12,6 +12,7 @@ from planners.memory.compression import remembered_bytes
 from planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
 from planners.memory.items import NOTHING, PHASES, Items
 from planners.memory.job import Job
+from planners.memory.messages import message_bytes, received_gradient_bytes
 from planners.memory.stages import StageRows
 
 
@@ -26,7 +27,8 @@ class Moment:
     too, over the ranks that hold the same ones (torchtitan,
     models/llama4/infra/parallelize.py, `apply_fsdp`). `accumulated` are the whole
     gradients in the reduction's width that a pipeline sums until its last micro-batch;
-    until then it has no shards of them.
+    until then it has no shards of them. `messages` are a pipeline's buffers for what its stages send each other,
+    `received_gradient` the one that a stage's backward pass begins with.
     """
 
     layouts: Candidates
@@ -47,6 +49,8 @@ class Moment:
     any_gathered: bool
     any_copies: bool
     others_activations: FloatArray
+    messages: FloatArray
+    received_gradient: FloatArray
     constant_activations: FloatArray
     buckets: FloatArray
     accumulated: FloatArray
@@ -118,6 +122,8 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
     own_units = traffic.vocabulary_units and not job.model.tied_head
     root = job.precision.compute_bytes * held.root_elements + held.root_frozen
     embedding = job.precision.compute_bytes * (held.root_elements - held.head_elements)
+    messages = message_bytes(layouts, rows, job, active.message)
+    received = received_gradient_bytes(layouts, rows, job, active.message)
     return Moment(
         layouts=layouts,
         rows=rows,
@@ -137,9 +143,12 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         keeps_gradients=np.asarray(keeps),
         always_keeps_gradients=bool(np.all(keeps)),
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
+        messages=messages,
+        received_gradient=received,
         constant_activations=held.dummy_gradients
         + active.gathered
-        + (rotary_table_bytes(job) if has_transients else 0),
+        + messages
+        + (rotary_table_bytes(job) / layouts.context_parallel if has_transients else 0),
         buckets=buckets,
         accumulated=np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0) if stays.any() else NOTHING,
     )

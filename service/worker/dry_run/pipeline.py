@@ -18,6 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
 from service.worker.dry_run.job import PipelineStage, TraceJob
+from service.worker.dry_run.messages import MessageBuffers
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tracker import BACKWARD, FORWARD
 
@@ -96,12 +97,17 @@ class StageSchedule:
         stage: PipelineStage,
         models: Sequence[Any],
         forward: Callable[[PipelineStage, Any], Any],
+        buffers: MessageBuffers,
     ) -> None:
         self._chunks, self._stack, self._models, self._forward = job.chunks_of(stage), stack, models, forward
         split = job.tensor_parallel if job.sequence_parallel else 1
         self._shape = (job.micro_batch_size, job.local_sequence_length // split, int(job.config["hidden_size"]))
         self._dtype = torch.float32 if job.precision in ("fp32", "tf32") else _sixteen_bits(job)
         self._in_flight: tuple[list[InFlight], ...] = tuple([] for _ in self._chunks)
+        self._buffers = buffers
+        if stack.keeps_message_buffers:
+            buffers.allocate(self._chunks, job.accumulation_steps, self._shape, self._dtype)
+        self._forward_runs, self._backward_runs = [0] * len(self._chunks), [0] * len(self._chunks)
 
     def run(self, micro_batches: int, begin_phase: Callable[[str], None]) -> None:
         """Run a step's passes; a pipeline under FSDP2 reduces a chunk's gradients after its own last one."""
@@ -124,7 +130,8 @@ class StageSchedule:
         stage = self._chunks[chunk]
         received = None
         if not stage.is_first:
-            received = torch.empty(self._shape, dtype=self._dtype, requires_grad=True)
+            received = self._received(chunk)
+        self._forward_runs[chunk] += 1
         output = self._forward(stage, received)
         # Megatron empties an output's storage once it is sent; torch keeps it until the backward pass.
         keeps = stage.is_last or not self._stack.frees_sent_outputs
@@ -136,9 +143,21 @@ class StageSchedule:
         oldest = self._in_flight[chunk].pop(0)
         if self._chunks[chunk].is_last:
             oldest.result.backward()
-            return
-        gradient = torch.empty(oldest.shape, dtype=oldest.dtype)
-        torch.autograd.backward(oldest.result, gradient)
+        else:
+            torch.autograd.backward(oldest.result, self._received_gradient(chunk, oldest))
+        if oldest.received is not None:
+            oldest.received.grad = None  # it has been sent
+
+    def _received(self, chunk: int) -> torch.Tensor:
+        if self._stack.keeps_message_buffers:
+            return self._buffers.micro_batch(chunk, self._forward_runs[chunk])
+        return torch.empty(self._shape, dtype=self._dtype, requires_grad=True)
+
+    def _received_gradient(self, chunk: int, oldest: InFlight) -> torch.Tensor:
+        if self._stack.keeps_message_buffers:
+            self._backward_runs[chunk] += 1
+            return self._buffers.gradient(chunk, self._backward_runs[chunk] - 1)
+        return torch.empty(oldest.shape, dtype=oldest.dtype)
 
 
 def _sixteen_bits(job: TraceJob) -> torch.dtype:

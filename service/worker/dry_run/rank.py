@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from service.worker.dry_run.experts import deal_experts, expert_mesh
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
 from service.worker.dry_run.job import PipelineStage, TraceJob
+from service.worker.dry_run.messages import MessageBuffers
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
 from service.worker.dry_run.pipeline import cut_to_stage
 from service.worker.dry_run.recompute import recompute_activations
@@ -40,7 +41,7 @@ class Rank:
     """A rank's parts. `buckets` are the gradient buckets of replicated data parallelism.
 
     `model` is a `ModuleList` of its chunks where an interleaved schedule gives it several.
-    `dummy_gradients` stand in for those that fused kernels add up where they accumulate.
+    `dummy_gradients` stand in for those that fused kernels add up where they accumulate, `messages` are a pipeline's.
     """
 
     model: Any
@@ -48,6 +49,7 @@ class Rank:
     buckets: list[torch.Tensor]
     dummy_gradients: list[torch.Tensor]
     gathers_logits: bool
+    messages: MessageBuffers = field(default_factory=MessageBuffers)
 
     @property
     def chunks(self) -> tuple[Any, ...]:

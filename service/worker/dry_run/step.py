@@ -149,7 +149,7 @@ def run_step(
     with contextlib.nullcontext() if rank.gathers_logits else loss_parallel():
         if stage.stages > 1:
             forward = functools.partial(_stage_output, job, stack, rank, batch)
-            schedule = StageSchedule(job, stack, stage, rank.chunks, forward)
+            schedule = StageSchedule(job, stack, stage, rank.chunks, forward, rank.messages)
             schedule.run(job.accumulation_steps, functools.partial(watcher.begin_phase, step))
         else:
             _run_micro_batches(step, job, stack, rank, watcher, batch)
