@@ -60,7 +60,7 @@ def _tell_version(asked: bool) -> None:
 
 @app.callback()
 def plimsoll(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:

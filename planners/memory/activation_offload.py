@@ -1,11 +1,12 @@
 """Activations on the host: what the layers keep leaves the device as it is made and comes back when it is needed.
 
-torch's `save_on_cpu` (torch/autograd/graph.py) copies every tensor that autograd
-keeps and lets go of the device's copy; TRL and torchtune do the same on a second
-stream, but for parameters and the head's output
-(`trl/models/activation_offloading.py`, `OffloadActivations`: five tensors wait
-for their copies at most, `max_fwd_stash_size`). What is in flight is thus at most
-one layer's: the one that is at work.
+torch's `save_on_cpu` (torch/autograd/graph.py) copies whatever autograd keeps, once for each operation that keeps it,
+weights in the width they are multiplied in and the log-softmax among it, and lets go of the device's copy.
+torchtune's `OffloadActivations` (training/_activation_offloading.py) does the same on a second stream, but for
+parameters and the head: five tensors wait for their copies at most (`max_fwd_stash_size`). TRL 1.16
+(trl/models/activation_offloading.py) sends each tensor once: what is kept again while the first copy waits stays on the
+device. It knows parameters by where they lay before FSDP sharded them, so that gathered weights, and autocast's casts,
+are sent as well.
 """
 
 from __future__ import annotations
@@ -15,32 +16,51 @@ from dataclasses import replace
 import numpy as np
 
 from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.activity import Activity, activity
+from planners.memory.activity import Activity, activity, casts_weights
+from planners.memory.holdings import Holdings, has_weight_policy, holdings
+from planners.memory.items import NOTHING
 from planners.memory.job import Job
+from planners.memory.moment import LOG_SOFTMAX_BYTES
 from planners.memory.stages import StageRows, deciding_stages
 
+SYNCHRONOUS = "synchronous"
+OVERLAPPED_ONCE = "overlapped_once"
+STASHED_TENSORS = 5  # max_fwd_stash_size of TRL and torchtune
+# torch's cross_entropy: log_softmax keeps its output, and nll_loss keeps it again.
+LOG_SOFTMAX_SAVES = 2
 
-def left_on_device(active: Activity, layouts: Candidates) -> Activity:
-    """Return the activations of which one layer's at most are on the device where they are offloaded.
 
-    Backwards the layer at work has come back whole (`working_set`), and no other has.
+def left_on_device(active: Activity, layouts: Candidates, job: Job) -> Activity:
+    """Return the activations that are on the device where they are offloaded.
+
+    Those are what several operations keep, where each tensor is sent once, and in the forward pass at most as many
+    layers' inputs as tensors wait for their copies. Backwards the layer at work has come back whole (`working_set`).
     """
     moves = layouts.activation_offload
     if not moves.any():
         return active
-    in_flight = np.minimum(np.maximum(active.layer, active.checkpoint), active.stage)
+    staying, waiting, head = NOTHING, NOTHING, NOTHING
+    if job.profile.can.activation_offload == OVERLAPPED_ONCE:
+        staying = active.kept_twice
+    if job.profile.can.activation_offload != SYNCHRONOUS:
+        waiting, head = np.minimum(STASHED_TENSORS * active.checkpoint, active.stage), active.head
     return replace(
         active,
-        stage=np.where(moves, in_flight, active.stage),
-        layer=np.where(moves, 0.0, active.layer),
+        stage=np.where(moves, staying * active.kept_layers, active.stage),
+        layer=np.where(moves, staying, active.layer),
         checkpoint=np.where(moves, 0.0, active.checkpoint),
         unneeded=np.where(moves, 0.0, active.unneeded),
+        waiting=np.where(moves, waiting, 0.0),
+        head=np.where(moves, head, active.head),
     )
 
 
-def offloaded_bytes(active: Activity, layouts: Candidates, rows: StageRows) -> FloatArray:
-    """Return what every stage keeps on the host: all layers' activations of the micro-batches in flight."""
-    return np.where(layouts.activation_offload, active.stage * rows.in_flight, 0.0)
+def offloaded_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
+    """Return what every stage keeps on the host: all that is sent of the micro-batches in flight."""
+    if not layouts.activation_offload.any():
+        return NOTHING
+    sent = _sent_bytes(active, layouts, rows, held, job)
+    return np.where(layouts.activation_offload, sent * rows.in_flight, 0.0)
 
 
 def micro_batch_offload_bytes(layouts: Candidates, job: Job) -> FloatArray:
@@ -48,5 +68,24 @@ def micro_batch_offload_bytes(layouts: Candidates, job: Job) -> FloatArray:
     if not layouts.activation_offload.any():
         return np.zeros(1)
     rows = deciding_stages(layouts, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
-    fullest: FloatArray = activity(layouts, rows, job).stage.max(axis=0)
-    return np.where(layouts.activation_offload, fullest, 0.0)
+    sent = _sent_bytes(activity(layouts, rows, job), layouts, rows, holdings(layouts, rows, job), job)
+    return np.where(layouts.activation_offload, sent.max(axis=0), 0.0)
+
+
+def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
+    """Return what one micro-batch sends: activations, the weights of layers that are not recomputed, the log-softmax."""
+    way, size = job.profile.can.activation_offload, job.precision.compute_bytes
+    again = active.kept_again * active.kept_layers if way != OVERLAPPED_ONCE else NOTHING
+    layers = size * (held.stage_elements - held.root_elements) + held.layer_frozen * rows.layers
+    weights = layers * active.kept_layers / np.maximum(rows.layers, 1)
+    log_softmax = np.where(
+        layouts.fused_cross_entropy, 0.0, LOG_SOFTMAX_BYTES / job.profile.loss.logits_bytes * active.logits
+    )
+    if way == SYNCHRONOUS:
+        head = active.head + size * held.head_matrix_elements
+        return active.stage + again + weights + head + LOG_SOFTMAX_SAVES * log_softmax
+    if way == OVERLAPPED_ONCE:
+        moves_weights = has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
+        moved_weights = np.where(moves_weights | casts_weights(layouts, job), weights, 0.0)
+        return active.stage + moved_weights + active.head + log_softmax
+    return active.stage + again

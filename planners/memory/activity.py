@@ -21,6 +21,7 @@ from planners.memory.activations import (
 )
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
+from planners.memory.kept_again import KeptAgain, kept_again
 from planners.memory.layer_moments import kept_at_second_norm, unneeded_bytes
 from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
 from planners.memory.profile import Profile
@@ -47,7 +48,9 @@ class Activity:
 
     `stage` is what all its layers keep of one micro-batch, `layer` and
     `checkpoint` what a layer keeps and what a fully recomputed one keeps,
-    `recomputed_layers` how many are, `working_set` one layer with everything,
+    `recomputed_layers` how many are and `kept_layers` how many are not, `kept_twice` the tensors of a layer that
+    several operations keep and `kept_again` the same as often as they come again (`kept_again.py`), `waiting` what is
+    on its way to the host, `working_set` one layer with everything,
     `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
     the layer as its first norm is differentiated, `second_norm` the same of the norm between its halves,
     `last_product` the gradients around a layer's last matrix, `message` what stages send each other, `unused` what
@@ -61,6 +64,10 @@ class Activity:
     layer: FloatArray
     checkpoint: FloatArray
     recomputed_layers: FloatArray
+    kept_layers: FloatArray
+    kept_twice: FloatArray
+    kept_again: FloatArray
+    waiting: FloatArray
     working_set: FloatArray
     transient: FloatArray
     first_norm: FloatArray
@@ -111,6 +118,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     stream_bytes = np.where(casts, FP32_BYTES, size) if has_casts else size
     everything = kept_selectively = working_set = checkpoint = transient = first_norm = np.zeros(1)
     experts_product = combine = experts_reduced = second_norm = last_product = unused = np.zeros(1)
+    twice = again = np.zeros(1)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         layer = _layer_bytes(part, job)
         full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
@@ -122,9 +130,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
                 sent = tokens * busiest * layer.exchanged_bytes / dispatch_division
                 exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
             kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered + exchanged)
-            part, sums = layer.unused_bytes
+            unused_part, sums = layer.unused_bytes
             sums_of_own = np.where(tensor > 1, tokens * sums / sequence_division, 0.0)
-            own = tokens * (part + layer.selective_input_bytes / sequence_division) + sums_of_own
+            own = tokens * (unused_part + layer.selective_input_bytes / sequence_division) + sums_of_own
             unused = np.maximum(unused, np.where(is_selective, own, 0.0))
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
@@ -138,6 +146,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             experts_product = np.maximum(experts_product, on_rank(layer.experts_product))
             combine = np.maximum(combine, on_rank(layer.combine))
             experts_reduced = np.maximum(experts_reduced, on_rank(layer.experts_reduced))
+        if layouts.activation_offload.any():
+            twice = twice + count * tokens * np.where(casts, layer.cast_again.once_bytes, layer.again.once_bytes)
+            again = again + count * tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
         if layer.scan_workspace:
             transient = np.maximum(transient, tokens * layer.scan_workspace / tensor)
     kept = np.where(is_selective, kept_selectively, everything) if has_selective else everything
@@ -150,6 +161,10 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         layer=mean_layer,
         checkpoint=checkpoint,
         recomputed_layers=recomputed,
+        kept_layers=rows.layers - recomputed,
+        kept_twice=twice / np.maximum(rows.layers, 1),
+        kept_again=again / np.maximum(rows.layers, 1),
+        waiting=np.zeros(1),
         working_set=working_set,
         transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
         first_norm=first_norm,
@@ -194,11 +209,14 @@ def _unneeded(
 class _LayerBytes:
     """What one kind of layer keeps for each token, and the widths of what lives in its backward pass.
 
-    `whole` is everything, `cast` everything where autocast casts fp32 weights.
+    `whole` is everything, `cast` everything where autocast casts fp32 weights; `again` and `cast_again` are what of
+    them several operations keep.
     """
 
     whole: KeptBytes
     cast: KeptBytes
+    again: KeptAgain
+    cast_again: KeptAgain
     selective: KeptBytes
     second_norm: KeptBytes
     experts_product: KeptBytes
@@ -253,6 +271,8 @@ def _kept_of_layer(
     return _LayerBytes(
         whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
         cast=kept_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),
+        again=kept_again(part.block, kernels, element_bytes=size, learning=part.learning),
+        cast_again=kept_again(part.block, kernels, element_bytes=size, autocast=True),
         selective=selectively_kept_bytes(
             part.block,
             kernels,

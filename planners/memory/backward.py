@@ -130,7 +130,8 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         before = np.where(layers_above > 0, alone, held.head_padded if moment.own_units else 0.0)
         reduced = np.where(moment.is_reduced, traffic.reduce_bytes * before, 0.0)
     if moment.any_copies:
-        copied_layers = np.where(moment.layouts.recompute == FULL, 1.0, layer + 1.0)
+        one_at_a_time = (moment.layouts.recompute == FULL) | moment.layouts.activation_offload
+        copied_layers = np.where(one_at_a_time, 1.0, layer + 1.0)
         copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)

@@ -37,7 +37,7 @@ def _last_layer_gathered(moment: Moment) -> Items:
         moment.gathered_by_layer, root + moment.one_layer + moment.layer_buffer * has_several, 0.0
     ) + np.where(moment.gathered_once, moment.open_root + moment.whole_layers + moment.layer_buffer * has_several, 0.0)
     last = np.where(active.recomputed_layers >= moment.rows.layers, active.checkpoint, active.layer)
-    before = np.maximum(active.stage - last, 0.0) + active.checkpoint
+    before = np.maximum(active.stage - last, 0.0) + active.checkpoint + active.waiting
     return items_at(
         moment,
         "forward and loss",
@@ -87,6 +87,8 @@ def _loss(moment: Moment) -> Iterator[Items]:
     layers = held.stage_elements - held.root_elements
     copies = size * (layers + held.head_matrix_elements)
     let_go = size * layers * active.recomputed_layers / np.maximum(moment.rows.layers, 1)
+    # What autograd keeps of them is on the host then, where activations are.
+    let_go = np.where(moment.layouts.activation_offload, copies, let_go)
     yield _loss_items(moment, np.where(moment.autocast_copies, copies - let_go, 0.0), active.logits, gathered)
     less = active.logits * (1.0 - job.profile.loss.forward_logits_bytes / job.profile.loss.logits_bytes)
     yield _loss_items(moment, np.where(moment.autocast_copies, copies, 0.0), active.logits - less, gathered)

@@ -11,9 +11,11 @@ from planners.memory.activity import Activity, casts_weights
 from planners.memory.compression import remembered_bytes
 from planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
 from planners.memory.items import NOTHING, PHASES, Items
-from planners.memory.job import Job
+from planners.memory.job import GPIPE, Job
 from planners.memory.messages import message_bytes, received_gradient_bytes
 from planners.memory.stages import StageRows
+
+LOG_SOFTMAX_BYTES = 4  # fp32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +144,9 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         any_copies=bool(copies.any()),
         keeps_gradients=np.asarray(keeps),
         always_keeps_gradients=bool(np.all(keeps)),
-        others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * active.stage,
         messages=messages,
         received_gradient=received,
+        others_activations=_others_activations(layouts, rows, job, active),
         constant_activations=held.dummy_gradients
         + active.gathered
         + messages
@@ -152,6 +154,22 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         buckets=buckets,
         accumulated=np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0) if stays.any() else NOTHING,
     )
+
+
+def _others_activations(layouts: Candidates, rows: StageRows, job: Job, active: Activity) -> FloatArray:
+    """Return what a stage keeps of all micro-batches in flight but one.
+
+    GPipe begins no backward pass before the last forward one: the head's stage keeps what the loss is
+    differentiated by, the log-softmax in fp32, of each.
+    """
+    others = np.maximum(rows.in_flight - 1.0, 0.0)
+    if job.pipeline_schedule != GPIPE:
+        return others * active.stage
+    loss = job.profile.loss
+    is_divided = (layouts.tensor_parallel > 1) & np.bool_(loss.vocabulary_parallel)
+    held = np.where(is_divided, loss.divided_logits_bytes, loss.logits_bytes)
+    kept = np.where(layouts.fused_cross_entropy, 1.0, np.minimum(LOG_SOFTMAX_BYTES / held, 1.0))
+    return others * (active.stage + active.head + kept * active.logits)
 
 
 def items_at(

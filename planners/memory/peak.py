@@ -51,7 +51,7 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return each layout's peak on its worst stage, in the layouts' shape."""
     rows = _stages(deciding_stages, layouts, job)
     held = with_companions(holdings(layouts, rows, job), layouts, job)
-    active = left_on_device(activity(layouts, rows, job), layouts)
+    active = left_on_device(activity(layouts, rows, job), layouts, job)
     # Two arrays of the whole size, filled again and again: new ones each time would cost more than the sums.
     worst = np.zeros((rows.stage.shape[0], *layouts.shape))
     total = np.empty_like(worst)
@@ -126,13 +126,13 @@ def _account(layout: Candidates, job: Job) -> Account:
     shape = rows.stage.shape
     held = with_companions(holdings(layout, rows, job), layout, job)
     active = activity(layout, rows, job)
-    on_device = left_on_device(active, layout)
+    on_device = left_on_device(active, layout, job)
     phases = [*phase_items(layout, rows, job, held, on_device), forward_begins(layout, rows, job, held, on_device)]
     moments = stacked_moments(phases, shape)
     worst = moments.items.sum(axis=1).argmax(axis=0)
     items: FloatArray = np.take_along_axis(moments.items, worst[None, None, :], axis=0)[0]
     elsewhere = placed(held, layout, job)
-    host = np.ceil(elsewhere.host + offloaded_bytes(active, layout, rows))
+    host = np.ceil(elsewhere.host + offloaded_bytes(active, layout, rows, held, job))
     return Account(
         rows=rows,
         held=held,

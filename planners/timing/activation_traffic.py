@@ -6,7 +6,7 @@ import numpy as np
 
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.activation_offload import micro_batch_offload_bytes
+from planners.memory.activation_offload import SYNCHRONOUS, micro_batch_offload_bytes
 from planners.memory.job import Job
 from planners.timing.efficiency import Efficiency
 
@@ -23,14 +23,14 @@ def activation_offload_seconds(
     """Return what of a step's copies over PCIe nothing hides; `forward` and `backward` are the step's seconds.
 
     They go down in the forward pass and up in the backward. On a stream of their
-    own (`overlapped`: TRL, torchtune) only what is longer than the pass shows;
+    own (TRL, torchtune) only what is longer than the pass shows;
     torch's `save_on_cpu` (`synchronous`) copies between the operations.
     """
     if not layouts.activation_offload.any():
         return np.zeros(1)
     rate = hardware.gpu.pcie_bytes_per_second * efficiency.common.pcie_fraction
     one_way = layouts.micro_batches(job.global_batch_size) * micro_batch_offload_bytes(layouts, job) / rate
-    if job.profile.can.activation_offload == "overlapped":
+    if job.profile.can.activation_offload != SYNCHRONOUS:
         exposed: FloatArray = np.maximum(one_way - forward, 0.0) + np.maximum(one_way - backward, 0.0)
         return np.where(layouts.activation_offload, exposed, 0.0)
     return 2.0 * one_way

@@ -116,7 +116,14 @@ def test_events_are_read_however_the_stream_is_cut():
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0, "0"), (10 * 2**20, "10 MiB"), (2**29, "0.50 GiB"), (3 * 2**30, "3.0 GiB"), (-(2**31), "−2.0 GiB"), (3000 * 2**30, "3,000.0 GiB")],
+    [
+        (0, "0"),
+        (10 * 2**20, "10 MiB"),
+        (2**29, "0.50 GiB"),
+        (3 * 2**30, "3.0 GiB"),
+        (-(2**31), "−2.0 GiB"),
+        (3000 * 2**30, "3,000.0 GiB"),
+    ],
 )
 def test_bytes_are_shown_in_gib_and_little_of_them_in_mib(value: int, shown: str):
     assert worth("quantities.js", f"m.gib({value})") == shown

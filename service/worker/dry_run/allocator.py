@@ -228,13 +228,15 @@ def new_segment_bytes(size_bytes: int) -> int:
 def replay(
     events: list[Event], *, expandable_segments: bool = False, capacity_bytes: int | None = None
 ) -> CachingAllocator:
-    """Return the allocator after every event, with its peaks.
+    """Return the allocator after every event of the device's memory, with its peaks.
 
     Raises `OutOfMemory` when `capacity_bytes` cannot hold them.
     """
     allocator = CachingAllocator(expandable_segments=expandable_segments, capacity_bytes=capacity_bytes)
     for event in events:
         piece = event.piece
+        if piece.on_host:
+            continue
         if event.is_release:
             allocator.release(piece.number)
         else:

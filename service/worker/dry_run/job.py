@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.memory.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from planners.memory.recompute_modules import CORE_ATTENTION
 from planners.questions import Lora
 
@@ -23,6 +24,8 @@ TRACED_MODEL_TYPES = (
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
 TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
 TRACED_KERNELS = (None, "eager", "fused")
+# torch's schedules; PipeDream, which updates after every micro-batch, no stack of these has.
+TRACED_SCHEDULES = (ONE_FORWARD_ONE_BACKWARD, GPIPE)
 RECOMPUTE_MODES = ("none", "selective", "full")
 # Megatron-LM's names of parts of a dense layer (planners/memory/recompute_modules.py).
 LAYER_NORM, FEED_FORWARD = "layernorm", "mlp"
@@ -96,6 +99,8 @@ class TraceJob:
     virtual_pipeline: int = 1
     context_parallel: int = 1
     expert_parallel: int = 1
+    activation_offload: bool = False
+    pipeline_schedule: str = ONE_FORWARD_ONE_BACKWARD
     recompute_every: int | None = None
     recompute_modules: tuple[str, ...] = ()
     kernels: str | None = None
@@ -200,6 +205,8 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             virtual_pipeline=layout.get("virtual_pipeline", 1),
             context_parallel=layout.get("context_parallel", 1),
             expert_parallel=layout.get("expert_parallel", 1),
+            pipeline_schedule=layout.get("pipeline_schedule", ONE_FORWARD_ONE_BACKWARD),
+            activation_offload=bool(layout.get("activation_offload", False)),
             **_recompute_parts(training.get("recompute")),
             stages=_stages(request["plan"]["memory"], layout["pipeline_parallel"]),
             method=training.get("method", "full"),
@@ -245,11 +252,7 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
     for name, value in training.items():
         if name not in READ_TRAINING_PARTS and value is not None:
             raise NotYetAvailable(f"A job with {name!r} is not traced yet.", pointer=f"/training/{name}")
-    for name, natural in (
-        ("pipeline_schedule", "1f1b"),
-        ("offload", "none"),
-        ("activation_offload", False),
-    ):
+    for name, natural in (("offload", "none"),):
         value = layout.get(name, natural)
         if value != natural:
             raise NotYetAvailable(f"A layout with {name} {value!r} is not traced yet.", pointer=f"/layout/{name}")
@@ -271,10 +274,13 @@ def _refuse_job(job: TraceJob) -> None:
         ("/training/attention", job.attention, ("flash", "eager")),
         ("/training/kernels", job.kernels, TRACED_KERNELS),
         ("/layout/recompute", job.recompute, RECOMPUTE_MODES),
+        ("/layout/pipeline_schedule", job.pipeline_schedule, TRACED_SCHEDULES),
         ("/layout/zero_stage", job.zero_stage, (0, 1, 2, 3)),
     ):
         if value not in known:
             raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=pointer)
+    if job.pipeline_schedule == GPIPE and job.virtual_pipeline > 1:
+        raise NotYetAvailable("GPipe is traced with one chunk a rank.", pointer="/layout/virtual_pipeline")
     for module in job.recompute_modules:
         if module not in TRACED_RECOMPUTE_MODULES:
             raise NotYetAvailable(

@@ -68,18 +68,22 @@ def rounded_bytes(requested_bytes: int) -> int:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Piece:
-    """One allocation. `kind` may be corrected while it lives, as its use shows."""
+    """One allocation. `kind` may be corrected while it lives, as its use shows.
+
+    What is `on_host` counts in no peak of the device's.
+    """
 
     number: int
     requested_bytes: int
     kind: Kind
     origin: str
     stream: int
+    on_host: bool = False
 
     @property
     def allocated_bytes(self) -> int:
-        """Return its bytes as the allocator counts them."""
-        return rounded_bytes(self.requested_bytes)
+        """Return its bytes as the device's allocator counts them; the host's are those that were asked for."""
+        return self.requested_bytes if self.on_host else rounded_bytes(self.requested_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,9 @@ class Ledger:
     marks: list[PhaseMark] = field(default_factory=list)
     _numbers: int = 0
 
-    def allocate(self, requested_bytes: int, *, kind: Kind, origin: str, stream: int = 0) -> Piece:
+    def allocate(
+        self, requested_bytes: int, *, kind: Kind, origin: str, stream: int = 0, on_host: bool = False
+    ) -> Piece:
         """Record an allocation and return it, to be released later."""
         self._numbers += 1
         piece = Piece(
@@ -140,6 +146,7 @@ class Ledger:
             kind=kind,
             origin=sys.intern(origin),
             stream=stream,
+            on_host=on_host,
         )
         self.events.append(Event(piece=piece, is_release=False))
         return piece
@@ -162,38 +169,38 @@ class Ledger:
         for mark, end in zip(self.marks, ends, strict=True):
             yield mark, mark.first_event, end
 
-    def allocated_curve(self) -> list[int]:
-        """Return the allocated bytes after each event."""
+    def allocated_curve(self, *, on_host: bool = False) -> list[int]:
+        """Return the device's allocated bytes, or the host's, after each event."""
         curve: list[int] = []
         allocated_bytes = 0
         for event in self.events:
-            change = event.piece.allocated_bytes
+            change = event.piece.allocated_bytes if event.piece.on_host is on_host else 0
             allocated_bytes += -change if event.is_release else change
             curve.append(allocated_bytes)
         return curve
 
-    def peak(self, first_event: int = 0, end_event: int | None = None) -> Peak:
-        """Return the first moment of most bytes within a range of events.
+    def peak(self, first_event: int = 0, end_event: int | None = None, *, on_host: bool = False) -> Peak:
+        """Return the first moment of most bytes of the device, or of the host, within a range of events.
 
         What is alive when the range begins counts: an empty range, or one that
         only releases, peaks at its start.
         """
-        curve = self.allocated_curve()
+        curve = self.allocated_curve(on_host=on_host)
         if not curve:
             return EMPTY_PEAK
         start = max(first_event - 1, 0)
         end = max(len(curve) if end_event is None else end_event, start + 1)
         best = max(range(start, end), key=curve.__getitem__)
-        return Peak(event=best, allocated_bytes=curve[best], live=self._live_after(best))
+        return Peak(event=best, allocated_bytes=curve[best], live=self._live_after(best, on_host=on_host))
 
-    def _live_after(self, event_index: int) -> tuple[Piece, ...]:
+    def _live_after(self, event_index: int, *, on_host: bool = False) -> tuple[Piece, ...]:
         live: dict[int, Piece] = {}
         for event in self.events[: event_index + 1]:
             if event.is_release:
                 live.pop(event.piece.number, None)
             else:
                 live[event.piece.number] = event.piece
-        return tuple(live.values())
+        return tuple(piece for piece in live.values() if piece.on_host is on_host)
 
 
 EMPTY_PEAK = Peak(event=0, allocated_bytes=0, live=())

@@ -1,7 +1,7 @@
-"""One stage of a pipeline: its part of the model, and the 1F1B schedule of its micro-batches.
+"""One stage of a pipeline: its part of the model, and the schedule of its micro-batches.
 
-Source of the schedule, plain and interleaved: Narayanan et al. 2021, arXiv:2104.04473, section 2.2;
-of what is kept between forward and backward torch.distributed.pipelining
+Source of 1F1B, plain and interleaved: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; of GPipe Huang et al.
+2019, arXiv:1811.06965, section 2.3, as torch's `ScheduleGPipe` runs it (distributed/pipelining/schedules.py); of what is kept between forward and backward torch.distributed.pipelining
 (`stage.py`) and Megatron-Core (`pipeline_parallel/schedules.py`).
 """
 
@@ -17,6 +17,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
+from planners.memory.job import GPIPE
 from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.messages import MessageBuffers
 from service.worker.dry_run.stacks import Stack
@@ -55,6 +56,12 @@ class Pass:
     chunk: int
 
 
+def all_forward_all_backward(micro_batches: int) -> Iterator[Pass]:
+    """Yield GPipe's order of a stage's passes: every micro-batch forward, then every one backward, the first first."""
+    yield from itertools.repeat(Pass(phase=FORWARD, chunk=0), micro_batches)
+    yield from itertools.repeat(Pass(phase=BACKWARD, chunk=0), micro_batches)
+
+
 def one_forward_one_backward(stage: PipelineStage, micro_batches: int, *, chunks: int = 1) -> Iterator[Pass]:
     """Yield the order of a stage's passes: fill the pipeline, take turns, and empty it.
 
@@ -87,6 +94,21 @@ def traced_micro_batches(stage: PipelineStage, micro_batches: int, *, chunks: in
     return min(micro_batches, rounds * stage.stages)
 
 
+def schedule_note(job: TraceJob) -> str:
+    """Return which schedule a trace runs, and which stages."""
+    if job.pipeline_schedule == GPIPE:
+        return (
+            "Pipeline stages run GPipe, every micro-batch forward and then every one backward: the first, the second "
+            "and the last are traced; those between keep no more than the second."
+        )
+    interleaved = f", interleaved in {job.virtual_pipeline} chunks a rank" if job.virtual_pipeline > 1 else ""
+    enough = "a round more" if interleaved else f"{STEADY_ROUNDS} micro-batches more"
+    return (
+        f"Pipeline stages run 1F1B{interleaved}: the first, the second and the last are traced, until the pipeline "
+        f"is full and {enough}; those between keep less than the second."
+    )
+
+
 class StageSchedule:
     """Runs a stage's micro-batches; what comes from other ranks is an empty buffer."""
 
@@ -103,6 +125,7 @@ class StageSchedule:
         split = job.tensor_parallel if job.sequence_parallel else 1
         self._shape = (job.micro_batch_size, job.local_sequence_length // split, int(job.config["hidden_size"]))
         self._dtype = torch.float32 if job.precision in ("fp32", "tf32") else _sixteen_bits(job)
+        self._is_gpipe = job.pipeline_schedule == GPIPE
         self._in_flight: tuple[list[InFlight], ...] = tuple([] for _ in self._chunks)
         self._buffers = buffers
         if stack.keeps_message_buffers:
@@ -112,11 +135,14 @@ class StageSchedule:
     def run(self, micro_batches: int, begin_phase: Callable[[str], None]) -> None:
         """Run a step's passes; a pipeline under FSDP2 reduces a chunk's gradients after its own last one."""
         stage, chunks = self._chunks[0], len(self._chunks)
-        traced = traced_micro_batches(stage, micro_batches, chunks=chunks)
+        traced = micro_batches if self._is_gpipe else traced_micro_batches(stage, micro_batches, chunks=chunks)
+        order = one_forward_one_backward(stage, traced, chunks=chunks)
+        if self._is_gpipe:
+            order = all_forward_all_backward(traced)
         left = [traced] * chunks
         for model in self._models:
             _hold_back_gradients(model)
-        for step in one_forward_one_backward(stage, traced, chunks=chunks):
+        for step in order:
             begin_phase(step.phase)
             if step.phase == FORWARD:
                 self._run_forward(step.chunk)

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from service.worker.dry_run.activation_offload import keeping_activations
 from service.worker.dry_run.building import traced_model
 from service.worker.dry_run.experts import deal_experts, expert_mesh
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
@@ -42,6 +43,7 @@ class Rank:
 
     `model` is a `ModuleList` of its chunks where an interleaved schedule gives it several.
     `dummy_gradients` stand in for those that fused kernels add up where they accumulate, `messages` are a pipeline's.
+    `keeping` is the context of every forward pass.
     """
 
     model: Any
@@ -49,6 +51,7 @@ class Rank:
     buckets: list[torch.Tensor]
     dummy_gradients: list[torch.Tensor]
     gathers_logits: bool
+    keeping: contextlib.AbstractContextManager[object]
     messages: MessageBuffers = field(default_factory=MessageBuffers)
 
     @property
@@ -130,6 +133,7 @@ def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
         buckets=_gradient_buckets(job, stack, model),
         dummy_gradients=[],
         gathers_logits=gathers_logits(job, stack),
+        keeping=keeping_activations(job, model),
     )
     if stack.has_fused_kernels:
         rank.dummy_gradients = dummy_weight_gradients(rank.chunks)

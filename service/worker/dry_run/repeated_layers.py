@@ -22,8 +22,8 @@ from service.worker.dry_run.ledger import Event, Ledger, Piece
 LONGEST_MATCH_EVENTS = 256
 LAYER_NUMBER = re.compile(r"(?<=layers\.)\d+")
 
-# Whether it is a release, and of what: kind, origin without the layer's number, bytes and stream.
-Sign = tuple[bool, str, str, int, int]
+# Whether it is a release, and of what: kind, origin without the layer's number, bytes, stream and whether on the host.
+Sign = tuple[bool, str, str, int, int, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ def event_sign(event: Event) -> Sign:
     """Return what an event has in common with the like one of another layer."""
     piece = event.piece
     origin = LAYER_NUMBER.sub("*", piece.origin)
-    return (event.is_release, piece.kind.value, origin, piece.requested_bytes, piece.stream)
+    return (event.is_release, piece.kind.value, origin, piece.requested_bytes, piece.stream, piece.on_host)
 
 
 def added_stretches(few: Ledger, more: Ledger, most: Ledger) -> list[Stretch] | None:
@@ -173,5 +173,11 @@ class _Growing:
         if deeper:
             origin = LAYER_NUMBER.sub(lambda number: str(int(number.group()) + deeper), origin)
         alike.append(
-            self.ledger.allocate(piece.requested_bytes, kind=piece.kind, origin=sys.intern(origin), stream=piece.stream)
+            self.ledger.allocate(
+                piece.requested_bytes,
+                kind=piece.kind,
+                origin=sys.intern(origin),
+                stream=piece.stream,
+                on_host=piece.on_host,
+            )
         )

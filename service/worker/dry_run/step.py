@@ -166,7 +166,7 @@ def _run_micro_batches(
 ) -> None:
     for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
         watcher.begin_phase(step, FORWARD)
-        with computing(job, stack, batch["input_ids"].device.type):
+        with computing(job, stack, batch["input_ids"].device.type), rank.keeping:
             loss = _loss(job, stack, rank.model, rank, batch)
         watcher.begin_phase(step, BACKWARD)
         loss.backward()

@@ -12,7 +12,7 @@ from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, 
 from service.worker.dry_run.job import LATENT_MODEL_TYPES, PipelineStage, TraceJob, read_job
 from service.worker.dry_run.layer_sampling import trace_stage
 from service.worker.dry_run.ledger import ITEMS, Ledger
-from service.worker.dry_run.pipeline import STEADY_ROUNDS
+from service.worker.dry_run.pipeline import schedule_note
 from service.worker.dry_run.stacks import Stack, find_stack
 from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report
 from service.worker.dry_run.traceable import is_fully_sharded, runs_own_code
@@ -162,12 +162,7 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
     if job.context_parallel > 1:
         notes.append("Attention is torch's ring: keys and values gathered a layer at a time, halves balanced.")
     if job.pipeline_parallel > 1:
-        interleaved = f", interleaved in {job.virtual_pipeline} chunks a rank" if job.virtual_pipeline > 1 else ""
-        enough = "a round more" if interleaved else f"{STEADY_ROUNDS} micro-batches more"
-        notes.append(
-            f"Pipeline stages run 1F1B{interleaved}: the first, the second and the last are traced, until the pipeline "
-            f"is full and {enough}; those between keep less than the second."
-        )
+        notes.append(schedule_note(job))
     elif job.accumulation_steps > MOST_TRACED_MICRO_BATCHES:
         notes.append(
             f"{MOST_TRACED_MICRO_BATCHES} of {job.accumulation_steps} micro-batches of each step were traced; "

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from service.worker.dry_run.host_memory import is_on_host
 from service.worker.dry_run.ledger import Kind, Ledger, Piece
 from service.worker.dry_run.patches import StreamClock, watched_parameter_groups, watched_storage_resizes
 
@@ -140,7 +141,9 @@ class StorageTracker(TorchDispatchMode):
 
     def _record(self, storage: torch.UntypedStorage, kind: Kind, origin: str) -> None:
         address = storage._cdata
-        piece = self.ledger.allocate(storage.nbytes(), kind=kind, origin=origin, stream=self._clock.current)
+        piece = self.ledger.allocate(
+            storage.nbytes(), kind=kind, origin=origin, stream=self._clock.current, on_host=is_on_host()
+        )
         self._live[address] = (piece, weakref.ref(storage, lambda _dead: self._died(address)))
 
     def _died(self, address: int) -> None:
@@ -154,7 +157,11 @@ class StorageTracker(TorchDispatchMode):
         piece, reference = entry
         self.ledger.release(piece)
         regrown = self.ledger.allocate(
-            storage.nbytes(), kind=self._kind or piece.kind, origin=piece.origin, stream=self._clock.current
+            storage.nbytes(),
+            kind=self._kind or piece.kind,
+            origin=piece.origin,
+            stream=self._clock.current,
+            on_host=piece.on_host,
         )
         self._live[storage._cdata] = (regrown, reference)
 
