@@ -12,8 +12,8 @@ NOT_BEGUN = Progress(done=0, total=0, unit="", message="")
 JOB: TypeAdapter[JobBody] = TypeAdapter(JobBody)
 
 
-def job_body(job: Job) -> JobBody:
-    """Return a job as clients see it."""
+def job_body(job: Job, *, with_estimate: bool = False) -> JobBody:
+    """Return a job as clients see it, with what was estimated of it where they ask for the one job."""
     return JobBody(
         job_id=job.job_id,
         kind=job.kind,
@@ -30,4 +30,5 @@ def job_body(job: Job) -> JobBody:
         finished_at=job.finished_at,
         result=job.result,
         error=job.error,
+        estimate=job.estimate if with_estimate else None,
     )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="plimsoll",
-    help="Plans LLM training jobs and sizes inference KV caches, and proves its plans.",
     no_args_is_help=True,
     add_completion=True,
     # Rich takes as long to load as everything else that help needs.
@@ -48,6 +47,24 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 Url = Annotated[str | None, url_option()]
 AsJson = Annotated[bool, json_option()]
 Search = Annotated[str | None, typer.Option(help="Only those whose id or alias holds this.")]
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from planners import PLANNER_VERSION
+        from planners.version import planner_version
+
+        typer.echo(f"plimsoll {PLANNER_VERSION}, planner {planner_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def plimsoll(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Plans LLM training jobs and sizes inference KV caches, and proves its plans."""
 
 
 @app.command()

@@ -282,10 +282,15 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedStage:
-    """What a pipeline stage holds; `layers` is its first and last layer."""
+    """What a pipeline stage holds; `layers` is its first and last layer.
+
+    An interleaved schedule deals each stage several runs of layers: `chunks` has the first and last layer of each, in
+    the order in which a micro-batch passes them, and `layers` only counts them, as if they were one run.
+    """
 
     stage: int
     layers: tuple[int, int]
+    chunks: tuple[tuple[int, int], ...]
     embedding: bool
     head: bool
 

@@ -8,12 +8,16 @@ from datetime import datetime
 from typing import Any
 
 from planners.quantization import QuantizationEstimate
-from service.persistence.records import AccuracyGroup, JobKind, JobState, PlanLine, Progress
+from service.persistence.records import AccuracyGroup, JobKind, JobState, PlanKind, PlanLine, Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobBody:
-    """A job; `result` and `error` are null until it is finished."""
+    """A job; `result` and `error` are null until it is finished.
+
+    `estimate` is what was said of a quantization when it was queued; null of other jobs, in lists, and in the answer that
+    queues it, which has it beside the job.
+    """
 
     job_id: str
     kind: JobKind
@@ -30,6 +34,16 @@ class JobBody:
     finished_at: datetime | None
     result: Mapping[str, Any] | None
     error: Mapping[str, Any] | None
+    estimate: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """What a plan answers: the request with every default, the model's config and the GPU's figures filled in."""
+
+    plan_id: str
+    kind: PlanKind
+    request: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

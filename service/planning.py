@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from planners.catalogue import Catalogue
 from planners.errors import UnknownGpu, UnknownModel
 from planners.hardware import SiteEfficiency
+from service.answers import PlanQuestion
 from service.canonical import canonical_json
 from service.errors import PlanNotFound
 from service.learning import NOTHING_LEARNED, LearnedStarts, nothing_learned
@@ -100,6 +101,11 @@ class PlanningService:
         if remembered is not None:
             return remembered
         return self._remember(await self._database.plans.get(plan_id))
+
+    async def question(self, plan_id: str) -> PlanQuestion:
+        """Return what a stored plan answers; raises PlanNotFound."""
+        stored = await self._database.plans.get(plan_id)
+        return PlanQuestion(plan_id=stored.plan_id, kind=stored.kind, request=stored.request)
 
     async def page(
         self, wanted: PlanFilter = ANY_PLAN, *, limit: int = 50, cursor: str | None = None

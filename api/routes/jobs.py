@@ -95,7 +95,7 @@ async def list_jobs(
 )
 async def get_job(services: Running, caller: Asking, text: WantsText, job_id: JobId) -> JobBody | PlainTextResponse:
     """The result stands under `result` once the state is `succeeded`, the reason under `error` once it is `failed`."""
-    job = job_body(await services.jobs.get(job_id, key_id=caller.sees_only))
+    job = job_body(await services.jobs.get(job_id, key_id=caller.sees_only), with_estimate=True)
     return PlainTextResponse(job_text(_as_json(job))) if text else job
 
 

@@ -20,7 +20,7 @@ from api.problems import problem_responses
 from api.routes.planning import TEXT, planned_response
 from api.services import Running
 from api.strict_json import StrictRoute
-from service.answers import JobBody, PlanPage
+from service.answers import JobBody, PlanPage, PlanQuestion
 from service.artifacts.kubernetes import in_queue
 from service.artifacts.saved_files import file_name, file_text
 from service.persistence.records import PlanFilter, PlanKind
@@ -71,6 +71,18 @@ async def get_plan(services: Running, caller: Asking, text: WantsText, plan_id: 
     """The body is the one that was answered first, byte for byte."""
     await services.plan_readers.check(caller, plan_id)
     return planned_response(services, await services.planning.plan(plan_id), text=text)
+
+
+@router.get(
+    "/{plan_id}/question",
+    summary="Return what a stored plan answers",
+    response_model=PlanQuestion,
+    responses=problem_responses(400, 404, 422, 500, 503),
+)
+async def get_question(services: Running, caller: Asking, plan_id: PlanId) -> PlanQuestion:
+    """Every default, the model's config and the GPU's figures stand in it; what is null was left to the planner."""
+    await services.plan_readers.check(caller, plan_id)
+    return await services.planning.question(plan_id)
 
 
 @router.get(

@@ -38,6 +38,7 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
             ShardedStage(
                 stage=int(rows.stage[row, 0]),
                 layers=(int(rows.first_layer[row, 0]), int(rows.first_layer[row, 0] + rows.layers[row, 0]) - 1),
+                chunks=_chunks(rows, row, int(one.virtual_pipeline[0])),
                 embedding=bool(rows.has_embedding[row, 0]),
                 head=bool(rows.has_head[row, 0]),
             )
@@ -47,6 +48,21 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
             job, rows, _shard_layout(one, job), framework_policy(job.profile.name, int(one.zero_stage[0]))
         ),
     )
+
+
+def _chunks(rows: StageRows, row: int, virtual_pipeline: int) -> tuple[tuple[int, int], ...]:
+    """Return the first and last layer of each run of layers of a stage.
+
+    Chunk after chunk goes through all stages; a rule sees to it that every chunk has as many layers
+    (`stages_are_even`). Source: Megatron-LM, megatron/core/transformer/transformer_layer.py,
+    get_transformer_layer_offset.
+    """
+    if virtual_pipeline == 1:
+        first = int(rows.first_layer[row, 0])
+        return ((first, first + int(rows.layers[row, 0]) - 1),)
+    of_chunk = int(rows.layers[row, 0]) // virtual_pipeline
+    firsts = [(chunk * rows.stage.size + int(rows.stage[row, 0])) * of_chunk for chunk in range(virtual_pipeline)]
+    return tuple((first, first + of_chunk - 1) for first in firsts)
 
 
 def _shard_layout(one: Candidates, job: Job) -> ShardLayout:

@@ -34,7 +34,8 @@ class KeptBytes:
     each token and each position of the sequence (eager attention), also divided
     by tensor parallelism. `dispatched_bytes` are kept of tokens as they stand before and after their
     experts, `expert_bytes` within an expert, divided like `tensor_bytes`: the tokens that a rank was sent,
-    not its own.
+    not its own. `ring_bytes` are kept besides, divided by tensor parallelism, where several ranks have parts of a
+    sequence.
     """
 
     gathered_bytes: float
@@ -43,6 +44,7 @@ class KeptBytes:
     score_bytes: float
     dispatched_bytes: float = 0.0
     expert_bytes: float = 0.0
+    ring_bytes: float = 0.0
 
 
 def kept_bytes(
@@ -101,6 +103,7 @@ def kept_bytes(
             score_bytes=0.0,
             dispatched_bytes=dispatched,
             expert_bytes=in_experts,
+            ring_bytes=_ring_bytes(block, kernels, element_bytes),
         )
     score = kernels.eager_score_bytes + (kernels.eager_score_dropout_bytes if has_dropout(block) else 0)
     return KeptBytes(
@@ -123,8 +126,9 @@ def meeting_gradients(
 ) -> tuple[float, int]:
     """Return the widest divided tensor's features, and how many gradients of it meet in the backward pass.
 
-    Two meet while the tensor that the last matrix multiplied is still there; where
-    that matrix is frozen the tensor is not kept, and a third gradient meets them.
+    Of a gated layer three meet as the product of its halves is differentiated, of an ungated one two as its
+    activation is; the tensor that the last matrix multiplied has been let go of by then, and makes up for one, unless
+    that matrix is frozen and it was not kept.
     Of experts that work in turn only one's tensors count, for the tokens that go to it on average.
     """
     experts = max((weight.experts for weight in block.weights), default=1) if experts_in_turn else 1
@@ -136,7 +140,9 @@ def meeting_gradients(
     widest = max(widths, default=0.0)
     last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
     is_kept = learning is None or not last or last[0] in learning
-    return widest, 2 if is_kept else 3
+    is_ungated = any(op.kind is OperationKind.ACTIVATION for op in block.operations)
+    meeting = 2 if is_ungated else 3
+    return widest, meeting - is_kept
 
 
 def has_dropout(block: Block) -> bool:
@@ -259,6 +265,20 @@ def _keep_views(block: Block, kept: dict[str, float], element_bytes: int) -> Non
             kept[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
         if any(rotation.concatenates for rotation in rotations):
             kept[operation.output] = 2.0 * element_bytes
+
+
+def _ring_bytes(block: Block, kernels: Kernels, element_bytes: int) -> float:
+    """Return the copy of attention's output that torch's ring makes needful, whose sums have heads before tokens.
+
+    A rotation that concatenates does the same already. Source: torch, distributed/tensor/experimental/
+    _context_parallel/_attention.py, `_SDPAMerger`.
+    """
+    if not kernels.transformers_attention:
+        return 0.0
+    concatenates = any(op.kind is OperationKind.ROTARY and op.concatenates for op in block.operations)
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    outputs = [op.output for op in block.operations if op.kind is OperationKind.ATTENTION]
+    return 0.0 if concatenates else float(element_bytes * sum(widths[output] for output in outputs))
 
 
 def norm_backward_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:

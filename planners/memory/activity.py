@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,10 +22,17 @@ from planners.memory.activations import (
 from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
 from planners.memory.job import BlockWeights, Job
 from planners.memory.kept_again import KeptAgain, kept_again
+from planners.memory.layer_moments import kept_at_second_norm, unneeded_bytes
 from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
 from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
-from planners.memory.selective import exchanged_bytes, scattered_bytes, selectively_kept_bytes
+from planners.memory.selective import (
+    exchanged_bytes,
+    scattered_bytes,
+    selective_input_bytes,
+    selectively_kept_bytes,
+    unused_bytes,
+)
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
@@ -41,9 +49,13 @@ class Activity:
     `stage` is what all its layers keep of one micro-batch, `layer` and
     `checkpoint` what a layer keeps and what a fully recomputed one keeps,
     `recomputed_layers` how many are and `kept_layers` how many are not, `kept_twice` the tensors of a layer that
-    several operations keep and `kept_again` the same as often as they come again (`kept_again.py`), `waiting` what is on its way to the host, `working_set` one layer with everything,
+    several operations keep and `kept_again` the same as often as they come again (`kept_again.py`), `waiting` what is
+    on its way to the host, `working_set` one layer with everything,
     `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
-    the layer as its first norm is differentiated, `experts_product` and `combine` what is there as the experts'
+    the layer as its first norm is differentiated, `second_norm` the same of the norm between its halves,
+    `last_product` the gradients around a layer's last matrix, `message` what stages send each other, `unused` what
+    selective recomputation keeps of the layer at work beside what it computes again, `unneeded` what a first layer of
+    adapters does not keep, `experts_product` and `combine` what is there as the experts'
     first matrices and the sum of their outputs are, `experts_reduced` as their gradients are reduced, `gathered` the
     buffers that tensor parallelism gathers into and scatters from.
     """
@@ -59,6 +71,11 @@ class Activity:
     working_set: FloatArray
     transient: FloatArray
     first_norm: FloatArray
+    second_norm: FloatArray
+    last_product: FloatArray
+    message: FloatArray
+    unused: FloatArray
+    unneeded: FloatArray
     experts_product: FloatArray
     combine: FloatArray
     experts_reduced: FloatArray
@@ -80,6 +97,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     def on_rank(kept: KeptBytes) -> FloatArray:
         scores = kept.score_bytes * job.sequence_length
         divided = kept.sequence_bytes / sequence_division + (kept.tensor_bytes + scores) / tensor
+        if kept.ring_bytes:
+            divided = divided + np.where(layouts.context_parallel > 1, kept.ring_bytes / tensor, 0.0)
         if kept.dispatched_bytes or kept.expert_bytes:
             divided = divided + busiest * (kept.dispatched_bytes / dispatch_division + kept.expert_bytes / tensor)
         result: FloatArray = tokens * (kept.gathered_bytes + divided)
@@ -98,7 +117,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
     stream_bytes = np.where(casts, FP32_BYTES, size) if has_casts else size
     everything = kept_selectively = working_set = checkpoint = transient = first_norm = np.zeros(1)
-    experts_product = combine = experts_reduced = twice = again = np.zeros(1)
+    experts_product = combine = experts_reduced = second_norm = last_product = unused = np.zeros(1)
+    twice = again = np.zeros(1)
     for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
         layer = _layer_bytes(part, job)
         full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
@@ -110,11 +130,18 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
                 sent = tokens * busiest * layer.exchanged_bytes / dispatch_division
                 exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
             kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered + exchanged)
+            unused_part, sums = layer.unused_bytes
+            sums_of_own = np.where(tensor > 1, tokens * sums / sequence_division, 0.0)
+            own = tokens * (unused_part + layer.selective_input_bytes / sequence_division) + sums_of_own
+            unused = np.maximum(unused, np.where(is_selective, own, 0.0))
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
         first_norm = np.maximum(first_norm, tokens * layer.input_width * layer.first_norm_bytes / sequence_division)
         meeting = layer.meeting_gradients * busiest * layer.widest / tensor + layer.input_width / sequence_division
         transient = np.maximum(transient, tokens * size * meeting)
+        one = busiest * layer.widest / tensor + layer.input_width / sequence_division
+        last_product = np.maximum(last_product, tokens * size * one)
+        second_norm = np.maximum(second_norm, on_rank(layer.second_norm))
         if job.model.experts_per_token:
             experts_product = np.maximum(experts_product, on_rank(layer.experts_product))
             combine = np.maximum(combine, on_rank(layer.combine))
@@ -128,8 +155,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     mean_layer = kept / np.maximum(rows.layers, 1)
     head_bytes, cast_head_bytes = _head_bytes(job.head, Same(profile), job.attention, size)
     head = np.where(casts, on_rank(cast_head_bytes), on_rank(head_bytes)) if has_casts else on_rank(head_bytes)
+    unneeded = _unneeded(rows, job, recomputed, on_rank)
     return Activity(
-        stage=mean_layer * (rows.layers - recomputed) + checkpoint * recomputed,
+        stage=mean_layer * (rows.layers - recomputed) + checkpoint * recomputed - unneeded,
         layer=mean_layer,
         checkpoint=checkpoint,
         recomputed_layers=recomputed,
@@ -140,6 +168,11 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         working_set=working_set,
         transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
         first_norm=first_norm,
+        second_norm=second_norm,
+        last_product=last_product,
+        message=tokens * size * job.model.hidden_size / sequence_division,
+        unused=unused,
+        unneeded=unneeded,
         experts_product=experts_product,
         combine=combine,
         experts_reduced=experts_reduced,
@@ -149,6 +182,27 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
             sequence_division > 1, tokens * job.model.hidden_size * profile.kernels.gathered_workspace_bytes, 0.0
         ),
     )
+
+
+def _unneeded(
+    rows: StageRows, job: Job, recomputed: FloatArray, on_rank: Callable[[KeptBytes], FloatArray]
+) -> FloatArray:
+    """Return what the first layer does not keep where the embedding before it is frozen.
+
+    A recomputed layer's input is made to need a gradient (peft, `enable_input_require_grads`).
+    """
+    kernels = job.profile.kernels
+    if job.method == "full" or not kernels.backward_transients:
+        return np.zeros(1)
+    first = next(part for part in job.layers if 0 in part.block.layers)
+    whole, needed = unneeded_bytes(
+        first.block,
+        kernels,
+        attention=job.attention,
+        element_bytes=job.precision.compute_bytes,
+        learning=first.learning or frozenset(),
+    )
+    return np.where(rows.has_embedding & (recomputed == 0), on_rank(whole) - on_rank(needed), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +218,12 @@ class _LayerBytes:
     again: KeptAgain
     cast_again: KeptAgain
     selective: KeptBytes
+    second_norm: KeptBytes
     experts_product: KeptBytes
     combine: KeptBytes
     experts_reduced: KeptBytes
+    unused_bytes: tuple[int, int]
+    selective_input_bytes: int
     scattered_bytes: int
     exchanged_bytes: int
     input_width: int
@@ -224,6 +281,13 @@ def _kept_of_layer(
             element_bytes=size,
             fp8_input_bytes=fp8_input_bytes,
             modules=modules,
+        ),
+        second_norm=kept_at_second_norm(
+            part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
+        ),
+        unused_bytes=unused_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
+        selective_input_bytes=selective_input_bytes(
+            part.block, policy=profile.can.selective_policy, element_bytes=size
         ),
         experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
         combine=kept_at_combine(part.block, whole, size),

@@ -10,6 +10,9 @@ from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
 from planners.memory.items import NOTHING, Items
 from planners.memory.moment import Moment, items_at
 
+# Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
+RECOMPUTED_BESIDE_UNPACKED = 4
+
 
 def backward_items(moment: Moment) -> Iterator[Items]:
     """Yield the layers that can be the worst of the backward pass, along an axis before the stages.
@@ -30,12 +33,15 @@ def backward_items(moment: Moment) -> Iterator[Items]:
         edge = moment.active.recomputed_layers
         yield _layer_items(moment, np.clip(np.stack([edge, edge - 1.0]), 0.0, top), *own)
     if moment.expert_units.any():
+        yield _experts_copied_out(moment, np.stack(ends[:2]))
         yield from _beside_reduced_experts(moment, np.stack(ends))
     if moment.own_units:
         yield _head_reduction(moment)
     splits_vocabulary = moment.layouts.tensor_parallel > 1
     if moment.job.profile.weights.whole_embedding_gradient and moment.any_gathered and splits_vocabulary.any():
         yield _embedding_gradient(moment)
+    if moment.job.profile.kernels.dummy_weight_gradients:
+        yield _added_embedding_gradient(moment)
     yield _root_reduction(moment)
 
 
@@ -69,25 +75,43 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     """Return the activations and the fresh gradients of the layer that is differentiated, at its worst moment.
 
     At its last matrix all its tensors are there, gradients that meet and one matrix's
-    gradient; at its first norm little but that norm's tensors and, where a unit's gradients are reduced together,
-    those of all its matrices: the worse of the two for wide layers and few tokens. A mixture has two moments more:
+    gradient; at its norms less of them and, where a unit's gradients are reduced together, those of all matrices
+    behind: the worse for wide layers and few tokens. A mixture has two moments more:
     its outputs' gradient is scattered before any matrix has one, and at the experts' first product theirs all have.
     """
     held, active, job = moment.held, moment.active, moment.job
     size = job.precision.compute_bytes
-    activations = active.working_set + active.transient + held.dequantized
     if not job.profile.kernels.backward_transients:
-        return activations, NOTHING
-    fresh = size * np.maximum(held.largest_matrix_elements, held.last_expert_elements)
+        return active.working_set + active.transient + held.dequantized, NOTHING
+    activations = active.working_set + _beside_working_set(moment)
+    fresh = size * np.maximum(held.last_matrix_elements, held.last_expert_elements)
     if not moment.any_gathered:
         return activations, fresh
     moments = [(active.first_norm, size * held.layer_elements)]
+    behind = np.where(moment.expert_units, 0.0, size * held.feed_forward_elements)
+    moments.append((np.where(moment.expert_units, 0.0, active.second_norm), behind))
     if job.model.experts_per_token and job.method == "full":
         moments += [(active.combine, NOTHING), (active.experts_product, size * held.expert_elements)]
     for of_activations, of_gradients in moments:
         is_worse = moment.is_gathered & (of_activations + of_gradients > activations + fresh)
         activations, fresh = np.where(is_worse, of_activations, activations), np.where(is_worse, of_gradients, fresh)
     return activations, fresh
+
+
+def _beside_working_set(moment: Moment) -> FloatArray:
+    """Return what is alive of a layer at its last matrix beside all that it keeps.
+
+    Gradients of its widest tensor meet after that matrix has been multiplied by. One that has to be unpacked first
+    is there before they meet: as its input's gradient is made, or, where the layer is recomputed, at the end of its
+    second run, which holds the residual and its gradient, the output, and for an adapter the scaled gradient.
+    """
+    held, active, job = moment.held, moment.active, moment.job
+    if job.method != "qlora":
+        return active.transient + held.dequantized
+    recomputed = np.where(active.recomputed_layers > 0, RECOMPUTED_BESIDE_UNPACKED * active.message, 0.0)
+    unpacked = held.dequantized + np.maximum(active.last_product, recomputed)
+    result: FloatArray = np.maximum(active.transient, unpacked)
+    return result
 
 
 def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray, fresh: FloatArray) -> Items:
@@ -113,6 +137,7 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     others, accumulated = moment.beside(held.head_elements + held.layer_elements * layers_above)
+    alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
     return items_at(
         moment,
         "backward",
@@ -121,6 +146,43 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         activations=alive + others + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + reduced + moment.buckets + accumulated,
+        layer=layer,
+    )
+
+
+def _received_beside(moment: Moment, layers_above: FloatArray) -> FloatArray:
+    """Return the gradient that a stage received, where it is not in a buffer, nor the top layer's residual's own."""
+    received = moment.received_gradient
+    if received is NOTHING:
+        return NOTHING
+    in_buffer = received if moment.job.profile.kernels.pipelines_keep_messages else NOTHING
+    return np.where(layers_above > 0, received, 0.0) - in_buffer
+
+
+def _experts_copied_out(moment: Moment, layer: FloatArray) -> Items:
+    """Return the moment at which a layer's experts are copied out of their buffer, the layer before gathered ahead.
+
+    All that the layer keeps is there, and the residual's gradient.
+    """
+    held, active, job = moment.held, moment.active, moment.job
+    layers_above = moment.rows.layers - 1.0 - layer
+    size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
+    ahead = np.where(layer > 0, moment.layer_buffer, moment.last_unit)
+    above = np.where(layers_above > 0, held.layer_padded - held.expert_padded, held.head_padded)
+    gathered = moment.one_layer + ahead + size * held.expert_padded + reduce_bytes * above
+    recomputed, kept = _left_to_do(moment, layer)
+    whole = layer + 1.0 - recomputed - kept  # this layer, where it is not recomputed
+    alive = active.checkpoint * recomputed + active.layer * (kept + whole) + active.message
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=_layer_gradients(moment, layers_above, NOTHING),
+        activations=alive + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=np.where(moment.expert_units & moment.gathered_by_layer, gathered, 0.0)
+        + moment.buckets
+        + moment.accumulated,
         layer=layer,
     )
 
@@ -242,6 +304,28 @@ def _embedding_gradient(moment: Moment) -> Items:
     )
 
 
+def _added_embedding_gradient(moment: Moment) -> Items:
+    """Return the moment at which the embedding's gradient is whole and not yet added to the accumulated one.
+
+    Kernels that add a matrix's gradient up where it accumulates are not the embedding's (Megatron-Core,
+    distributed/distributed_data_parallel.py, `_make_backward_post_hook`).
+    """
+    held, active = moment.held, moment.active
+    embedding = held.root_elements - held.head_elements
+    has_embedding = moment.rows.has_embedding & ~moment.is_gathered
+    fresh = np.where(has_embedding, moment.job.precision.compute_bytes * embedding, 0.0)
+    beside = np.where(has_embedding, active.message + moment.received_gradient, 0.0)
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=np.ceil(held.gradients + fresh),
+        activations=beside + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=moment.buckets + moment.accumulated,
+    )
+
+
 def _root_reduction(moment: Moment) -> Items:
     """Return the end of the backward pass, when FSDP reduces the last unit: embedding, norm and head, or the first."""
     held, job = moment.held, moment.job
@@ -262,7 +346,7 @@ def _root_reduction(moment: Moment) -> Items:
         parameters=held.parameters,
         gradients=np.ceil(gradients),
         # A pipeline reduces when no micro-batch waits any more.
-        activations=np.where(moment.stays_gathered, 0.0, moment.others_activations),
+        activations=np.where(moment.stays_gathered, 0.0, moment.others_activations) + moment.messages,
         logits=NOTHING,
         communication=reduced + moment.buckets + moment.accumulated,
     )

@@ -33,6 +33,8 @@ from planners.memory.shards import (
 )
 from planners.memory.stages import StageRows
 
+FEED_FORWARD_PARTS = (Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT, Part.ROUTER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
@@ -40,7 +42,8 @@ class Holdings:
 
     `layer_*` are one layer's, `root_*` those of embedding, last norm and head
     together, `head_*` those of last norm and head, `expert_*` those of a layer's experts;
-    `last_expert_elements` are of their last matrices alone, where one tensor holds them all.
+    `last_expert_elements` are of their last matrices alone, where one tensor holds them all, `feed_forward_elements`
+    of all that learns behind a layer's second norm.
     """
 
     parameters: FloatArray
@@ -62,7 +65,8 @@ class Holdings:
     head_gradients: FloatArray
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
-    largest_matrix_elements: FloatArray
+    last_matrix_elements: FloatArray
+    feed_forward_elements: FloatArray
     expert_elements: FloatArray
     expert_padded: FloatArray
     expert_gradients: FloatArray
@@ -134,8 +138,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     padded = model.amounts(lambda part: padded_elements(part, by_parameters))
     return Holdings(
         parameters=np.where(to_host == 2, 0.0, parameters),
-        gradients=whole_gradients * on_device
-        + np.where(to_host >= 1, 0.0, accumulators),
+        gradients=whole_gradients * on_device + np.where(to_host >= 1, 0.0, accumulators),
         layer_gradients=gradients.largest_layer() * states.gradient * on_device,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
@@ -153,7 +156,8 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         head_gradients=gradients.head_alone() * states.gradient * on_device,
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
-        largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),
+        last_matrix_elements=_most_of_any_layer(_last_matrix, job, by_parameters),
+        feed_forward_elements=_most_of_any_layer(_feed_forward_weights, job, by_parameters),
         expert_elements=_of_experts(split_elements, job, by_parameters),
         expert_padded=_of_experts(padded_elements, job, by_parameters),
         expert_gradients=_of_experts(shard_elements, job, division(rules.gradients_from)) * states.gradient * on_device,
@@ -311,8 +315,20 @@ def _head_matrix(part: BlockWeights, way: Way) -> int:
     )
 
 
-def _largest_matrix(part: BlockWeights, way: Way) -> int:
-    return max((matrix_elements(weight, way) for weight in part.trainable), default=0)
+def _last_matrix(part: BlockWeights, way: Way) -> int:
+    """Return the elements of the larger of the matrices that end attention and feed-forward, or else of any.
+
+    As a half of a layer is differentiated the last matrix's gradient comes first, when all that the half keeps is
+    there; a wider one before it (gate and up in one) follows when much has been let go of.
+    """
+    last = [weight for weight in part.trainable if weight.split is Split.ROW]
+    return max((matrix_elements(weight, way) for weight in last or part.trainable), default=0)
+
+
+def _feed_forward_weights(part: BlockWeights, way: Way) -> int:
+    """Return the elements of what learns behind a layer's second norm."""
+    behind = (weight for weight in part.trainable if weight.part in FEED_FORWARD_PARTS)
+    return sum(local(weight, way)[0].stored_elements for weight in behind)
 
 
 def _most_of_any_layer(quantity: Callable[[BlockWeights, Way], float], job: Job, by: Divisions) -> FloatArray:

@@ -12,6 +12,7 @@ from planners.memory.compression import remembered_bytes
 from planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
 from planners.memory.items import NOTHING, PHASES, Items
 from planners.memory.job import GPIPE, Job
+from planners.memory.messages import message_bytes, received_gradient_bytes
 from planners.memory.stages import StageRows
 
 LOG_SOFTMAX_BYTES = 4  # fp32
@@ -29,7 +30,8 @@ class Moment:
     models/llama4/infra/parallelize.py, `apply_fsdp`). `waiting_activations` is what one
     micro-batch keeps that waits, `others_activations` what all do but one. `accumulated` are the whole
     gradients in the reduction's width that a pipeline sums until its last micro-batch;
-    until then it has no shards of them.
+    until then it has no shards of them. `messages` are a pipeline's buffers for what its stages send each other,
+    `received_gradient` the one that a stage's backward pass begins with.
     """
 
     layouts: Candidates
@@ -51,6 +53,8 @@ class Moment:
     any_copies: bool
     waiting_activations: FloatArray
     others_activations: FloatArray
+    messages: FloatArray
+    received_gradient: FloatArray
     constant_activations: FloatArray
     buckets: FloatArray
     accumulated: FloatArray
@@ -137,6 +141,8 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
     own_units = traffic.vocabulary_units and not job.model.tied_head
     root = job.precision.compute_bytes * held.root_elements + held.root_frozen
     embedding = job.precision.compute_bytes * (held.root_elements - held.head_elements)
+    messages = message_bytes(layouts, rows, job, active.message)
+    received = received_gradient_bytes(layouts, rows, job, active.message)
     return Moment(
         layouts=layouts,
         rows=rows,
@@ -155,12 +161,15 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         any_copies=bool(copies.any()),
         keeps_gradients=np.asarray(keeps),
         always_keeps_gradients=bool(np.all(keeps)),
+        messages=messages,
+        received_gradient=received,
         waiting_activations=waiting,
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * waiting,
         constant_activations=held.dummy_gradients
         + active.gathered
+        + messages
         + _pipeline_output(layouts, rows, job)
-        + (rotary_table_bytes(job) if has_transients else 0),
+        + (rotary_table_bytes(job) / layouts.context_parallel if has_transients else 0),
         buckets=buckets,
         accumulated=np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0) if stays.any() else NOTHING,
     )
@@ -189,7 +198,6 @@ def _pipeline_output(layouts: Candidates, rows: StageRows, job: Job) -> FloatArr
     division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
     logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
     return np.where(is_piped & rows.has_head, job.precision.compute_bytes * logits, 0.0)
-
 
 
 def items_at(

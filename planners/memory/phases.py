@@ -48,7 +48,7 @@ def forward_begins(layouts: Candidates, rows: StageRows, job: Job, held: Holding
         FORWARD,
         parameters=held.parameters,
         gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
-        activations=moment.others_activations + held.dummy_gradients,
+        activations=moment.others_activations + moment.messages + held.dummy_gradients,
         logits=NOTHING,
         communication=moment.buckets,
     )
@@ -64,7 +64,7 @@ def _optimizer_step(moment: Moment) -> Items:
         "optimizer step",
         parameters=held.parameters,
         gradients=np.ceil(held.gradients),
-        activations=NOTHING,
+        activations=moment.messages,
         logits=NOTHING,
         communication=moment.buckets,
         more_optimizer=transient,

@@ -74,6 +74,8 @@ class Kernels:
     only one expert's gradients meet in the backward pass.
     `transformers_attention` marks transformers' own attention code, whose tensors are views of a
     fused product, and copies where a rotation concatenates.
+    `pipelines_keep_messages` marks pipelines that have a buffer for each micro-batch that a stage receives and for
+    the gradient of each that it sends, for good, and hold what was sent until its backward pass.
     `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
@@ -96,6 +98,7 @@ class Kernels:
     experts_in_turn: bool
     fuses_scan_output: bool
     transformers_attention: bool
+    pipelines_keep_messages: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +173,8 @@ class Capabilities:
     """What the framework can do; the search stays inside it.
 
     `searches_offload` lets the search offload unasked, once nothing fits without.
-    `activation_offload` is `none`, `synchronous`, `overlapped` or `overlapped_once` (`planners/memory/activation_offload.py`).
+    `activation_offload` is `none`, `synchronous`, `overlapped` or `overlapped_once`
+    (`planners/memory/activation_offload.py`).
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
     too, `expert_zero_stages` the stages in which experts can be divided at all.
     `stage_rule` is `by_layers` or `by_compute` (`planners/memory/stages.py`).

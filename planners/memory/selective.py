@@ -63,7 +63,8 @@ def selectively_kept_bytes(
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
     attentions = [op for op in block.operations if op.kind is OperationKind.ATTENTION]
     row_parallel = {op.output for op in block.operations if op.is_row_parallel}
-    sequence, tensor_total, gathered = float(checkpoint_width(block) * element_bytes), 0.0, 0.0
+    sequence = float(selective_input_bytes(block, policy=policy, element_bytes=element_bytes))
+    tensor_total = gathered = 0.0
     dispatched = in_experts = 0.0
     for output in (*_saved_outputs(block), *(operation.output for operation in attentions)):
         width, region = regions[output]
@@ -109,6 +110,26 @@ def exchanged_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
     if policy != "alternate_matmuls":
         return 0
     return 2 * element_bytes * sum(tensor.width for tensor in block.tensors if tensor.name == "dispatched")
+
+
+def selective_input_bytes(block: Block, *, policy: str, element_bytes: int) -> int:
+    """Return what a layer's second run starts from, which stays until the layer has been differentiated."""
+    return element_bytes * checkpoint_width(block) if policy == "alternate_matmuls" else 0
+
+
+def unused_bytes(block: Block, *, policy: str, element_bytes: int) -> tuple[int, int]:
+    """Return what is kept of a token that the layer's second run does not take up, which stops before its end.
+
+    The layer's last product, where it is among those saved, is kept until the layer has been differentiated: every
+    rank's part of the sum, and, over tensor-parallel ranks, the scattered sum of a rank's own tokens.
+    """
+    if policy != "alternate_matmuls":
+        return 0, 0
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    saved = [output for output in _saved_outputs(block) if output not in (*DISPATCHED_TENSORS, *EXPERT_TENSORS)]
+    last = [operation.output for operation in block.operations if operation.is_row_parallel][-1:]
+    part = element_bytes * sum(widths[output] for output in last if output in saved[-1:])
+    return part, element_bytes * sum(widths[output] for output in last if output not in DISPATCHED_TENSORS)
 
 
 def _saved_outputs(block: Block) -> Iterator[str]:

@@ -26,6 +26,7 @@ ROUTES = {
     "POST /plans/{plan_id}/validate",
     "GET /plans",
     "GET /plans/{plan_id}",
+    "GET /plans/{plan_id}/question",
     "GET /jobs",
     "GET /jobs/{job_id}",
     "POST /jobs/{job_id}/cancel",

@@ -29,7 +29,9 @@ async def test_a_quantization_is_sized_at_once_and_queued(client: httpx.AsyncCli
     assert body["estimate"]["quantized_bytes"] < body["estimate"]["original_bytes"]
     assert body["job"]["kind"] == "quantize"
     assert body["job"]["progress"] == {"done": 0, "total": 0, "unit": "", "message": ""}
-    assert (await client.get(f"/jobs/{body['job']['job_id']}")).json() == body["job"]
+    job = (await client.get(f"/jobs/{body['job']['job_id']}")).json()
+    assert job == {**body["job"], "estimate": body["estimate"]}
+    assert (await client.get("/jobs")).json()["items"] == [body["job"]]
 
 
 async def test_the_same_key_makes_one_job_and_another_request_under_it_none(client: httpx.AsyncClient):

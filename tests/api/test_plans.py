@@ -44,6 +44,15 @@ async def test_the_same_question_has_the_same_answer_to_the_byte(client: httpx.A
     assert first.content == second.content == stored.content
 
 
+async def test_a_plan_tells_what_was_asked_with_what_was_left_to_the_planner(client: httpx.AsyncClient):
+    plan_id = (await client.post("/plan/train", json=train(layout={"tensor_parallel": 1}))).json()["plan_id"]
+    told = (await client.get(f"/plans/{plan_id}/question")).json()
+    assert (told["plan_id"], told["kind"]) == (plan_id, "train")
+    assert told["request"]["layout"]["tensor_parallel"] == 1
+    assert told["request"]["layout"]["data_parallel"] is None
+    assert (await client.get(f"/plans/{'0' * 40}/question")).status_code == 404
+
+
 async def test_what_does_not_fit_is_an_answer_and_with_strict_a_conflict(client: httpx.AsyncClient):
     lax = await client.post("/plan/train", json=train(**TOO_LARGE))
     strict = await client.post("/plan/train?strict=true", json=train(**TOO_LARGE))

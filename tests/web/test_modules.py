@@ -116,7 +116,14 @@ def test_events_are_read_however_the_stream_is_cut():
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0, "0"), (10 * 2**20, "10 MiB"), (2**29, "0.50 GiB"), (3 * 2**30, "3.0 GiB"), (-(2**31), "-2.0 GiB")],
+    [
+        (0, "0"),
+        (10 * 2**20, "10 MiB"),
+        (2**29, "0.50 GiB"),
+        (3 * 2**30, "3.0 GiB"),
+        (-(2**31), "−2.0 GiB"),
+        (3000 * 2**30, "3,000.0 GiB"),
+    ],
 )
 def test_bytes_are_shown_in_gib_and_little_of_them_in_mib(value: int, shown: str):
     assert worth("quantities.js", f"m.gib({value})") == shown
@@ -131,14 +138,39 @@ def test_durations_are_shown_in_the_largest_unit_they_fill(seconds: float, shown
 
 
 @pytest.mark.parametrize(
-    ("stage", "chunks", "held"),
-    # 16 layers on 4 stages. In 2 chunks the first eight layers go through all stages, two on each, then the last eight.
-    [(1, 1, [[4, 7]]), (1, 2, [[2, 3], [10, 11]]), (3, 2, [[6, 7], [14, 15]]), (1, 3, [[4, 7]])],
+    ("stage", "told"),
+    [
+        ({"layers": [0, 15]}, "layers 0–15"),
+        ({"layers": [4, 7], "chunks": [[2, 3], [10, 11]]}, "layers 2–3, 10–11"),
+        ({"layers": [2, 3], "chunks": [[1, 1], [5, 5]]}, "layers 1, 5"),
+    ],
 )
-def test_a_stage_holds_the_layers_of_its_chunks(stage: int, chunks: int, held: list[list[int]]):
-    stages = [{"stage": number, "layers": [4 * number, 4 * number + 3]} for number in range(4)]
-    given = f"{json.dumps(stages[stage])}, {json.dumps(stages)}, {chunks}"
-    assert worth("ranks.js", f"m.layersHeld({given})") == held
+def test_the_layers_of_a_stage_are_told_chunk_by_chunk(stage: dict[str, Any], told: str):
+    assert worth("ranks.js", f"m.layersText(m.chunksOf({json.dumps(stage)}))") == told
+
+
+# A clock that goes when it is told, and what is to be done by it.
+CLOCK = """let now = 0; let waiting = [];
+    Object.defineProperty(performance, "now", { value: () => now });
+    globalThis.setTimeout = (act, after) => { const timer = { at: now + after, act }; waiting.push(timer); return timer; };
+    globalThis.clearTimeout = (timer) => { waiting = waiting.filter((each) => each !== timer); };
+    const until = (end) => {
+        for (const timer of waiting.filter(({ at }) => at <= end)) { now = timer.at; clearTimeout(timer); timer.act(); }
+        now = end;
+    };"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "acts"),
+    # The first key acts at once; of those that follow within 50 ms the last one, 50 ms after it came.
+    [([0], [0]), ([0, 5, 10], [0, 60]), ([0, 49], [0, 99]), ([0, 50], [0, 50])],
+)
+def test_of_keys_in_a_burst_the_first_acts_at_once_and_then_the_last(keys: list[int], acts: list[int]):
+    asked = f"""(() => {{ {CLOCK}
+        const acts = []; const act = m.debounced(() => acts.push(now));
+        for (const at of {keys}) {{ until(at); act(50); }}
+        until(1000); return acts; }})()"""
+    assert worth("asking.js", asked) == acts
 
 
 @pytest.mark.parametrize(

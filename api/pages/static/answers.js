@@ -5,13 +5,14 @@ import { ask } from "./asking.js";
 import { legend, stackedBar } from "./bars.js";
 import { downloadButton } from "./downloads.js";
 import { copyButton, el, facts, section } from "./elements.js";
-import { labelOf, setField, shownIn } from "./forms.js";
+import { fieldOf, labelOf, setField, shownIn } from "./forms.js";
 import { duration, gib, signed, words } from "./quantities.js";
-import { layersText } from "./ranks.js";
+import { chunksOf, layersText } from "./ranks.js";
 
 const VERDICTS = { fits: "Fits", tight: "Tight", no: "Does not fit" };
 
-const REFUSED = new Set([401, 403]);
+// Another key may help; a path that is not allowed stays so with any.
+const KEY_WANTED = new Set(["unauthenticated", "scope-missing"]);
 
 /** Return the verdict with its margin, in a line. */
 export function verdictLine(answer) {
@@ -34,21 +35,29 @@ export function within(value, low, high, format) {
   return el("span", {}, format(value), low === undefined ? null : el("small", {}, ` ${format(low)} to ${format(high)}`));
 }
 
-/** Return a problem as the page shows it. */
-export function problemOf(problem) {
-  const details = problem.errors ?? [];
-  return [el("div", { class: "problem", role: "alert" }, el("strong", {}, problem.message),
-    REFUSED.has(problem.status) ? askForKey(problem.status) : null,
-    details.length > 1 ? el("ul", {}, details.map((error) => el("li", {}, `${error.pointer}: ${error.detail}`))) : null)];
+/** Return a problem as the page shows it; fields of `form`, where there is one, by what they are called there. */
+export function problemOf(problem, form = null) {
+  const details = (problem.errors ?? []).map(({ pointer, detail }) => ({ pointer, text: `${fieldText(form, pointer)}: ${detail}` }));
+  const [only] = details;
+  const message = details.length === 1 && problem.message.startsWith(only.pointer) ? only.text : problem.message;
+  return [el("div", { class: "problem", role: "alert" }, el("strong", {}, message),
+    KEY_WANTED.has(problem.code) ? askForKey(problem.status) : null,
+    details.length > 1 ? el("ul", {}, details.map(({ text }) => el("li", {}, text))) : null)];
 }
 
-/** Return each pipeline stage's memory against the limit, of a layout; `gpu` (of the catalogue) tells what is kept free of it. */
-export function memoryPart(memory, { virtual_pipeline: chunks = 1 }, gpu) {
+/** Return what a pointer of the request is called in a form; the pointer itself where no field stands for it. */
+function fieldText(form, pointer) {
+  const field = form?.elements[fieldOf(pointer)];
+  return field?.labels?.length ? labelOf(field) : pointer;
+}
+
+/** Return each pipeline stage's memory against the limit; `gpu` (of the catalogue) tells what is kept free of it. */
+export function memoryPart({ memory, sharding }, gpu) {
   const capacity = Math.max(gpu?.memory_bytes ?? 0, memory.limit_bytes);
   const scale = Math.max(capacity, memory.peak_high_bytes ?? 0, ...memory.stages.map((stage) => stage.peak_bytes));
   const worst = Math.max(...memory.stages.map((stage) => stage.peak_bytes));
   const bars = memory.stages.map((stage) => stackedBar({
-    title: `${memory.stages.length === 1 ? "Each GPU" : `Stage ${stage.stage}`}, ${layersText(stage, memory.stages, chunks)}: ${gib(stage.peak_bytes)}`,
+    title: `${memory.stages.length === 1 ? "Each GPU" : `Stage ${stage.stage}`}, ${layersText(chunksOf(sharding?.stages[stage.stage] ?? stage))}: ${gib(stage.peak_bytes)}`,
     parts: stage.items,
     format: gib,
     scale,

@@ -8,6 +8,7 @@ export class Problem extends Error {
     super(document.detail ?? document.title ?? "The service did not answer as expected.");
     this.errors = document.errors ?? [];
     this.status = document.status;
+    this.code = document.code;
   }
 }
 
@@ -31,16 +32,23 @@ export async function fetched(path, request) {
   throw new Problem(await response.json().catch(() => ({ status: response.status, title: response.statusText })));
 }
 
-/** Return a function that acts once its caller has been quiet for so long, dropping what is still under way. */
+/**
+ * Return a function that acts at once for a caller that was quiet so long, and else once it is so again; what is still
+ * under way is dropped.
+ */
 export function debounced(act) {
   let timer;
   let running;
+  let last = -Infinity;
   return (quietMilliseconds) => {
+    const now = performance.now();
+    const wait = now - last < quietMilliseconds ? quietMilliseconds : 0;
+    last = now;
     clearTimeout(timer);
     timer = setTimeout(() => {
       running?.abort();
       running = new AbortController();
       act(running.signal);
-    }, quietMilliseconds);
+    }, wait);
   };
 }

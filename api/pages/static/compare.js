@@ -1,20 +1,23 @@
-// Two stored plans beside each other, field by field.
+// Two stored plans beside each other: what was asked, and what came of it, field by field.
 
 import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
-import { el } from "./elements.js";
+import { el, section } from "./elements.js";
 import { remember, restore } from "./forms.js";
 import { duration, gib, percent, quantityWords, short, whole } from "./quantities.js";
+
+// From twice as much on a multiple says more than a percentage.
+const LEAST_MULTIPLE = 2;
 
 const form = document.querySelector("#pair");
 const note = document.querySelector("#note");
 const place = document.querySelector("#list");
 
-// Single figures only: the lists of a plan are drawn on its own page.
-function figures(value, path = "") {
+/** Return [[name, figure]] of all that a value holds; what is in a list is one figure, or left away. */
+function figures(value, { lists }, path = "") {
   if (value === null || typeof value !== "object") return [[path, value]];
-  if (Array.isArray(value)) return [];
-  return Object.entries(value).flatMap(([name, inner]) => figures(inner, path ? `${path}.${name}` : name));
+  if (Array.isArray(value)) return lists && value.length ? [[path, JSON.stringify(value)]] : [];
+  return Object.entries(value).flatMap(([name, inner]) => figures(inner, { lists }, path ? `${path}.${name}` : name));
 }
 
 function shown(name, value) {
@@ -22,40 +25,55 @@ function shown(name, value) {
   if (name.endsWith("_bytes") || name.includes(".items.")) return gib(value);
   if (name.endsWith("seconds") || name.includes(".parts.")) return duration(value);
   if (name.endsWith("utilization") || name.endsWith("goodput")) return percent(value);
-  return Number.isInteger(value) ? whole(value) : short(value);
+  return Number.isInteger(value) && value < 1e6 ? whole(value) : short(value);
 }
 
 function difference(name, first, second) {
-  // Of degrees and settings a part says nothing.
-  if (/^(layout|settings)/.test(name) || typeof first !== "number" || typeof second !== "number" || first === second) return "";
-  return first ? `${second < first ? "−" : "+"}${percent(Math.abs(second / first - 1))}` : "new";
+  // Of degrees and settings a part says nothing, nor does it across zero.
+  if (/^(layout|settings)/.test(name) || typeof first !== "number" || typeof second !== "number" || first === second || first * second < 0) return "";
+  if (first === 0) return "new";
+  const ratio = second / first;
+  return ratio < LEAST_MULTIPLE ? `${ratio < 1 ? "−" : "+"}${percent(Math.abs(ratio - 1))}` : `× ${short(ratio)}`;
 }
 
-function draw(first, second) {
-  const left = new Map(figures({ summary: first.summary, verdict: first.verdict, ...first.plan }));
-  const right = new Map(figures({ summary: second.summary, verdict: second.verdict, ...second.plan }));
-  const names = [...new Set([...left.keys(), ...right.keys()])];
-  const rows = names.map((name) => {
+/** Return a table of both sides' figures under a title, and how many of them differ. */
+function sideBySide(title, caption, first, second, changeOf) {
+  const [left, right] = [new Map(first), new Map(second)];
+  let differing = 0;
+  const rows = [...new Set([...left.keys(), ...right.keys()])].map((name) => {
     // What one plan leaves away and the other has as nothing is the same.
     const pair = [left.get(name) ?? null, right.get(name) ?? null];
     const differs = pair[0] !== pair[1];
+    differing += differs;
     return el("tr", { class: differs ? "differs" : null }, el("th", { scope: "row" }, differs ? "≠ " : "", quantityWords(name).replaceAll(".", ": ")),
-      pair.map((value) => el("td", {}, shown(name, value))), el("td", {}, difference(name, ...pair)));
+      pair.map((value) => el("td", {}, shown(name, value))), changeOf ? el("td", {}, changeOf(name, ...pair)) : null);
   });
-  const isOnly = place.lastElementChild?.classList.contains("only-differing") ?? true;
-  const only = el("label", { class: "field check" }, el("input", { type: "checkbox", checked: isOnly,
-    onchange: (event) => place.lastElementChild.classList.toggle("only-differing", event.target.checked) }), "Only what differs");
-  place.replaceChildren(only, el("div", { class: isOnly ? "scroll compared only-differing" : "scroll compared", tabindex: 0, role: "region", "aria-label": "Comparison" }, el("table", {},
-    el("caption", {}, "Rows with ≠ differ"),
-    el("thead", {}, el("tr", {}, ["Figure", "First", "Second", "Change"].map((heading) => el("th", { scope: "col" }, heading)))), el("tbody", {}, rows))));
+  const headings = ["Figure", "First", "Second", ...(changeOf ? ["Change"] : [])];
+  return section(title, el("p", { class: "quiet" }, differing ? `${whole(differing)} of ${whole(rows.length)} figures differ, marked ≠.${caption}` : "No difference."),
+    el("div", { class: "scroll compared", tabindex: 0, role: "region", "aria-label": title }, el("table", { class: differing ? null : "alike" },
+      el("thead", {}, el("tr", {}, headings.map((heading) => el("th", { scope: "col" }, heading)))), el("tbody", {}, rows))));
+}
+
+// Beside the request itself a plan's id rests on these.
+const questionOf = ({ planner_version, catalogue_revision, calibration_revision }, { kind, request }) =>
+  figures({ kind, ...request, planner_version, catalogue_revision, calibration_revision }, { lists: true });
+const answerOf = ({ verdict, summary, plan }) => figures({ verdict, summary, ...plan }, { lists: false });
+
+function draw(plans, questions) {
+  const isOnly = place.querySelector("input")?.checked ?? true;
+  const both = el("div", { class: isOnly ? "only-differing" : null },
+    sideBySide("What was asked", " What is – was left to the planner.", ...plans.map((plan, index) => questionOf(plan, questions[index]))),
+    sideBySide("What came of it", "", ...plans.map(answerOf), difference));
+  place.replaceChildren(el("label", { class: "field check" }, el("input", { type: "checkbox", checked: isOnly,
+    onchange: (event) => both.classList.toggle("only-differing", event.target.checked) }), "Only what differs"), both);
 }
 
 async function compare() {
-  const ids = [form.elements.a.value, form.elements.b.value];
-  note.replaceChildren(ids.every(Boolean) ? "" : "Choose two plans.");
-  if (!ids.every(Boolean)) { place.replaceChildren(); return; }
+  const paths = [form.elements.a.value, form.elements.b.value].map((id) => id && `/plans/${encodeURIComponent(id)}`);
+  note.replaceChildren(paths.every(Boolean) ? "" : "Choose two plans.");
+  if (!paths.every(Boolean)) { place.replaceChildren(); return; }
   try {
-    draw(...await Promise.all(ids.map((id) => ask(`/plans/${encodeURIComponent(id)}`))));
+    draw(...await Promise.all(["", "/question"].map((of) => Promise.all(paths.map((path) => ask(path + of))))));
   } catch (problem) {
     note.replaceChildren(...problemOf(problem));
   }

@@ -34,12 +34,16 @@ const namedFields = (form) => [...form.elements].filter((field) => field.name);
 // A field that another one's value calls for, and that it does not call for now.
 const isUnasked = (field) => field.closest("[data-when]")?.hidden === true;
 
-/** Show those fields that the values of others call for (data-when="name=value"), and hide the rest of their kind. */
+/** Show those fields that the values of others call for (data-when="name=value|value"), and hide the rest of their kind. */
 export function offerConditional(form) {
   for (const part of form.querySelectorAll("[data-when]")) {
-    const [name, value] = part.dataset.when.split("=");
-    part.hidden = form.elements[name].value !== value;
+    const [name, values] = part.dataset.when.split("=");
+    part.hidden = !values.split("|").includes(form.elements[name].value);
   }
+}
+
+/** Say how much of the layout is fixed. */
+export function countFixed(form) {
   const fixed = fixedLayout(form);
   form.querySelector("#fixed").textContent = fixed.length ? `${fixed.length} fixed` : "searched";
   form.querySelector("#free-layout").disabled = fixed.length === 0;
@@ -107,9 +111,12 @@ export async function fillCatalogues(form) {
   return new Map(gpus.items.map((gpu) => [gpu.id, gpu]));
 }
 
+/** Return the name of the field that a problem's pointer leads to. */
+export const fieldOf = (pointer) => pointer.slice(1).replaceAll("/", ".");
+
 /** Mark the fields that a problem points at, and take earlier marks away. */
 export function markFields(form, errors) {
-  const pointed = new Map(errors.map((error) => [error.pointer.slice(1).replaceAll("/", "."), error.detail]));
+  const pointed = new Map(errors.map((error) => [fieldOf(error.pointer), error.detail]));
   for (const field of namedFields(form)) {
     const detail = pointed.get(field.name);
     field.toggleAttribute("aria-invalid", Boolean(detail));

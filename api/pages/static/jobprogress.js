@@ -4,6 +4,7 @@ import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
 import { el } from "./elements.js";
 import { eventsOf } from "./events.js";
+import { estimateParts } from "./jobestimate.js";
 import { resultParts } from "./jobresult.js";
 import { duration, gib, whole, words } from "./quantities.js";
 
@@ -48,6 +49,7 @@ function draw(job, place) {
     isFinished ? null : el("div", { class: "progress" }, el("progress", { "aria-label": "Progress" }), el("p", { class: "told" }, job.state === "queued" ? "Waiting for a worker …" : "Running …")),
     isFinished ? null : cancel,
     job.error ? el("div", { class: "problem" }, job.error.detail ?? job.error.message ?? JSON.stringify(job.error)) : null,
+    ...(job.estimate && !job.result ? estimateParts(job.estimate) : []),
     ...(job.result ? resultParts(job) : []),
   ].filter(Boolean));
   if (!isFinished && job.progress.total) showProgress(job.progress, null, place);

@@ -3,7 +3,7 @@
 import { problemOf } from "./answers.js";
 import { ask } from "./asking.js";
 import { el, table } from "./elements.js";
-import { remember, requestOf, restore } from "./forms.js";
+import { markFields, offerConditional, remember, requestOf, restore } from "./forms.js";
 import { follow } from "./jobprogress.js";
 import { offerModels } from "./modelsearch.js";
 import { words } from "./quantities.js";
@@ -13,14 +13,21 @@ const filters = document.querySelector("#filters");
 const validation = document.querySelector("#validate");
 const quantization = document.querySelector("#quantize");
 
-async function start(path, body) {
+async function start(form, path, body) {
   note.replaceChildren();
   try {
     const answer = await ask(path, { method: "POST", body });
+    markFields(form, []);
     open((answer.job ?? answer).job_id);
   } catch (problem) {
-    note.replaceChildren(...problemOf(problem));
+    refuse(form, problem);
   }
+}
+
+function refuse(form, problem) {
+  markFields(form, problem.errors ?? []);
+  note.replaceChildren(...problemOf(problem, form));
+  note.scrollIntoView({ block: "nearest" });
 }
 
 function open(id) {
@@ -47,16 +54,19 @@ async function list() {
 validation.addEventListener("submit", (event) => {
   event.preventDefault();
   const { plan_id: id, level } = requestOf(validation);
-  start(`/plans/${encodeURIComponent(id)}/validate`, { level });
+  start(validation, `/plans/${encodeURIComponent(id.trim())}/validate`, { level });
 });
 quantization.addEventListener("submit", (event) => {
   event.preventDefault();
   try {
-    start("/quantize", requestOf(quantization));
+    const request = requestOf(quantization);
+    start(quantization, "/quantize", { ...(request.weights ? { model: request.weights } : {}), ...request });
   } catch (problem) {
-    note.replaceChildren(...problemOf(new Error(`config.json is not JSON: ${problem.message}`)));
+    refuse(quantization, new Error(`config.json is not JSON: ${problem.message}`));
   }
 });
+quantization.addEventListener("input", () => offerConditional(quantization));
+offerConditional(quantization);
 filters.addEventListener("input", () => { remember(filters); list(); });
 
 const query = new URLSearchParams(location.search);

@@ -2,6 +2,7 @@
 
 import { el, section, svg } from "./elements.js";
 import { duration, percent, whole } from "./quantities.js";
+import { chunksOf, layersText } from "./ranks.js";
 import { pipelineSchedule } from "./schedule.js";
 
 const ROW_HEIGHT = 26;
@@ -13,8 +14,9 @@ const MOST_SLOTS = 2400;
 const LEAST_NUMBERED = 14;
 
 /** Return the drawing, or nothing where there is no pipeline. */
-export function pipelinePart({ layout, step }) {
+export function pipelinePart({ layout, step, sharding }) {
   const stages = layout.pipeline_parallel;
+  const held = sharding.stages.map(chunksOf);
   if (stages === 1) return null;
   const all = layout.gradient_accumulation_steps;
   const chunks = layout.virtual_pipeline;
@@ -26,7 +28,7 @@ export function pipelinePart({ layout, step }) {
   return section("Pipeline schedule",
     el("p", {}, `${chunks > 1 ? `Interleaved, ${chunks} chunks a stage` : "1F1B"}, ${whole(all)} micro-batches: stages wait ${duration(step.parts.pipeline_bubble)} of each step, ${percent(idle)}.`),
     el("p", { class: "quiet" }, `Each pass takes what it takes on the slowest stage.${drawn < all ? ` Drawn with ${drawn} micro-batches; the middle goes on alike ${whole(all - drawn)} more times.` : ""}`),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pipeline schedule" }, drawing(schedule, stages)),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pipeline schedule" }, drawing(schedule, held)),
     el("ul", { class: "legend" }, [["forward", "forward (the number is the micro-batch)"], ["backward", "backward"], ["idle", "bubble: the stage waits"]]
       .map(([kind, label]) => el("li", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), label))));
 }
@@ -38,22 +40,24 @@ function microBatchesDrawn(all, stages, chunks) {
   return chunks > 1 ? Math.max(stages, few - (few % stages)) : few;
 }
 
-function drawing({ slots, seconds, idleFraction }, stages) {
+/** Return the drawing; `held` has the chunks of layers of each stage. */
+function drawing({ slots, seconds, idleFraction }, held) {
+  const stages = held.length;
   const height = stages * ROW_HEIGHT;
   const at = (time) => LABEL_WIDTH + ((WIDTH - LABEL_WIDTH) * time) / seconds;
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, class: "schedule", role: "img",
     "aria-label": `${stages} stages; in the drawing each waits ${percent(idleFraction)} of the time` },
   Array.from({ length: stages }, (_, stage) => svg("g", {},
     svg("rect", { x: LABEL_WIDTH, y: stage * ROW_HEIGHT + 1, width: WIDTH - LABEL_WIDTH, height: ROW_HEIGHT - 2, class: "idle" }),
-    svg("text", { x: 0, y: stage * ROW_HEIGHT + 17 }, `Stage ${stage}`))),
-  slots.map((slot) => pass(slot, at)));
+    svg("text", { x: 0, y: stage * ROW_HEIGHT + 17 }, `Stage ${stage}`, svg("title", {}, layersText(held[stage]))))),
+  slots.map((slot) => pass(slot, held[slot.stage], at)));
 }
 
-function pass({ stage, chunk, microBatch, isForward, start, end }, at) {
+function pass({ stage, chunk, microBatch, isForward, start, end }, chunks, at) {
   const width = at(end) - at(start);
   const x = at(start);
   const y = stage * ROW_HEIGHT + 1;
-  const name = `${isForward ? "Forward" : "Backward"} of micro-batch ${microBatch}${chunk ? `, chunk ${chunk}` : ""}`;
+  const name = `${isForward ? "Forward" : "Backward"} of micro-batch ${microBatch} through ${layersText([chunks[chunk] ?? chunks[0]])}`;
   return svg("g", {},
     svg("rect", { x, y, width, height: ROW_HEIGHT - 2, class: `pass ${isForward ? "forward" : "backward"}${chunk % 2 ? " odd" : ""}` }, svg("title", {}, name)),
     width < LEAST_NUMBERED ? null : svg("text", { x: x + width / 2, y: y + 16, class: "number", "text-anchor": "middle" }, microBatch));

@@ -10,8 +10,10 @@ const LEAST_GIB_BYTES = 0.05 * GIB;
 /** Return bytes in GiB, little of them in MiB. */
 export function gib(bytes) {
   if (bytes === 0) return "0";
-  if (Math.abs(bytes) < LEAST_GIB_BYTES) return `${Number((bytes / MIB).toPrecision(SIGNIFICANT_DIGITS))} MiB`;
-  return `${(bytes / GIB).toFixed(Math.abs(bytes) < GIB ? 2 : 1)} GiB`;
+  if (bytes < 0) return `−${gib(-bytes)}`;
+  if (bytes < LEAST_GIB_BYTES) return `${Number((bytes / MIB).toPrecision(SIGNIFICANT_DIGITS))} MiB`;
+  const digits = bytes < GIB ? 2 : 1;
+  return `${(bytes / GIB).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })} GiB`;
 }
 
 export const percent = (fraction) => `${(100 * fraction).toFixed(1)} %`;
@@ -23,6 +25,7 @@ const durationUnit = (seconds) => DURATIONS.find(([, , least]) => Math.abs(secon
 
 /** Return a duration in the largest unit that it fills. */
 export function duration(seconds) {
+  if (seconds === 0) return "0";
   const [size, unit] = durationUnit(seconds);
   return `${short(seconds / size)} ${unit}`;
 }

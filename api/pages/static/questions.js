@@ -1,12 +1,13 @@
-// A form whose answer follows as one types: asked once the typing pauses, shown when the latest answer comes.
+// A form whose answer follows as one types: asked with each key, of keys that come in a burst with the last one, and shown
+// when the latest answer comes.
 
 import { planOfAddress, problemOf, verdictLine } from "./answers.js";
 import { ask, debounced } from "./asking.js";
 import { el } from "./elements.js";
-import { fillCatalogues, linkButtons, markFields, offerConditional, remember, requestOf, restore } from "./forms.js";
+import { countFixed, fillCatalogues, linkButtons, markFields, offerConditional, remember, requestOf, restore } from "./forms.js";
 import { painted, swapParts } from "./parts.js";
 
-// Longer than a key that repeats by itself takes (33 ms), and little of the 200 ms in which an answer is to stand.
+// Longer than a key that repeats by itself takes (33 ms), shorter than it takes to find the next one.
 const QUIET_MILLISECONDS = 50;
 
 /**
@@ -34,7 +35,7 @@ export async function runQuestion({ path, verdict, parts }) {
   function refuse(problem) {
     shown = null;
     markFields(form, problem.errors ?? []);
-    boxes.verdict.replaceChildren(...problemOf(problem), ...(boxes.parts.childElementCount
+    boxes.verdict.replaceChildren(...problemOf(problem, form), ...(boxes.parts.childElementCount
       ? [el("p", { class: "quiet" }, "What stands below is the last answer that there was.")] : []));
     boxes.glance.replaceChildren("No answer: see why");
     boxes.answer.classList.remove("waiting");
@@ -60,6 +61,7 @@ export async function runQuestion({ path, verdict, parts }) {
   // What is chosen from a list or by a button is meant at once.
   const replan = (event) => {
     offerConditional(form);
+    countFixed(form);
     remember(form);
     askSoon(event?.type === "input" && event.target.tagName !== "SELECT" ? QUIET_MILLISECONDS : 0);
   };
@@ -68,6 +70,7 @@ export async function runQuestion({ path, verdict, parts }) {
   linkButtons(form, replan);
   restore(form);
   offerConditional(form);
+  countFixed(form);
   try {
     const stored = await planOfAddress();
     if (stored) {

@@ -17,16 +17,8 @@ export function expertCoordinate(rank, mesh) {
   return Math.floor((rank % perStage) / mesh.expert_tensor_parallel) % mesh.expert_parallel;
 }
 
-/**
- * Return [first, last] of each run of layers that a stage holds: in chunks, each round of chunks goes through all stages.
- * Source: Megatron-LM, megatron/core/transformer/transformer_layer.py, get_transformer_layer_offset.
- */
-export function layersHeld({ stage, layers: [first, last] }, stages, chunks) {
-  const ofChunk = (last - first + 1) / chunks;
-  const ofRound = (stages.at(-1).layers[1] + 1) / chunks;
-  if (chunks === 1 || !Number.isInteger(ofChunk) || !Number.isInteger(ofRound)) return [[first, last]];
-  return Array.from({ length: chunks }, (_, round) => round * ofRound + stage * ofChunk).map((start) => [start, start + ofChunk - 1]);
-}
+/** Return the layers of a stage in words: of each chunk where it has several. */
+export const layersText = (chunks) => `layers ${chunks.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ")}`;
 
-/** Return the layers of a stage in words. */
-export const layersText = (stage, stages, chunks) => `layers ${layersHeld(stage, stages, chunks).map((run) => run.join("–")).join(", ")}`;
+/** Return [first, last] of each chunk of a stage; plans that were stored before there were chunks have one. */
+export const chunksOf = ({ layers, chunks }) => chunks ?? [layers];

@@ -21,7 +21,7 @@ function parts(answer, context) {
   return [
     advicePart(answer.advice, context.form, context.form ? (change) => tryChange(change, context) : null),
     layoutPart(plan),
-    memoryPart(plan.memory, plan.layout, context.gpus.get(context.request?.hardware?.gpu)),
+    memoryPart(plan, context.gpus.get(context.request?.hardware?.gpu)),
     cachePart(plan),
     contextsPart(plan, context.request?.serving?.concurrency),
     performancePart(plan, context.request?.serving?.slo),

@@ -22,7 +22,7 @@ function parts(answer, context) {
     section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
       `${whole(answer.search.layouts_considered)} layouts evaluated, ${whole(answer.search.layouts_fitting)} fit, ${whole(answer.search.layouts_excluded)} excluded by a rule, in ${duration(answer.search.seconds)}.`)),
     advicePart(answer.advice, context.form, context.form ? (change) => tryChange(change, context) : null),
-    memoryPart(plan.memory, plan.layout, gpu),
+    memoryPart(plan, gpu),
     memoryOverTime(plan),
     stepPart(plan.step),
     pipelinePart(plan),

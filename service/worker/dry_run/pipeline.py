@@ -1,8 +1,9 @@
 """One stage of a pipeline: its part of the model, and the schedule of its micro-batches.
 
 Source of 1F1B, plain and interleaved: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; of GPipe Huang et al.
-2019, arXiv:1811.06965, section 2.3, as torch's `ScheduleGPipe` runs it (distributed/pipelining/schedules.py); of what is kept between forward and backward torch.distributed.pipelining
-(`stage.py`) and Megatron-Core (`pipeline_parallel/schedules.py`).
+2019, arXiv:1811.06965, section 2.3, as torch's `ScheduleGPipe` runs it (distributed/pipelining/schedules.py); of
+what is kept between forward and backward torch.distributed.pipelining (`stage.py`) and Megatron-Core
+(`pipeline_parallel/schedules.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from planners.memory.job import GPIPE
 from service.worker.dry_run.job import PipelineStage, TraceJob
+from service.worker.dry_run.messages import MessageBuffers
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tracker import BACKWARD, FORWARD
 
@@ -119,6 +121,7 @@ class StageSchedule:
         stage: PipelineStage,
         models: Sequence[Any],
         forward: Callable[[PipelineStage, Any], tuple[Any, Any]],
+        buffers: MessageBuffers,
     ) -> None:
         """`forward` returns a chunk's output and what is differentiated: the output, or the last chunk's loss."""
         self._chunks, self._stack, self._models, self._forward = job.chunks_of(stage), stack, models, forward
@@ -127,6 +130,10 @@ class StageSchedule:
         self._dtype = torch.float32 if job.precision in ("fp32", "tf32") else _sixteen_bits(job)
         self._is_gpipe = job.pipeline_schedule == GPIPE
         self._in_flight: tuple[list[InFlight], ...] = tuple([] for _ in self._chunks)
+        self._buffers = buffers
+        if stack.keeps_message_buffers:
+            buffers.allocate(self._chunks, job.accumulation_steps, self._shape, self._dtype)
+        self._forward_runs, self._backward_runs = [0] * len(self._chunks), [0] * len(self._chunks)
 
     def run(self, micro_batches: int, begin_phase: Callable[[str], None]) -> None:
         """Run a step's passes; a pipeline under FSDP2 reduces a chunk's gradients after its own last one."""
@@ -152,7 +159,8 @@ class StageSchedule:
         stage = self._chunks[chunk]
         received = None
         if not stage.is_first:
-            received = torch.empty(self._shape, dtype=self._dtype, requires_grad=True)
+            received = self._received(chunk)
+        self._forward_runs[chunk] += 1
         output, result = self._forward(stage, received)
         shape, dtype = result.shape, result.dtype
         # Megatron empties an output's storage once it is sent; torch keeps it, logits too, through the backward pass.
@@ -165,9 +173,21 @@ class StageSchedule:
         oldest = self._in_flight[chunk].pop(0)
         if self._chunks[chunk].is_last:
             oldest.result.backward()
-            return
-        gradient = torch.empty(oldest.shape, dtype=oldest.dtype)
-        torch.autograd.backward(oldest.result, gradient)
+        else:
+            torch.autograd.backward(oldest.result, self._received_gradient(chunk, oldest))
+        if oldest.received is not None:
+            oldest.received.grad = None  # it has been sent
+
+    def _received(self, chunk: int) -> torch.Tensor:
+        if self._stack.keeps_message_buffers:
+            return self._buffers.micro_batch(chunk, self._forward_runs[chunk])
+        return torch.empty(self._shape, dtype=self._dtype, requires_grad=True)
+
+    def _received_gradient(self, chunk: int, oldest: InFlight) -> torch.Tensor:
+        if self._stack.keeps_message_buffers:
+            self._backward_runs[chunk] += 1
+            return self._buffers.gradient(chunk, self._backward_runs[chunk] - 1)
+        return torch.empty(oldest.shape, dtype=oldest.dtype)
 
 
 def _sixteen_bits(job: TraceJob) -> torch.dtype:

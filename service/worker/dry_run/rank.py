@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from service.worker.dry_run.experts import deal_experts, expert_mesh
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
 from service.worker.dry_run.job import PipelineStage, TraceJob
+from service.worker.dry_run.messages import MessageBuffers
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, model_optimizer
 from service.worker.dry_run.pipeline import cut_to_stage
 from service.worker.dry_run.recompute import recompute_activations
@@ -41,8 +42,8 @@ class Rank:
     """A rank's parts. `buckets` are the gradient buckets of replicated data parallelism.
 
     `model` is a `ModuleList` of its chunks where an interleaved schedule gives it several.
-    `dummy_gradients` stand in for those that fused kernels add up where they accumulate. `keeping` is the context of
-    every forward pass.
+    `dummy_gradients` stand in for those that fused kernels add up where they accumulate, `messages` are a pipeline's.
+    `keeping` is the context of every forward pass.
     """
 
     model: Any
@@ -51,7 +52,8 @@ class Rank:
     dummy_gradients: list[torch.Tensor]
     gathers_logits: bool
     keeping: contextlib.AbstractContextManager[object]
-    states_on_host: bool
+    states_on_host: bool = False
+    messages: MessageBuffers = field(default_factory=MessageBuffers)
 
     @property
     def chunks(self) -> tuple[Any, ...]:

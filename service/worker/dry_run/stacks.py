@@ -44,6 +44,7 @@ class Stack:
     `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
     `has_fused_kernels`: norms, SwiGLU and the loss are single kernels.
     `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
+    `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
     """
 
@@ -58,6 +59,7 @@ class Stack:
     main_gradients_in_fp32: bool = False
     has_fused_kernels: bool = False
     frees_sent_outputs: bool = False
+    keeps_message_buffers: bool = False
 
 
 # Sources: accelerate (fsdp_utils.py: one unit a decoder layer and one for the rest; loss by the model),
@@ -74,7 +76,11 @@ STACKS = {
         has_gradient_buckets=True,
     ),
     "fsdp2": Stack(
-        gathers_logits=False, loss_in_model=False, wraps_vocabulary=True, selective=SelectiveRecompute.OPERATIONS
+        gathers_logits=False,
+        loss_in_model=False,
+        wraps_vocabulary=True,
+        selective=SelectiveRecompute.OPERATIONS,
+        keeps_message_buffers=True,
     ),
     "reference": Stack(gathers_logits=False, loss_in_model=True, replication=Replication.MASTER_WEIGHTS),
     "megatron": Stack(

@@ -151,7 +151,7 @@ def run_step(
     with contextlib.nullcontext() if rank.gathers_logits else loss_parallel():
         if stage.stages > 1:
             forward = functools.partial(_stage_output, job, stack, rank, batch)
-            schedule = StageSchedule(job, stack, stage, rank.chunks, forward)
+            schedule = StageSchedule(job, stack, stage, rank.chunks, forward, rank.messages)
             schedule.run(job.accumulation_steps, functools.partial(watcher.begin_phase, step))
         else:
             _run_micro_batches(step, job, stack, rank, watcher, batch)
@@ -184,7 +184,7 @@ def _stage_output(
     stage: PipelineStage,
     received: torch.Tensor | None,
 ) -> Any:
-    """Return the output of a stage, or a chunk of one, and what is differentiated: the output, or the last one's loss."""
+    """Return the output of a stage, or of a chunk, and what is differentiated: the output, or the last one's loss."""
     inputs = batch if received is None else {"inputs_embeds": received} | _without(batch, "input_ids")
     model = rank.chunks[stage.chunk]
     with computing(job, stack, batch["input_ids"].device.type):

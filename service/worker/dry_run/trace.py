@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.worker.dry_run.allocator import replay
-from service.worker.dry_run.host_account import host_notes, planned_host_bytes, traced_host_bytes
 from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from service.worker.dry_run.host_account import host_notes, planned_host_bytes, traced_host_bytes
 from service.worker.dry_run.job import LATENT_MODEL_TYPES, PipelineStage, TraceJob, read_job
 from service.worker.dry_run.layer_sampling import trace_stage
 from service.worker.dry_run.ledger import ITEMS, Ledger

@@ -34,6 +34,7 @@ MAY_ASK: dict[str, set[str] | str] = {
     "POST /plan/infer": {"plan"},
     "GET /plans": {"plan"},
     "GET /plans/{plan_id}": {"plan"},
+    "GET /plans/{plan_id}/question": {"plan"},
     "GET /plans/{plan_id}/artifacts/{name}": {"plan"},
     "POST /plans/{plan_id}/validate": {"validate"},
     "POST /quantize": {"quantize"},

@@ -73,3 +73,19 @@ def test_fused_experts_are_one_tensor_a_layer():
     assert counted == spec(GPT_OSS).parameters
     first = next(weight for weight in table.weights if weight.name.endswith("experts.gate_up_proj"))
     assert (first.copies, first.shape, first.local_shape) == (2, (4, 16, 48), (4, 16, 24))
+
+
+def test_an_interleaved_stage_holds_a_run_of_layers_of_each_chunk():
+    # 32 layers on 4 stages in 2 chunks: the first sixteen go through all stages, four on each, then the last sixteen.
+    stages = sharding(pipeline_parallel=4, virtual_pipeline=2).stages
+    assert [stage.chunks for stage in stages] == [
+        ((0, 3), (16, 19)),
+        ((4, 7), (20, 23)),
+        ((8, 11), (24, 27)),
+        ((12, 15), (28, 31)),
+    ]
+
+
+def test_a_plain_stage_holds_one_run_of_layers():
+    stages = sharding(pipeline_parallel=2).stages
+    assert [stage.chunks for stage in stages] == [(stage.layers,) for stage in stages]

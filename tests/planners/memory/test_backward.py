@@ -25,12 +25,22 @@ def moments(framework, *, tokens=32, batch=2, gpus=2, layout=None, **changes):
 
 def test_of_few_tokens_a_layer_ends_with_all_its_gradients_and_its_first_norm():
     # Top layer, nothing above it: the head's gradient 2 x 64,000 and the layer's 2 x 36,992 are not reduced yet.
-    layers = moments("accelerate")[0]
+    layers = moments("accelerate", tokens=8)[0]
     assert layers.gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * LAYER
     # Three layers below keep 16 x 64 + 4 x 64 + 4 x 32 + 8 x 128 bytes a token, 2 fp32 statistics and 4 heads'; the
     # norm has its input, five products of 4 bytes and the residual's gradient of 2; cosines and sines 2 x 2 x 16.
     kept = 16 * 64 + 4 * 64 + 4 * 32 + 8 * 128 + 2 * 4 + 4 * 4
-    assert layers.activations.reshape(-1)[0] == 32 * (3 * kept + 26 * 64 + 64)
+    assert layers.activations.reshape(-1)[0] == 8 * (3 * kept + 26 * 64 + 64)
+
+
+def test_of_more_tokens_its_second_norm_is_worse():
+    layers = moments("accelerate", tokens=32)[0]
+    # The feed-forward's three matrices, 64 x 128 each; behind it the attention alone is kept: its norm 6 x 64 and a
+    # statistic, its input, query and context 2 x 64 each, key and value 2 x 32 each, four heads' statistics.
+    assert layers.gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * 3 * 64 * 128
+    kept = 16 * 64 + 4 * 64 + 4 * 32 + 8 * 128 + 2 * 4 + 4 * 4
+    attention = 6 * 64 + 4 + 3 * 2 * 64 + 2 * 2 * 32 + 4 * 4
+    assert layers.activations.reshape(-1)[0] == 32 * (3 * kept + attention + 26 * 64 + 64)
 
 
 def test_of_many_tokens_its_last_matrix_is_worse():
@@ -53,7 +63,7 @@ def test_without_tensor_parallelism_there_is_no_such_moment():
 
 def test_a_pipeline_has_no_shards_of_gradients_before_its_last_pass():
     pipeline = {"pipeline_parallel": 2}
-    layers = moments("fsdp2", batch=8, gpus=4, layout=pipeline)[0]
+    layers = moments("fsdp2", tokens=8, batch=8, gpus=4, layout=pipeline)[0]
     # First of two stages, its second layer: one layer's gradient in 16 bits, and 4 bytes of all that it sums.
     assert layers.gradients[0, 0].item() == 2 * LAYER
     assert layers.communication[0, 0].item() == 2 * (2 * LAYER + EMBEDDING) + 4 * (2 * LAYER + EMBEDDING)
@@ -85,9 +95,12 @@ def test_gradients_of_all_experts_stand_together():
 
 
 def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_in():
-    layers, beside = mixture_moments(expert_parallel=2)[:2]
+    layers, copied, beside = mixture_moments(expert_parallel=2)[:3]
     # Half of the experts on a rank, over two ranks. The lowest layer: its own weights, the embedding ahead, and the
     # buffer of what the layer above has beside its experts.
     assert layers.communication.reshape(-1)[2] == 2 * (EXPERTS // 2 + BESIDE) + 2 * EMBEDDING + 4 * BESIDE
+    # As the top layer's experts are copied out of their buffer the next layer is gathered ahead, and the head is reduced.
+    whole = EXPERTS // 2 + BESIDE
+    assert copied.communication.reshape(-1)[0] == 2 * whole + 2 * whole + 2 * EXPERTS // 2 + 4 * HEAD
     # Then its experts' weights are gone, and their buffer is there.
     assert beside.communication.reshape(-1)[2] == 2 * BESIDE + 2 * EMBEDDING + 4 * EXPERTS // 2
