@@ -8,7 +8,7 @@ from service.worker.dry_run.kernel_rules import KERNEL_RULES
 
 
 def refuse_what_has_no_values(job: TraceJob) -> None:
-    """Raise `NotYetAvailable` for what is traced by the shapes of its tensors alone, or by telling two memories apart."""
+    """Raise `NotYetAvailable` for what is traced by shapes alone, or by telling two memories apart."""
     if job.method == "qlora":
         raise NotYetAvailable(
             "4-bit weights are traced by shape and not run on a device yet.", pointer="/training/method"
