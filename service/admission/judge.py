@@ -223,7 +223,12 @@ class AdmissionService:
         if shortage is not None:
             return shortage
         hardware = _hardware(launch, lane, policy)
-        finding = await self._judged(launch.program, {**launch.request, "hardware": hardware}, shortens=launch.shortens)
+        finding = await self._judged(
+            launch.program,
+            {**launch.request, "hardware": hardware},
+            shortens=launch.shortens,
+            takes_more_gpus=lane.demand.mig_profile is None,
+        )
         if finding.weight != "refuse":
             return finding
         if launch.lowering:
@@ -240,14 +245,16 @@ class AdmissionService:
             # An older version lacks what the command asks for.
             return False
 
-    async def _judged(self, program: str, request: Mapping[str, Any], *, shortens: bool = False) -> Finding:
+    async def _judged(
+        self, program: str, request: Mapping[str, Any], *, shortens: bool = False, takes_more_gpus: bool = True
+    ) -> Finding:
         answer = self._answers.remembered(request)
         if answer is None:
             loop = asyncio.get_running_loop()
             answer = await loop.run_in_executor(self._threads, self._answers.answer, request)
         if isinstance(answer, TrainingAnswer):
             return training_finding(program, answer)
-        return serving_finding(program, answer, shortens=shortens)
+        return serving_finding(program, answer, shortens=shortens, takes_more_gpus=takes_more_gpus)
 
 
 def _refuse_constant(name: str) -> NoReturn:

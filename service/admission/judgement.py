@@ -105,8 +105,13 @@ def is_certain_for_training(peak_low_bytes: int, limit_bytes: int) -> bool:
     return peak_low_bytes > limit_bytes
 
 
-def serving_finding(program: str, answer: ServingAnswer, *, shortens: bool = False) -> Finding:
-    """Return what to say of a serving deployment; one that `shortens` is told to take what length fits."""
+def serving_finding(
+    program: str, answer: ServingAnswer, *, shortens: bool = False, takes_more_gpus: bool = True
+) -> Finding:
+    """Return what to say of a serving deployment; one that `shortens` is told to take what length fits.
+
+    Slices of a card cannot be put together: more of them are no way out.
+    """
     plan = answer.plan
     kv, length = plan.kv, plan.settings.max_model_len
     share = Share(
@@ -140,10 +145,11 @@ def serving_finding(program: str, answer: ServingAnswer, *, shortens: bool = Fal
     is_certain = is_certain_for_serving(engine, kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
     refused = not answer.fits and is_certain
     is_shortened = engine in SHORTENING_ENGINES and 0 < kv.max_concurrency < 1
+    possible = [entry for entry in _possible(answer) if takes_more_gpus or GPUS not in entry.change]
     hope = f" {engine} starts, and takes shorter requests only." if is_shortened else " It may just fit."
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program}: {numbers}{_ways_out(_possible(answer), _flags(answer), _format_names(answer))}."
+        text=f"{program}: {numbers}{_ways_out(possible, _flags(answer), _format_names(answer))}."
         + ("" if refused else hope),
         share=share,
     )

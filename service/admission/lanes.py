@@ -66,7 +66,8 @@ class Lane:
         container = with_here_documents(container)
         joins_ray = False
         cohort = 0
-        names_gpus = any(mark in word for word in (*container.command, *container.args) for mark in OWN_GPUS)
+        texts = (*container.command, *container.args, *container.files.values())
+        names_gpus = any(mark in text for text in texts for mark in OWN_GPUS)
         for program in programs(container):
             words = program.words
             if PurePosixPath(words[0]).name in ENDING:

@@ -46,13 +46,14 @@ ON_LOADING = {
 AS_STORED = {
     "awq": "int4", "awq_marlin": "int4", "auto_awq": "int4", "gptq": "int4", "gptq_marlin": "int4", "auto_gptq": "int4",
     "auto-round": "int4", "modelopt_fp8": "fp8", "modelopt_mxfp8": "fp8", "fbgemm_fp8": "fp8", "w8a8_fp8": "fp8",
-    "w8a8_int8": "int8", "modelopt_fp4": "nvfp4", "petit_nvfp4": "nvfp4",
+    "w8a8_int8": "int8", "modelopt_fp4": "nvfp4", "petit_nvfp4": "nvfp4", "mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4",
 }  # fmt: skip
 # Schemes of more than one format, which the checkpoint's own config tells.
 AS_ITS_CONFIG_SAYS = (
-    "compressed-tensors", "modelopt", "modelopt_mixed", "mxfp4", "gpt_oss_mxfp4", "quark", "torchao", "moe_wna16",
-    "w4afp8",
+    "compressed-tensors", "modelopt", "modelopt_mixed", "quark", "torchao", "moe_wna16", "w4afp8",
 )  # fmt: skip
+# Formats that no model of the catalogue has under its own name: one that is served in them is a copy.
+COPIES = ("int4", "int8")
 # The smallest of the formats that such a config may say.
 SMALLEST_FORMAT = "int4"
 LAYOUT_FIELDS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "decode_context_parallel")
@@ -115,6 +116,8 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
     others |= {name.partition(".")[0] for name in others}
     for name in sorted(command.decisive & others):
         return NotRead(reason=f"{name} decides what the {command.program} command loads, and is not read")
+    if read.values.get("offloaded_gib"):
+        return NotRead(reason=f"--cpu-offload-gb decides what the {command.program} command loads, and is not read")
     serving = {name: read.values[name] for name in SERVING_FIELDS if read.values.get(name, AUTO) != AUTO}
     layout = _layout(command, read)
     if isinstance(layout, NotRead):
@@ -157,7 +160,7 @@ def _leaner(request: dict[str, Any], read: Arguments) -> tuple[tuple[dict[str, A
 def _of_stored_format(read: Arguments, formats: dict[str, Any]) -> tuple[str, ...]:
     """Return what is not known of a checkpoint whose format only the command names."""
     quantization = read.values.get("quantization")
-    if quantization not in AS_STORED:
+    if quantization not in AS_STORED or formats["weights"] not in COPIES:
         return ()
     told = f"judged as a copy in {formats['weights']} by --quantization {quantization}"
     return (f"{told}; what its config leaves in 16 bits is not in the object",)

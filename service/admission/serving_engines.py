@@ -55,6 +55,7 @@ VLLM = EngineCommand(
         Flag(names=("dtype",), field="dtype", form="text"),
         Flag(names=("distributed-executor-backend",), field="executor", form="text"),
         Flag(names=("data-parallel-backend",), field="replica_executor", form="text"),
+        Flag(names=("cpu-offload-gb",), field="offloaded_gib", form="number"),
         Flag(names=("config",), field="options_file", form="text"),
     ),
     unread=frozenset({
@@ -62,7 +63,7 @@ VLLM = EngineCommand(
         "--num-gpu-blocks-override", "--compilation-config", "--kv-cache-memory-bytes",
     }),
     decisive=frozenset({
-        "--cpu-offload-gb", "--cpu-offload-params", "--offload-backend", "--offload-group-size", "--offload-params",
+        "--cpu-offload-params", "--offload-backend", "--offload-group-size", "--offload-params",
         "--hf-overrides", "--prefill-context-parallel-size",
     }),
     spanning=frozenset({
@@ -110,6 +111,7 @@ SGLANG = EngineCommand(
         Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
         Flag(names=("quantization",), field="quantization", form="text"),
         Flag(names=("dtype",), field="dtype", form="text"),
+        Flag(names=("cpu-offload-gb",), field="offloaded_gib", form="number"),
         Flag(names=("config",), field="options_file", form="text"),
     ),
     unread=frozenset({
@@ -117,7 +119,7 @@ SGLANG = EngineCommand(
         "--lora-paths",
     }),
     decisive=frozenset({
-        "--cpu-offload-gb", "--offload-group-size", "--offload-mode", "--json-model-override-args", "--torchao-config",
+        "--offload-group-size", "--offload-mode", "--json-model-override-args", "--torchao-config",
         "--kt-weight-path", "--kt-method", "--kt-num-gpu-experts",
     }),
     spanning=frozenset({"--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"}),

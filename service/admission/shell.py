@@ -126,7 +126,8 @@ def _programs(
             variables,
             container,
             is_conditional=may_be_left_out,
-            is_background=is_background or command.is_background,
+            # Of a script that runs beside others, the commands still wait for each other.
+            is_background=command.is_background,
             depth=depth + 1,
         )
 

@@ -86,7 +86,8 @@ class Variables:
             listed = self._listed(piece.text) if piece.kind in ("bare", "quoted") else None
             if piece.kind in ("literal", "output"):
                 fields[-1] += piece.text if piece.kind == "literal" else self._output(piece.text)
-                is_kept = True
+                # The quotes of an empty "$@" keep no word.
+                is_kept = is_kept or bool(piece.text) or len(word.pieces) == 1
             elif listed is not None:
                 fields = [*fields[:-1], fields[-1] + "".join(listed[:1]), *listed[1:]]
                 is_kept = is_kept or bool(listed)
