@@ -201,8 +201,12 @@ def _fp8_copies(model: _Stages, by: Divisions, job: Job) -> FloatArray:
 
 def in_zero_stages(zero_stage: IntArray, wanted: Sequence[int]) -> BoolArray:
     """Return where a layout's ZeRO stage is one of `wanted`."""
-    table: BoolArray = np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])[zero_stage]
-    return table
+    return _is_wanted(tuple(wanted))[zero_stage]
+
+
+@functools.cache
+def _is_wanted(wanted: tuple[int, ...]) -> BoolArray:
+    return np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])
 
 
 def has_weight_policy(zero_stage: IntArray, job: Job, *policies: str) -> BoolArray:
