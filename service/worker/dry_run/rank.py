@@ -172,7 +172,7 @@ def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
         return TorchOptimizer(job.optimizer, learning_parameters(model))
     return MasterWeightOptimizer(
         job.optimizer,
-        model.parameters(),
+        learning_parameters(model),
         shards=job.data_parallel if job.zero_stage == 1 else 1,
         fp32_gradients=stack.main_gradients_in_fp32,
     )
