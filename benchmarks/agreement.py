@@ -122,6 +122,11 @@ class Case:
             "zero_stage": "stage ",
             "context_parallel": "context ",
             "expert_parallel": "experts ",
+            "pipeline_schedule": "",
+            "activation_offload": "activations on the host ",
+            "offload": "on the host ",
+            "optimizer": "",
+            "precision": "",
         }
         ways = (f"{said[key]}{_in_words(value)}" for key, value in self.way.items() if key in said)
         return " ".join((self.model, *ways))
@@ -158,7 +163,11 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     asked.setdefault("mode", "full" if "every" in asked else "selective")
     asked["modules"] = tuple(asked.get("modules", ()))
     offload = way.pop("activation_offload", False)
-    training = {"method": way.pop("method", "full"), "precision": "bf16-mixed", "optimizer": "adamw"}
+    training = {
+        "method": way.pop("method", "full"),
+        "precision": way.pop("precision", "bf16-mixed"),
+        "optimizer": way.pop("optimizer", "adamw"),
+    }
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
     context = way.pop("context_parallel", 1)
     micro_batches = way.pop("micro_batches", PIPELINE_MICRO_BATCHES if pipeline > 1 else 1)

@@ -59,14 +59,15 @@ def _head_reduction(moment: Moment) -> Items:
             + np.where(moment.is_reduced, traffic.reduce_bytes * held.head_padded, 0.0)
         )
     sharded = np.where(moment.keeps_gradients, held.gradients, np.where(moment.is_reduced, held.head_gradients, 0.0))
+    others, accumulated = moment.beside(held.head_elements)
     return items_at(
         moment,
         "backward",
         parameters=held.parameters,
         gradients=np.ceil(sharded + moment.job.precision.compute_bytes * held.head_elements),
-        activations=active.stage + moment.others_activations + moment.constant_activations + active.checkpoint,
+        activations=active.stage + others + moment.constant_activations + active.checkpoint,
         logits=NOTHING,
-        communication=gathered + moment.buckets + moment.accumulated,
+        communication=gathered + moment.buckets + accumulated,
     )
 
 
@@ -136,14 +137,15 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
+    others, accumulated = moment.beside(held.head_elements + held.layer_elements * layers_above)
     return items_at(
         moment,
         "backward",
         parameters=held.parameters + copies,
         gradients=_layer_gradients(moment, layers_above, fresh),
-        activations=alive + moment.others_activations + moment.constant_activations,
+        activations=alive + others + moment.constant_activations,
         logits=NOTHING,
-        communication=gathered + reduced + moment.buckets + moment.accumulated,
+        communication=gathered + reduced + moment.buckets + accumulated,
         layer=layer,
     )
 
@@ -343,7 +345,8 @@ def _root_reduction(moment: Moment) -> Items:
         "root gradient reduction",
         parameters=held.parameters,
         gradients=np.ceil(gradients),
-        activations=moment.others_activations + moment.messages,
+        # A pipeline reduces when no micro-batch waits any more.
+        activations=np.where(moment.stays_gathered, 0.0, moment.others_activations) + moment.messages,
         logits=NOTHING,
         communication=reduced + moment.buckets + moment.accumulated,
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from planners.layout.candidates import FloatArray
 from planners.memory.items import NOTHING, Items
+from planners.memory.job import GPIPE
 from planners.memory.moment import Moment, items_at
 
 FP32_BYTES = 4
@@ -37,6 +38,8 @@ def _last_layer_gathered(moment: Moment) -> Items:
         moment.gathered_by_layer, root + moment.one_layer + moment.layer_buffer * has_several, 0.0
     ) + np.where(moment.gathered_once, moment.open_root + moment.whole_layers + moment.layer_buffer * has_several, 0.0)
     last = np.where(active.recomputed_layers >= moment.rows.layers, active.checkpoint, active.layer)
+    # GPipe has no gradients before its last forward pass is done.
+    accumulated = NOTHING if moment.job.pipeline_schedule == GPIPE else moment.accumulated
     before = np.maximum(active.stage - last, 0.0) + active.checkpoint + active.waiting
     return items_at(
         moment,
@@ -45,7 +48,7 @@ def _last_layer_gathered(moment: Moment) -> Items:
         gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=before + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
-        communication=gathered + moment.buckets + moment.accumulated,
+        communication=gathered + moment.buckets + accumulated,
     )
 
 
@@ -114,12 +117,13 @@ def _gathered_at_loss(moment: Moment) -> FloatArray:
 
 def _loss_items(moment: Moment, copies: FloatArray, logits: FloatArray, gathered: FloatArray) -> Items:
     held, active = moment.held, moment.active
+    others, accumulated = moment.beside(0.0)
     return items_at(
         moment,
         "forward and loss",
         parameters=held.parameters + copies,
         gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
-        activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
+        activations=active.stage + others + active.head + moment.constant_activations,
         logits=logits,
-        communication=gathered + moment.buckets + moment.accumulated,
+        communication=gathered + moment.buckets + accumulated,
     )

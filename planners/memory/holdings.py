@@ -17,6 +17,7 @@ from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
 from planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from planners.memory.job import PIPEDREAM, BlockWeights, Job
+from planners.memory.optimizers import EIGHT_BIT_BYTES, FP32_BYTES
 from planners.memory.shards import (
     MOST_KEPT_ANSWERS,
     WHOLE,
@@ -64,6 +65,7 @@ class Holdings:
     head_gradients: FloatArray
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
+    largest_matrix_elements: FloatArray
     last_matrix_elements: FloatArray
     feed_forward_elements: FloatArray
     expert_elements: FloatArray
@@ -112,14 +114,24 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     has_gradients = in_zero_stages(layouts.zero_stage, rules.gradient_zero_stages)
     frozen = _frozen(model, by_parameters, job)
     element_bytes = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    moments = model.amounts(lambda part: moment_bytes(part, by_optimizer, job.optimizer, element_bytes)).total()
+    is_widened = job.profile.widens_embedding_states and job.optimizer.moment_bytes == EIGHT_BIT_BYTES
+    embedding_bytes = FP32_BYTES if is_widened else element_bytes
+    moments = model.amounts(
+        lambda part: moment_bytes(
+            part, by_optimizer, job.optimizer, embedding_bytes if part is job.embedding else element_bytes
+        )
+    ).total()
     parameters = parameter_elements * states.parameter + frozen.stored + _fp8_copies(model, by_parameters, job)
     parameters = parameters * _weight_versions(rows, job)
     masters = master_elements * states.master
     accumulators = accumulator_elements * states.accumulator
     to_host = layouts.offload
     host_parameters = np.where(to_host == 2, parameters, 0.0)
+    whole_gradients = np.where(has_gradients, gradients.total() * states.gradient, 0.0)
+    # Where they are not on the device, no gradient is longer than its reduction takes.
+    on_device = np.where((to_host == 2) & job.profile.weights.offloads_gradients, 0.0, 1.0)
     host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + host_parameters
+    host = host + whole_gradients * (1.0 - on_device)
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
@@ -127,9 +139,8 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     padded = model.amounts(lambda part: padded_elements(part, by_parameters))
     return Holdings(
         parameters=np.where(to_host == 2, 0.0, parameters),
-        gradients=np.where(has_gradients, gradients.total() * states.gradient, 0.0)
-        + np.where(to_host >= 1, 0.0, accumulators),
-        layer_gradients=gradients.largest_layer() * states.gradient,
+        gradients=whole_gradients * on_device + np.where(to_host >= 1, 0.0, accumulators),
+        layer_gradients=gradients.largest_layer() * states.gradient * on_device,
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         host_parameters=host_parameters,
@@ -140,17 +151,18 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         root_elements=split.root(),
         root_frozen=frozen.root,
         root_padded=padded.root(),
-        root_gradients=gradients.root() * states.gradient,
+        root_gradients=gradients.root() * states.gradient * on_device,
         head_elements=split.head_alone(),
         head_padded=padded.head_alone(),
-        head_gradients=gradients.head_alone() * states.gradient,
+        head_gradients=gradients.head_alone() * states.gradient * on_device,
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
+        largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),
         last_matrix_elements=_most_of_any_layer(_last_matrix, job, by_parameters),
         feed_forward_elements=_most_of_any_layer(_feed_forward_weights, job, by_parameters),
         expert_elements=_of_experts(split_elements, job, by_parameters),
         expert_padded=_of_experts(padded_elements, job, by_parameters),
-        expert_gradients=_of_experts(shard_elements, job, division(rules.gradients_from)) * states.gradient,
+        expert_gradients=_of_experts(shard_elements, job, division(rules.gradients_from)) * states.gradient * on_device,
         last_expert_elements=_most_of_any_layer(_last_stacked_matrices, job, by_parameters),
         dequantized=frozen.dequantized,
         dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
@@ -307,6 +319,10 @@ def _head_matrix(part: BlockWeights, way: Way) -> int:
         for weight in part.trainable
         if weight.split is Split.VOCABULARY or weight.part is Part.HEAD
     )
+
+
+def _largest_matrix(part: BlockWeights, way: Way) -> int:
+    return max((matrix_elements(weight, way) for weight in part.trainable), default=0)
 
 
 def _last_matrix(part: BlockWeights, way: Way) -> int:

@@ -28,7 +28,8 @@ class Moment:
     them stays gathered while layers are differentiated, `last_unit` what is gathered
     ahead while the lowest layer is. `expert_units` says where a layer's experts are one
     too, over the ranks that hold the same ones (torchtitan,
-    models/llama4/infra/parallelize.py, `apply_fsdp`). `accumulated` are the whole
+    models/llama4/infra/parallelize.py, `apply_fsdp`). `waiting_activations` is what one
+    micro-batch keeps that waits, `others_activations` what all do but one. `accumulated` are the whole
     gradients in the reduction's width that a pipeline sums until its last micro-batch;
     until then it has no shards of them. `messages` are a pipeline's buffers for what its stages send each other,
     `received_gradient` the one that a stage's backward pass begins with.
@@ -51,12 +52,27 @@ class Moment:
     always_keeps_gradients: bool
     any_gathered: bool
     any_copies: bool
+    waiting_activations: FloatArray
     others_activations: FloatArray
     messages: FloatArray
     received_gradient: FloatArray
     constant_activations: FloatArray
     buckets: FloatArray
     accumulated: FloatArray
+
+    def beside(self, done_elements: FloatArray | float) -> tuple[FloatArray, FloatArray]:
+        """Return what other micro-batches keep, and the gradients summed until those of so many elements are whole.
+
+        GPipe's first backward pass finds all micro-batches waiting and no sum, the second one fewer and the whole
+        sum: the worse of the two.
+        """
+        others, summed = self.others_activations, self.accumulated
+        if self.job.pipeline_schedule != GPIPE or summed is NOTHING:
+            return others, summed
+        first = np.minimum(self.job.profile.weights.reduce_bytes * done_elements, summed)
+        fewer = np.maximum(others - self.waiting_activations, 0.0)
+        is_first = others + first >= fewer + summed
+        return np.where(is_first, others, fewer), np.where(is_first, first, summed)
 
     @cached_property
     def is_gathered(self) -> BoolArray:
@@ -122,6 +138,7 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
     gathered_once = has_weight_policy(stage, job, "gathered_once") | stays
     copies = casts_weights(layouts, job)
     by_layer = is_gathered & ~stays
+    waiting = _waiting_micro_batch(layouts, rows, job, active)
     own_units = traffic.vocabulary_units and not job.model.tied_head
     root = job.precision.compute_bytes * held.root_elements + held.root_frozen
     embedding = job.precision.compute_bytes * (held.root_elements - held.head_elements)
@@ -147,30 +164,41 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         always_keeps_gradients=bool(np.all(keeps)),
         messages=messages,
         received_gradient=received,
-        others_activations=_others_activations(layouts, rows, job, active),
+        waiting_activations=waiting,
+        others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * waiting,
         constant_activations=held.dummy_gradients
         + active.gathered
         + messages
+        + _pipeline_output(layouts, rows, job)
         + (rotary_table_bytes(job) / layouts.context_parallel if has_transients else 0),
         buckets=buckets,
         accumulated=np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0) if stays.any() else NOTHING,
     )
 
 
-def _others_activations(layouts: Candidates, rows: StageRows, job: Job, active: Activity) -> FloatArray:
-    """Return what a stage keeps of all micro-batches in flight but one.
+def _waiting_micro_batch(layouts: Candidates, rows: StageRows, job: Job, active: Activity) -> FloatArray:
+    """Return what a stage keeps of a micro-batch that waits for its backward pass.
 
     GPipe begins no backward pass before the last forward one: the head's stage keeps what the loss is
     differentiated by, the log-softmax in fp32, of each.
     """
-    others = np.maximum(rows.in_flight - 1.0, 0.0)
     if job.pipeline_schedule != GPIPE:
-        return others * active.stage
+        return active.stage
     loss = job.profile.loss
     is_divided = (layouts.tensor_parallel > 1) & np.bool_(loss.vocabulary_parallel)
     held = np.where(is_divided, loss.divided_logits_bytes, loss.logits_bytes)
     kept = np.where(layouts.fused_cross_entropy, 1.0, np.minimum(LOG_SOFTMAX_BYTES / held, 1.0))
-    return others * (active.stage + active.head + kept * active.logits)
+    return active.stage + active.head + kept * active.logits + _pipeline_output(layouts, rows, job)
+
+
+def _pipeline_output(layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return the logits of one micro-batch that a pipeline's last stage holds on to, where the stack does."""
+    is_piped = layouts.pipeline_parallel > 1
+    if not job.profile.loss.pipelines_keep_output or not is_piped.any():
+        return NOTHING
+    division = layouts.tensor_parallel if job.profile.loss.vocabulary_parallel else 1
+    logits = layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
+    return np.where(is_piped & rows.has_head, job.precision.compute_bytes * logits, 0.0)
 
 
 def items_at(

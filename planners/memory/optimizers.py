@@ -10,6 +10,9 @@ from planners.errors import UnknownName
 
 # bitsandbytes 0.50, functional.py: one byte an element and one fp32 scale for each block of 256.
 EIGHT_BIT_BYTES = 1 + 4 / 256
+# The states of its other optimizers, whatever the parameters' format (optim/optimizer.py, `init_state`).
+FP32_BYTES = 4
+ADAM_SOURCE = "Kingma & Ba 2015, arXiv:1412.6980"
 # torch.optim keeps one fp32 step counter for each tensor.
 STEP_COUNTER_BYTES = 4
 
@@ -19,7 +22,9 @@ class OptimizerKind:
     """An optimizer's states: moments of each element, or a row and a column for each matrix.
 
     `hidden_matrix_moments` differs from `moments` where the layers' matrices are
-    treated apart. `moment_bytes` None leaves the width to the stack.
+    treated apart. `moment_bytes` None leaves the width to the stack. `is_one_kernel` marks an update in place, which
+    makes nothing beside the states, whatever the stack's own optimizer makes; `matrix_temporary_bytes` are made of each
+    element of one matrix at a time instead, `gram_temporary_bytes` of each of its product with itself.
     """
 
     name: str
@@ -28,6 +33,9 @@ class OptimizerKind:
     factored: bool = False
     moment_bytes: float | None = None
     paged_to_host: bool = False
+    is_one_kernel: bool = False
+    matrix_temporary_bytes: int = 0
+    gram_temporary_bytes: int = 0
     source: str = ""
 
     def moments_of(self, weight: Weight) -> int:
@@ -42,24 +50,25 @@ class OptimizerKind:
         return self.factored and len(weight.shape) >= 2
 
 
-def _adam(name: str, *, moment_bytes: float | None = None, paged_to_host: bool = False) -> OptimizerKind:
+def _bitsandbytes_adam(name: str, *, moment_bytes: float, paged_to_host: bool = False) -> OptimizerKind:
     return OptimizerKind(
         name=name,
         moments=2,
         hidden_matrix_moments=2,
         moment_bytes=moment_bytes,
         paged_to_host=paged_to_host,
-        source="Kingma & Ba 2015, arXiv:1412.6980",
+        is_one_kernel=True,
+        source=ADAM_SOURCE,
     )
 
 
 OPTIMIZERS: Mapping[str, OptimizerKind] = {
     kind.name: kind
     for kind in (
-        _adam("adamw"),
-        _adam("paged-adamw", paged_to_host=True),
-        _adam("adamw-8bit", moment_bytes=EIGHT_BIT_BYTES),
-        _adam("paged-adamw-8bit", moment_bytes=EIGHT_BIT_BYTES, paged_to_host=True),
+        OptimizerKind(name="adamw", moments=2, hidden_matrix_moments=2, source=ADAM_SOURCE),
+        _bitsandbytes_adam("paged-adamw", moment_bytes=FP32_BYTES, paged_to_host=True),
+        _bitsandbytes_adam("adamw-8bit", moment_bytes=EIGHT_BIT_BYTES),
+        _bitsandbytes_adam("paged-adamw-8bit", moment_bytes=EIGHT_BIT_BYTES, paged_to_host=True),
         OptimizerKind(name="sgd", moments=0, hidden_matrix_moments=0, source="torch.optim.SGD"),
         OptimizerKind(name="sgd-momentum", moments=1, hidden_matrix_moments=1, source="torch.optim.SGD"),
         OptimizerKind(name="lion", moments=1, hidden_matrix_moments=1, source="Chen et al. 2023, arXiv:2302.06675"),
@@ -68,12 +77,16 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
             moments=1,
             hidden_matrix_moments=1,
             factored=True,
+            matrix_temporary_bytes=8,  # transformers, optimization.py: the update in fp32 and a second product for it
             source="Shazeer & Stern 2018, arXiv:1804.04235",
         ),
         OptimizerKind(
             name="muon",
             moments=2,
             hidden_matrix_moments=1,
+            # torch, optim/_muon.py: the update in fp32, the orthogonal one and its product in 16 bits; A and B in them.
+            matrix_temporary_bytes=8,
+            gram_temporary_bytes=4,
             source="Jordan et al. 2024, Muon: AdamW for embeddings, head and vectors",
         ),
     )

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from planners.layout.candidates import FloatArray
 from planners.memory.backward import backward_items
 from planners.memory.companions import companion_items
 from planners.memory.evaluation import evaluation_items
@@ -53,8 +54,7 @@ def _optimizer_step(moment: Moment) -> Items:
     """Return the optimizer's step, with its temporaries where it does not work in place."""
     held = moment.held
     on_device = moment.layouts.offload == 0
-    copies = moment.job.profile.optimizer_transient_copies * moment.job.states.parameter
-    transient = np.where(on_device, copies * held.local_parameters, 0.0)
+    transient = np.where(on_device, _optimizer_temporaries(moment), 0.0)
     return items_at(
         moment,
         "optimizer step",
@@ -65,6 +65,22 @@ def _optimizer_step(moment: Moment) -> Items:
         communication=moment.buckets,
         more_optimizer=transient,
     )
+
+
+def _optimizer_temporaries(moment: Moment) -> FloatArray:
+    """Return what the update makes beside the states: copies of all parameters, or what one matrix takes."""
+    held, kind = moment.held, moment.job.optimizer
+    if kind.is_one_kernel:
+        return NOTHING
+    if not kind.matrix_temporary_bytes:
+        copies = moment.job.profile.optimizer_transient_copies * moment.job.states.parameter
+        return copies * held.local_parameters
+    largest = held.largest_matrix_elements
+    if kind.moments == kind.hidden_matrix_moments:  # it updates embedding and head as well
+        embedding = (held.root_elements - held.head_elements) * moment.rows.has_embedding
+        largest = np.maximum(largest, np.maximum(embedding, held.head_matrix_elements))
+    result: FloatArray = kind.matrix_temporary_bytes * largest
+    return result + kind.gram_temporary_bytes * moment.job.model.hidden_size**2
 
 
 def _loading(moment: Moment) -> Items:

@@ -119,13 +119,15 @@ class LossPath:
     `forward_logits_bytes` are those at the end of the forward pass, while autocast still
     keeps the casts of all weights. `divided_logits_bytes` take their place where tensor parallelism divides the
     vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
-    go of them only after the next forward pass.
+    go of them only after the next forward pass. `pipelines_keep_output` marks a stack whose pipelines hold the logits
+    themselves until their backward pass is done.
     """
 
     logits_bytes: int
     forward_logits_bytes: int
     divided_logits_bytes: int
     kept_logits_bytes: int
+    pipelines_keep_output: bool
     inside_model: bool
     vocabulary_parallel: bool
 
@@ -142,7 +144,8 @@ class WeightTraffic:
     gradients of one layer are reduced (0: reduced where they lie).
     `pipelines_gather_once` marks a stack that under pipeline parallelism gathers a
     stage's weights once a step and sums whole gradients in the reduction's width
-    until the last micro-batch. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
+    until the last micro-batch. `offloads_gradients`: gradients go to the host where parameters are there, as soon as
+    they are reduced. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
     hooks hold the recomputed input and its gradient to the end of the backward pass.
     `gather_copies` marks weights that are gathered into one buffer and copied out of it (FSDP2; FSDP1's are views
     of it). `whole_embedding_gradient`: the gradient of an embedding that tensor parallelism splits is made whole.
@@ -158,6 +161,7 @@ class WeightTraffic:
     reduce_bytes: int
     gradients_always_resident: bool
     pipelines_gather_once: bool
+    offloads_gradients: bool
     frozen_layers_hold_inputs: bool
     vocabulary_units: bool
     gather_copies: bool
@@ -240,7 +244,8 @@ class Profile:
     bits. `unties_head` marks a stack that gives every model a head of its own;
     `loads_whole_weights` one that puts all weights on every GPU before it shards
     them. `optimizer_transient_copies` counts the copies of the stored
-    parameters that the optimizer's step makes (torch's foreach: one).
+    parameters that the optimizer's step makes (torch's foreach: one). `widens_embedding_states` marks a stack that
+    keeps the embedding's states in fp32 where the others have eight bits.
     """
 
     name: str
@@ -258,6 +263,7 @@ class Profile:
     band: ErrorBand
     runtime: RuntimeBytes
     optimizer_transient_copies: int
+    widens_embedding_states: bool
     exact_quantization: bool
     kernel_choices: tuple[str, ...]
     unties_head: bool
@@ -308,6 +314,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         band=_read(ErrorBand, table["band"]),
         runtime=_read(RuntimeBytes, table["runtime"]),
         optimizer_transient_copies=table["optimizer_transient_copies"],
+        widens_embedding_states=table["widens_embedding_states"],
         exact_quantization=table["exact_quantization"],
         kernel_choices=tuple(table.get("variants", {})),
         unties_head=table["unties_head"],

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArray
 from planners.layout.grid import Cells
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import PIPEDREAM, Job
@@ -280,6 +280,12 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     there_and_back = 2.0 * elements * size / pcie
     on_host = elements * HOST_OPTIMIZER_BYTES / efficiency.common.host_memory_bytes_per_second
     weights_up = 2.0 * layouts.micro_batches(job.global_batch_size) * elements * size / pcie
+    if job.profile.weights.offloads_gradients:
+        # The parameters lie on the host: shards in their own width go up for each gather, gradients' come down.
+        passes = np.where(layouts.zero_stage == HIGHEST_ZERO_STAGE, 2.0, 1.0)
+        each = passes * job.states.parameter + job.states.gradient
+        there_and_back = layouts.micro_batches(job.global_batch_size) * elements * each / pcie
+        weights_up = np.zeros(1)
     offloaded = np.where(layouts.offload >= 1, there_and_back + on_host, 0.0)
     paged = 2.0 * job.optimizer.moments * elements * (job.optimizer.moment_bytes or job.states.moment) / pcie
     if job.optimizer.paged_to_host:

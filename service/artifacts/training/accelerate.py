@@ -81,7 +81,7 @@ def _data_parallel(launch: TrainingLaunch) -> dict[str, Any]:
         "fsdp_activation_checkpointing": launch.layout.recompute == "full",
         "fsdp_cpu_ram_efficient_loading": True,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        "fsdp_offload_params": False,
+        "fsdp_offload_params": launch.layout.offload == "optimizer+parameters",
     }
     return {"distributed_type": "FSDP", **precision, "fsdp_config": fsdp, **_hybrid(launch)}
 

@@ -22,7 +22,13 @@ TRACED_MODEL_TYPES = (
     *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2",
 )  # fmt: skip
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
-TRACED_OPTIMIZERS = ("adamw", "sgd", "sgd-momentum")
+# FSDP2's CPUOffloadPolicy, as the planner calls it: parameters, gradients and the optimizer's states.
+EVERY_STATE = "optimizer+parameters"
+TRACED_OPTIMIZERS = (
+    "adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "sgd", "sgd-momentum", "lion", "adafactor", "muon",
+)  # fmt: skip
+# Those that tell matrices from vectors, and so need parameters whole and in their shapes.
+SHAPED_OPTIMIZERS = ("adafactor", "muon")
 TRACED_KERNELS = (None, "eager", "fused")
 # torch's schedules; PipeDream, which updates after every micro-batch, no stack of these has.
 TRACED_SCHEDULES = (ONE_FORWARD_ONE_BACKWARD, GPIPE)
@@ -100,6 +106,7 @@ class TraceJob:
     context_parallel: int = 1
     expert_parallel: int = 1
     activation_offload: bool = False
+    states_on_host: bool = False
     pipeline_schedule: str = ONE_FORWARD_ONE_BACKWARD
     recompute_every: int | None = None
     recompute_modules: tuple[str, ...] = ()
@@ -205,6 +212,7 @@ def read_job(request: Mapping[str, Any]) -> TraceJob:
             virtual_pipeline=layout.get("virtual_pipeline", 1),
             context_parallel=layout.get("context_parallel", 1),
             expert_parallel=layout.get("expert_parallel", 1),
+            states_on_host=layout.get("offload", "none") == EVERY_STATE,
             pipeline_schedule=layout.get("pipeline_schedule", ONE_FORWARD_ONE_BACKWARD),
             activation_offload=bool(layout.get("activation_offload", False)),
             **_recompute_parts(training.get("recompute")),
@@ -252,10 +260,11 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
     for name, value in training.items():
         if name not in READ_TRAINING_PARTS and value is not None:
             raise NotYetAvailable(f"A job with {name!r} is not traced yet.", pointer=f"/training/{name}")
-    for name, natural in (("offload", "none"),):
-        value = layout.get(name, natural)
-        if value != natural:
-            raise NotYetAvailable(f"A layout with {name} {value!r} is not traced yet.", pointer=f"/layout/{name}")
+    if layout.get("offload", "none") not in ("none", EVERY_STATE):
+        raise NotYetAvailable(
+            f"Offload of {layout['offload']} alone is not traced: FSDP2's policy moves every state.",
+            pointer="/layout/offload",
+        )
     if training.get("expert_imbalance", 1.0) != 1.0:
         raise NotYetAvailable("expert_imbalance is not traced yet.", pointer="/training/expert_imbalance")
     if training.get("gradient_compression", "none") != "none":

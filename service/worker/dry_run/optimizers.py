@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from service.worker.dry_run.kernel_optimizers import KERNEL_RULES, KernelOptimizer
 from service.worker.dry_run.tracker import local_tensor
 
 LEARNING_RATE = 1e-4  # no value is ever computed
 MOMENTUM = 0.9
+MATRIX_DIMS = 2
 
 
 class Optimizer(Protocol):
@@ -29,25 +31,26 @@ class Optimizer(Protocol):
 
 
 class TorchOptimizer:
-    """torch's own fused optimizer over the parameters as they are."""
+    """An optimizer of torch's or transformers' own code over the parameters as they are, or two over parts of them."""
 
-    def __init__(self, name: str, parameters: Iterable[nn.Parameter]) -> None:
-        self._inner = torch_optimizer(name, parameters)
+    def __init__(self, *inner: torch.optim.Optimizer) -> None:
+        self._inner = inner
 
     def step(self) -> None:
-        """Update the parameters in one fused kernel."""
-        self._inner.step()
+        """Update the parameters."""
+        for optimizer in self._inner:
+            optimizer.step()
 
     def zero_grad(self) -> None:
         """Drop the gradients' tensors."""
-        self._inner.zero_grad()
+        for optimizer in self._inner:
+            optimizer.zero_grad()
 
     def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the states' tensors, once they exist."""
-        for state in self._inner.state.values():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    yield name, value
+        for optimizer in self._inner:
+            for state in optimizer.state.values():
+                yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
 
 
 class MasterWeightOptimizer:
@@ -69,7 +72,7 @@ class MasterWeightOptimizer:
             nn.Parameter(torch.empty(self._shard_elements(parameter), dtype=torch.float32))
             for parameter in self._parameters
         ]
-        self._inner = torch_optimizer(name, self._masters)
+        self._inner = replicated_optimizer(name, self._masters)
         self.main_gradients: list[torch.Tensor] = []
         if fp32_gradients:
             self.main_gradients = [
@@ -104,10 +107,7 @@ class MasterWeightOptimizer:
         """Yield the fp32 copy and the states' tensors, once they exist."""
         for master in self._masters:
             yield "fp32 copy", master
-        for state in self._inner.state.values():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    yield name, value
+        yield from self._inner.named_states()
 
     def _step_one(self, master: nn.Parameter) -> None:
         """Update one copy: the others have no gradient, so the optimizer passes over them."""
@@ -120,6 +120,36 @@ class MasterWeightOptimizer:
     def _piece(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return rank 0's piece of a tensor, as a view."""
         return tensor.detach().reshape(-1)[: -(-tensor.numel() // self._shards)]
+
+
+def model_optimizer(name: str, model: Any) -> Optimizer:
+    """Return the optimizer of that name over what of a model learns, its matrices told apart where it does so.
+
+    Muon is torch's, over the layers' matrices, beside AdamW over the rest; Adafactor transformers'. Of bitsandbytes'
+    optimizers in eight bits the embedding's states stay in fp32.
+    """
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if name == "muon":
+        matrices = [parameter for parameter in model.model.layers.parameters() if parameter.dim() == MATRIX_DIMS]
+        chosen = {id(parameter) for parameter in matrices}
+        rest = [parameter for parameter in learning if id(parameter) not in chosen]
+        return TorchOptimizer(torch.optim.Muon(matrices, lr=LEARNING_RATE), torch_optimizer("adamw", rest))
+    if name == "adafactor":
+        from transformers.optimization import Adafactor
+
+        # As transformers' Trainer makes it (trainer_optimizer.py): no first moment.
+        return TorchOptimizer(Adafactor(learning, lr=LEARNING_RATE, scale_parameter=False, relative_step=False))
+    if name in KERNEL_RULES:
+        embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+        return KernelOptimizer(name, learning, wide=[module.weight for module in embeddings])
+    return TorchOptimizer(torch_optimizer(name, learning))
+
+
+def replicated_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Return the optimizer of that name over parameters that have lost their shapes."""
+    if name in KERNEL_RULES:
+        return KernelOptimizer(name, parameters)
+    return TorchOptimizer(torch_optimizer(name, parameters))
 
 
 def torch_optimizer(name: str, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -17,6 +17,8 @@ import torch.distributed.tensor._sharding_prop as sharding_propagation
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 
+from service.worker.dry_run.sharded_on_host import shards_on_host
+
 MAIN_STREAM = 0
 
 # Methods of DeviceMesh that read its tensor of ranks.
@@ -53,6 +55,7 @@ def traceable_torch() -> Iterator[StreamClock]:
         stack.enter_context(_separate_sharding_propagation())
         stack.enter_context(_real_mesh_tensors())
         stack.enter_context(_one_chunk_at_a_time())
+        stack.enter_context(shards_on_host())
         stack.enter_context(_quiet_view_warning())
         yield clock
 

@@ -32,6 +32,7 @@ class InFlight:
     """A micro-batch between its forward and its backward pass on this stage."""
 
     received: torch.Tensor | None
+    output: torch.Tensor | None
     result: Any
     shape: torch.Size
     dtype: torch.dtype
@@ -118,9 +119,10 @@ class StageSchedule:
         stack: Stack,
         stage: PipelineStage,
         models: Sequence[Any],
-        forward: Callable[[PipelineStage, Any], Any],
+        forward: Callable[[PipelineStage, Any], tuple[Any, Any]],
         buffers: MessageBuffers,
     ) -> None:
+        """`forward` returns a chunk's output and what is differentiated: the output, or the last chunk's loss."""
         self._chunks, self._stack, self._models, self._forward = job.chunks_of(stage), stack, models, forward
         split = job.tensor_parallel if job.sequence_parallel else 1
         self._shape = (job.micro_batch_size, job.local_sequence_length // split, int(job.config["hidden_size"]))
@@ -158,11 +160,12 @@ class StageSchedule:
         if not stage.is_first:
             received = self._received(chunk)
         self._forward_runs[chunk] += 1
-        output = self._forward(stage, received)
-        # Megatron empties an output's storage once it is sent; torch keeps it until the backward pass.
-        keeps = stage.is_last or not self._stack.frees_sent_outputs
-        result = output if keeps else get_gradient_edge(output)
-        in_flight = InFlight(received=received, result=result, shape=output.shape, dtype=output.dtype)
+        output, result = self._forward(stage, received)
+        shape, dtype = result.shape, result.dtype
+        # Megatron empties an output's storage once it is sent; torch keeps it, logits too, through the backward pass.
+        if self._stack.frees_sent_outputs:
+            result, output = result if stage.is_last else get_gradient_edge(result), None
+        in_flight = InFlight(received=received, output=output, result=result, shape=shape, dtype=dtype)
         self._in_flight[chunk].append(in_flight)
 
     def _run_backward(self, chunk: int) -> None:

@@ -21,7 +21,7 @@ from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_la
 from service.worker.dry_run.fused_loss import fuse_loss
 from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.messages import MessageBuffers
-from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, TorchOptimizer
+from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, model_optimizer
 from service.worker.dry_run.pipeline import cut_to_stage
 from service.worker.dry_run.recompute import recompute_activations
 from service.worker.dry_run.ring_attention import attend_over_ranks, context_mesh
@@ -52,6 +52,7 @@ class Rank:
     dummy_gradients: list[torch.Tensor]
     gathers_logits: bool
     keeping: contextlib.AbstractContextManager[object]
+    states_on_host: bool
     messages: MessageBuffers = field(default_factory=MessageBuffers)
 
     @property
@@ -134,6 +135,7 @@ def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
         dummy_gradients=[],
         gathers_logits=gathers_logits(job, stack),
         keeping=keeping_activations(job, model),
+        states_on_host=job.states_on_host,
     )
     if stack.has_fused_kernels:
         rank.dummy_gradients = dummy_weight_gradients(rank.chunks)
@@ -169,7 +171,7 @@ def learning_parameters(model: Any) -> list[nn.Parameter]:
 
 def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
     if not keeps_master_weights(job, stack):
-        return TorchOptimizer(job.optimizer, learning_parameters(model))
+        return model_optimizer(job.optimizer, model)
     return MasterWeightOptimizer(
         job.optimizer,
         learning_parameters(model),

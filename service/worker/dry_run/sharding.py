@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from planners.sharding import Mesh, framework_policy
@@ -37,7 +37,9 @@ def shard_fully(
     """
     # A pipeline would gather anew for every micro-batch (torchtitan, models/llama3/infra/parallelize.py).
     reshard = job.zero_stage == 3 and job.pipeline_parallel == 1
-    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": sharding_policy(job)}
+    # Pinned or not, the host's memory is as much; a trace has none to pin.
+    offload = CPUOffloadPolicy(pin_memory=False) if job.states_on_host else OffloadPolicy()
+    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": sharding_policy(job), "offload_policy": offload}
     inner = model.model
     if wraps_vocabulary and inner.embed_tokens is not None:
         fully_shard(inner.embed_tokens, reshard_after_forward=reshard, **settings)

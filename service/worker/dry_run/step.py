@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from service.worker.dry_run.fused_kernels import vocabulary_parallel_loss
 from service.worker.dry_run.fused_loss import chunk_tokens
+from service.worker.dry_run.host_memory import on_host
 from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.ledger import Kind, Ledger
 from service.worker.dry_run.optimizers import MasterWeightOptimizer
@@ -106,7 +107,8 @@ def training_batch(job: TraceJob) -> dict[str, torch.Tensor]:
 def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, torch.Tensor]) -> None:
     """Record what is there before the first step begins."""
     tracker.ledger.mark(0, STATES)
-    tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
+    with on_host(rank.states_on_host):
+        tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)
@@ -154,7 +156,8 @@ def run_step(
         else:
             _run_micro_batches(step, job, stack, rank, watcher, batch)
     watcher.begin_phase(step, OPTIMIZER)
-    rank.optimizer.step()
+    with on_host(rank.states_on_host):
+        rank.optimizer.step()
     watcher.label_all(rank.optimizer.named_states(), Kind.OPTIMIZER_STATE)
     rank.optimizer.zero_grad()
     # What only the garbage collector frees must not make one step look unlike the next.
@@ -167,7 +170,7 @@ def _run_micro_batches(
     for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
         watcher.begin_phase(step, FORWARD)
         with computing(job, stack, batch["input_ids"].device.type), rank.keeping:
-            loss = _loss(job, stack, rank.model, rank, batch)
+            loss = _output_and_loss(job, stack, rank.model, rank, batch)[1]
         watcher.begin_phase(step, BACKWARD)
         loss.backward()
         del loss
@@ -181,24 +184,28 @@ def _stage_output(
     stage: PipelineStage,
     received: torch.Tensor | None,
 ) -> Any:
-    """Return what a stage, or a chunk of one, sends on, or the last one's loss."""
+    """Return the output of a stage, or a chunk of one, and what is differentiated: the output, or the last one's loss."""
     inputs = batch if received is None else {"inputs_embeds": received} | _without(batch, "input_ids")
     model = rank.chunks[stage.chunk]
     with computing(job, stack, batch["input_ids"].device.type):
         if stage.is_last:
-            return _loss(job, stack, model, rank, inputs)
-        return model(**_without(inputs, "labels")).logits
+            return _output_and_loss(job, stack, model, rank, inputs)
+        output = model(**_without(inputs, "labels")).logits
+        return output, output
 
 
 def _without(batch: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
     return {key: value for key, value in batch.items() if key != name}
 
 
-def _loss(job: TraceJob, stack: Stack, model: Any, rank: Rank, batch: dict[str, torch.Tensor]) -> Any:
+def _output_and_loss(
+    job: TraceJob, stack: Stack, model: Any, rank: Rank, batch: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor | None, Any]:
+    """Return the logits, where they leave the model, and the loss."""
     inputs = _without(batch, "labels")
     if job.fused_cross_entropy or (stack.loss_in_model and rank.gathers_logits):
-        return model(**inputs, labels=batch["labels"]).loss
+        return None, model(**inputs, labels=batch["labels"]).loss
     logits = model(**inputs).logits
     if stack.has_fused_kernels:
-        return vocabulary_parallel_loss(logits, batch["labels"])
-    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())
+        return logits, vocabulary_parallel_loss(logits, batch["labels"])
+    return logits, nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())

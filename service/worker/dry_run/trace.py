@@ -9,6 +9,7 @@ from typing import Any
 
 from service.worker.dry_run.allocator import replay
 from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from service.worker.dry_run.host_account import host_notes, planned_host_bytes, traced_host_bytes
 from service.worker.dry_run.job import LATENT_MODEL_TYPES, PipelineStage, TraceJob, read_job
 from service.worker.dry_run.layer_sampling import trace_stage
 from service.worker.dry_run.ledger import ITEMS, Ledger
@@ -92,6 +93,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
         "predicted": {
             "peak_bytes": predicted_bytes,
             "items": {name: int(memory["items"].get(name, 0)) for name in ITEMS},
+            **planned_host_bytes(job, memory),
         },
         "measured": {
             "peak_bytes": peak.allocated_bytes,
@@ -99,6 +101,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
             "reserved_expandable_segments_bytes": expandable.peak_reserved_bytes,
             "items": items,
             "kinds": peak.bytes_by_kind(),
+            **traced_host_bytes(job, [trace.ledger for trace in traces]),
         },
         "relative_error": relative_error(predicted_bytes, peak.allocated_bytes),
         "tolerance_fraction": TOLERANCE_FRACTION,
@@ -120,7 +123,7 @@ def traced_result(job: TraceJob, stack: Stack, traces: list[StageTrace], memory:
         "largest_live": largest_owners(peak),
         "sampled_layers": list(worst.sampled_layers),
         "extrapolated": any(trace.sampled_layers for trace in traces),
-        "notes": trace_notes(job, stack) + sampling_notes(traces),
+        "notes": trace_notes(job, stack) + host_notes(job) + sampling_notes(traces),
     }
 
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES, MIXTURE_MODEL_TYPES, TraceJob
+from service.worker.dry_run.job import (
+    LATENT_MODEL_TYPES,
+    LLAMA_LIKE_MODEL_TYPES,
+    MIXTURE_MODEL_TYPES,
+    SHAPED_OPTIMIZERS,
+    TraceJob,
+)
 from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
@@ -48,6 +54,13 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             f"{job.framework} with zero_stage 1 in {job.precision} is not traced yet.", pointer="/layout/zero_stage"
         )
+    is_divided = is_fully_sharded(job) or keeps_master_weights(job, stack) or job.tensor_parallel > 1
+    if job.optimizer in SHAPED_OPTIMIZERS and is_divided:
+        raise NotYetAvailable(
+            f"{job.optimizer} is traced over whole parameters: neither transformers' Adafactor nor torch's Muon is "
+            "traced over shards or an optimizer's flat copies.",
+            pointer="/training/optimizer",
+        )
     splits_sequence = job.tensor_parallel > 1 and job.sequence_parallel
     if stack.has_fused_kernels and splits_sequence and job.recompute_modules:
         raise NotYetAvailable(
@@ -69,6 +82,8 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             "Latent attention is not traced with selective recomputation yet.", pointer="/layout/recompute"
         )
+    if job.states_on_host:
+        _refuse_untraced_offload(job)
     if job.trains_adapters and not stack.trains_adapters:
         raise NotYetAvailable(f"{job.framework} with {job.method} is not traced yet.", pointer="/training/method")
     if job.method == "qlora" and job.tensor_parallel > 1:
@@ -82,6 +97,16 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
     if job.fused_cross_entropy and job.tensor_parallel > 1:
         raise NotYetAvailable(
             "A fused cross-entropy over tensor-parallel ranks is not traced yet.", pointer="/layout/fused_cross_entropy"
+        )
+
+
+def _refuse_untraced_offload(job: TraceJob) -> None:
+    is_plain = job.expert_parallel == job.pipeline_parallel == job.context_parallel == 1 and job.method != "qlora"
+    if not (is_fully_sharded(job) and is_plain):
+        raise NotYetAvailable(
+            "States on the host are traced as FSDP2's CPUOffloadPolicy has them, without pipelines, experts or "
+            "sequences over several ranks and without 4-bit weights.",
+            pointer="/layout/offload",
         )
 
 
