@@ -15,7 +15,7 @@ from starlette.requests import Request
 from api.metrics import Metrics
 from planners.catalogue import Catalogue, catalogue
 from service.admission.judge import AdmissionService
-from service.admission.kubernetes_api import config_maps_of
+from service.admission.kubernetes_api import api_of, config_maps_of, runtimes_of
 from service.admission.policy import Policies
 from service.admission.sizing import Sizer
 from service.calibrations.service import CalibrationService
@@ -126,6 +126,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         on_planned=functools.partial(_note_plan, metrics, plan_readers),
     )
     jobs = JobService(database, settings)
+    kubernetes = api_of(settings)
     return Services(
         database=database,
         catalogue=known,
@@ -141,7 +142,8 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
             plans=database.plans,
             catalogue=known,
             policies=Policies(settings.admission_policy_file),
-            config_maps=config_maps_of(settings),
+            config_maps=config_maps_of(kubernetes),
+            runtimes=runtimes_of(kubernetes),
         ),
         metrics=metrics,
         settings=settings,

@@ -14,10 +14,12 @@ import yaml
 from planners.catalogue import catalogue
 from service.admission.config_maps import GivenConfigMaps
 from service.admission.judge import AdmissionService
+from service.admission.kinds import READ_KINDS
+from service.admission.object_parts import below, each_of
 from service.admission.policy import InvalidPolicy, Policies
 from service.admission.review import Answer, Review
 from service.admission.sizing import Sizer
-from service.admission.workloads import READERS, below, each_of
+from service.admission.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, GivenRuntimes
 from service.errors import DatabaseUnavailable
 from service.models import ModelResolver
 from service.persistence.records import StoredPlan
@@ -39,7 +41,7 @@ class NoStoredPlans:
 def admit(file: Path, policy: Path | None) -> int:
     """Print the verdict of each manifest in a YAML or JSON file; return 0, 1 (refused) or 2 (could not judge).
 
-    What a workload takes from ConfigMaps is read where they stand in the same file.
+    What a workload takes from ConfigMaps and training runtimes is read where they stand in the same file.
     """
     settings, known = Settings(), catalogue()
     documents = _documents(file)
@@ -49,6 +51,7 @@ def admit(file: Path, policy: Path | None) -> int:
         catalogue=known,
         policies=_policies(policy or settings.admission_policy_file),
         config_maps=GivenConfigMaps(_config_maps(documents)),
+        runtimes=GivenRuntimes(_runtimes(documents)),
     )
     worst = ADMITTED
     judged = 0
@@ -105,7 +108,7 @@ def _reviews(documents: list[dict[str, Any]]) -> Iterator[Review]:
     for document in documents:
         group = str(document.get("apiVersion", "")).rpartition("/")[0]
         kind = str(document.get("kind", ""))
-        if (group, kind) in READERS:
+        if (group, kind) in READ_KINDS:
             yield _created(group, kind, document)
 
 
@@ -119,6 +122,14 @@ def _config_maps(documents: list[dict[str, Any]]) -> dict[tuple[str, str], dict[
                 str(key): text for key, text in texts.items() if isinstance(text, str)
             }
     return found
+
+
+def _runtimes(documents: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    return {
+        (kind, "" if kind == CLUSTER_RUNTIME else _namespace(document), _name(document)): document
+        for document in documents
+        if (kind := document.get("kind")) in (CLUSTER_RUNTIME, NAMESPACED_RUNTIME)
+    }
 
 
 def _created(group: str, kind: str, manifest: dict[str, Any]) -> Review:

@@ -1,36 +1,34 @@
-"""The whole run: steps, time, money, failures, and the sizes it can shrink and grow to."""
+"""The whole run: steps, time, money and failures."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-
-import numpy as np
 
 from planners import resilience
-from planners.layout.candidates import Candidates
-from planners.layout.chosen import layout_of
 from planners.layout.objectives import run_steps
-from planners.layout.rules import RULES_OF_REPLICAS, obey
 from planners.memory.job import Job
-from planners.memory.peak import peak_bytes
-from planners.plans import Run, SpareNodes, Step
+from planners.plans import Layout, Run, SpareNodes, Step
 from planners.questions import TrainingQuestion
 from planners.recovery import Failing, recoveries
 from planners.timing.efficiency import Efficiency
 from planners.timing.step import train_flops_per_token
 
 SECONDS_AN_HOUR = 3600
-# Elastic sizes are offered from a quarter of the plan's GPUs to four times as many.
-ELASTIC_SPAN = 4
 
 
 def run_of(
-    question: TrainingQuestion, job: Job, layouts: Candidates, index: int, step: Step, efficiency: Efficiency
+    question: TrainingQuestion,
+    job: Job,
+    layout: Layout,
+    step: Step,
+    efficiency: Efficiency,
+    elastic: tuple[int, ...],
 ) -> Run:
-    """Return the run of one layout; what needs a token budget or a price is None without one."""
+    """Return the run of one layout; what needs a token budget or a price is None without one.
+
+    `elastic` are the GPU counts on which it still runs.
+    """
     given = question.resilience
-    layout = layout_of(layouts, index, job)
     rate = given.gpu_failures_per_month
     saved = resilience.checkpoint_bytes(job)
     saving_seconds = resilience.checkpoint_seconds(saved, layout.gpus, given)
@@ -48,7 +46,6 @@ def run_of(
     seconds = None if steps is None else steps * step.seconds
     hours = None if seconds is None else seconds * layout.gpus / SECONDS_AN_HOUR
     price = question.hardware.usd_per_gpu_hour
-    elastic = elastic_gpus(question, job, layouts.take([index]))
     failing = Failing(
         checkpoint_bytes=saved,
         storage_seconds=saving_seconds,
@@ -98,28 +95,3 @@ def spare_nodes_of(question: TrainingQuestion, gpus: int) -> SpareNodes | None:
         target_availability=given.target_availability,
         repair_seconds=given.repair_seconds,
     )
-
-
-def elastic_gpus(question: TrainingQuestion, job: Job, layout: Candidates) -> tuple[int, ...]:
-    """Return the GPU counts on which the plan still runs with the same global batch.
-
-    Tensor, pipeline and context parallelism and the micro-batch stay; replicas
-    come and go and accumulation follows. Only counts whose memory fits are named.
-    """
-    ranks = int(layout.gpus[0] // layout.data_parallel[0])
-    replicas = int(layout.data_parallel[0])
-    most = question.global_batch_size // int(layout.micro_batch_size[0])
-    is_grouped = int(layout.shard_group[0]) != replicas
-    sizes = [
-        degree
-        for degree in range(max(replicas // ELASTIC_SPAN, 1), min(replicas * ELASTIC_SPAN, most) + 1)
-        if most % degree == 0 and not (is_grouped and degree % int(layout.shard_group[0]))
-    ]
-    if not sizes:
-        return ()
-    degrees = np.array(sizes, dtype=np.int64)
-    resized = replace(layout, data_parallel=degrees, shard_group=layout.shard_group if is_grouped else degrees)
-    fits = obey(resized, job, rules=RULES_OF_REPLICAS).allowed & (
-        peak_bytes(resized, job) <= question.hardware.limit_bytes
-    )
-    return tuple(ranks * degree for degree, fit in zip(sizes, fits.tolist(), strict=True) if fit)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from planners.advice import advice_for
 from planners.architecture import ModelSpec, OperationKind
+from planners.elastic import resized
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
 from planners.layout.chosen import layout_of
 from planners.layout.exclusion import every_broken_rule
@@ -19,7 +20,7 @@ from planners.memory.adapters import check_targets
 from planners.memory.job import Job, training_job, why_unsupported
 from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.optimizers import optimizer_kind
-from planners.memory.peak import VERDICT_NAMES, memory_of
+from planners.memory.peak import VERDICT_NAMES, memory_and_peaks
 from planners.memory.profile import Profile, load_profile, profile_names, profiles_to_search
 from planners.memory.recompute_modules import check_modules
 from planners.memory.recurrent import block_scan
@@ -204,12 +205,15 @@ def _unsupported(question: TrainingQuestion, profiles: Sequence[Profile]) -> Pli
 
 def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency) -> TrainingPlan:
     hardware, job = question.hardware, pool.job
-    step = pool.step(index, hardware)
+    layout, step = layout_of(pool.layouts, index, job), pool.step(index, hardware)
+    sizes = resized(pool.layouts, index, job.global_batch_size)
+    memory, peaks = memory_and_peaks(sizes.layouts, sizes.own, job, hardware)
+    elastic = sizes.elastic_gpus(job, peaks <= hardware.limit_bytes)
     return TrainingPlan(
-        layout=layout_of(pool.layouts, index, job),
-        memory=memory_of(pool.layouts, index, job, hardware),
+        layout=layout,
+        memory=memory,
         step=step,
-        run=run_of(question, job, pool.layouts, index, step, efficiency),
+        run=run_of(question, job, layout, step, efficiency, elastic),
         communication=communication_of(pool.layouts, index, job, hardware, efficiency),
         sharding=sharding_of(pool.layouts, index, job),
     )

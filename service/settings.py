@@ -121,7 +121,7 @@ class Settings(BaseSettings):
     kubernetes_api_url: str | None = Field(
         default=None,
         pattern=r"^https?://",
-        description="The Kubernetes API that admission reads ConfigMaps through, in a cluster "
+        description="The Kubernetes API that admission reads ConfigMaps and training runtimes through, in a cluster "
         "`https://kubernetes.default.svc`. Unset: it reads none, and says what was missing.",
     )
     kubernetes_token_file: Path = Field(

@@ -263,8 +263,12 @@ def _degrees(question: TrainingQuestion, job: Job, gpus: IntArray) -> dict[str, 
     )
     context = _divisors(gpus, _choices(request.context_parallel, can.context_parallel, contexts))
     virtual = _choices(request.virtual_pipeline, can.virtual_pipeline, VIRTUAL_STAGES)
-    shape = np.array(np.meshgrid(gpus, tensor, pipeline, context, virtual, indexing="ij"), dtype=np.int64)
-    total, tensors, pipelines, contexts_of, virtuals = shape.reshape(5, -1)
+    axes = [np.array(values, dtype=np.int64) for values in (gpus, tensor, pipeline, context, virtual)]
+    lengths = [values.size for values in axes]
+    places = np.unravel_index(np.arange(math.prod(lengths)), lengths)
+    total, tensors, pipelines, contexts_of, virtuals = (
+        values[place] for values, place in zip(axes, places, strict=True)
+    )
     model_ranks = tensors * pipelines * contexts_of
     data = total // model_ranks
     exists = (

@@ -40,10 +40,10 @@ def over_expert_degrees(mesh: dict[str, IntArray], question: TrainingQuestion, j
     """Return every mesh shape with every degree that its ranks can form; a fixed degree goes with all of them."""
     degrees = np.array(expert_degrees(question, job), dtype=np.int64)
     count = mesh["data_parallel"].size
+    if degrees.size == 1:
+        return {**mesh, "expert_parallel": np.repeat(degrees, count)}
     spread = {name: np.tile(values, degrees.size) for name, values in mesh.items()}
     spread["expert_parallel"] = np.repeat(degrees, count)
-    if degrees.size == 1:
-        return spread
     forms = _ranks_form(
         spread["expert_parallel"],
         spread["data_parallel"] * spread["context_parallel"],

@@ -50,8 +50,8 @@ class Grid:
 
     def take(self, cells: IntArray) -> Candidates:
         """Return the layouts at flat indices of the grid, as a list."""
-        place = np.unravel_index(cells, self.shape)
-        return Candidates(**{name: at_cells(getattr(self.layouts, name), place) for name in COLUMNS})
+        at = Cells(cells, self.shape)
+        return Candidates(**{name: at.of(getattr(self.layouts, name)) for name in COLUMNS})
 
     def every(self) -> Candidates:
         """Return all layouts as a list, base after base."""
@@ -69,15 +69,31 @@ def grid_of(layouts: Candidates, distinct: BoolArray) -> Grid:
     return Grid(layouts=layouts, distinct=distinct, shape=layouts.shape)
 
 
-def at_cells(values: npt.NDArray[Any], place: tuple[IntArray, ...]) -> npt.NDArray[Any]:
-    """Return what `values`, which varies along some axes only, has at each cell; `place` is an index for each axis."""
-    if values.size == 1:
-        return np.full(place[0].size, values.item())
-    own = place[len(place) - values.ndim :]
-    found: npt.NDArray[Any] = values[
-        tuple(at if length != 1 else 0 for at, length in zip(own, values.shape, strict=True))
-    ]
-    return found
+class Cells:
+    """Some cells of a grid, by their flat indices: what an array of the grid has at each of them.
+
+    Arrays of one shape vary along the same axes, so that their values lie at the same places.
+    """
+
+    def __init__(self, cells: IntArray, shape: tuple[int, ...]) -> None:
+        self._count = cells.size
+        self._along = np.unravel_index(cells, shape)
+        self._places: dict[tuple[int, ...], IntArray] = {}
+
+    def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the value of each cell; `values` varies along some of the last axes only."""
+        if values.size == 1:
+            return np.full(self._count, values.item())
+        if values.shape not in self._places:
+            self._places[values.shape] = self._places_in(values.shape)
+        return values.take(self._places[values.shape])
+
+    def _places_in(self, shape: tuple[int, ...]) -> IntArray:
+        places = np.zeros(self._count, dtype=np.int64)
+        for along, length in zip(self._along[len(self._along) - len(shape) :], shape, strict=True):
+            if length != 1:
+                places = places * length + along
+        return places
 
 
 def along_bases(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:

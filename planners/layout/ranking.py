@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import NONE, Candidates, FloatArray, IntArray
+from planners.layout.distinct import distinct
 from planners.layout.objectives import latest_step_seconds, wants_fewest_gpus
+from planners.memory.peak import FITS, TIGHT
 from planners.questions import TrainingQuestion
 
 # Differences below this are within the time model's error, so the simpler layout wins.
@@ -58,12 +60,14 @@ def contenders(gpus: IntArray, peaks: FloatArray, verdicts: FloatArray, seconds:
     and what no faster layout undercuts in memory.
     """
     kept = np.zeros(gpus.size, dtype=bool)
-    for count in np.unique(gpus).tolist():
+    for count in distinct(gpus)[0].tolist():
         here = np.flatnonzero(gpus == count)
         order = here[np.argsort(seconds[here])]
         kept[order] = peaks[order] <= np.minimum.accumulate(peaks[order])
-        for verdict in np.unique(verdicts[here]).tolist():
+        for verdict in (TIGHT, FITS):
             judged = here[verdicts[here] == verdict]
+            if not judged.size:
+                continue
             near = seconds[judged] <= seconds[judged].min() * (1 + NEAR_EQUAL_FRACTION + ROUNDING_FRACTION)
             kept[judged[near]] = True
     return np.flatnonzero(kept)
@@ -94,7 +98,7 @@ def complexity(layouts: Candidates) -> FloatArray:
         layouts.fused_cross_entropy,
         (layouts.zero_stage > 0) & (layouts.data_parallel == 1),
     )
-    count: FloatArray = np.sum(np.stack([part.astype(np.float64) for part in parts]), axis=0)
+    count: FloatArray = np.array(parts).sum(axis=0, dtype=np.float64)
     return count
 
 
@@ -109,7 +113,7 @@ def pareto_front(ranked: Ranked) -> list[int]:
     order = fitting[np.lexsort((fitting, simple, ranked.peaks[fitting], ranked.seconds[fitting], gpus))]
     front: list[int] = []
     kept: list[tuple[float, float]] = []
-    for count in np.unique(gpus).tolist():
+    for count in distinct(gpus)[0].tolist():
         same = order[ranked.layouts.gpus[order] == count]
         # Along rising time only a new least peak can be unbeaten.
         peaks = ranked.peaks[same]

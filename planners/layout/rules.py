@@ -7,7 +7,7 @@ layout obeys it, and varies only along the axes the rule reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from planners.layout.candidates import (
     BoolArray,
     Candidates,
 )
+from planners.layout.distinct import distinct
 from planners.layout.experts import expert_counts, ranks_form_groups
 from planners.layout.grid import counted
 from planners.memory.holdings import in_zero_stages, shard_ranks
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
 from planners.memory.recurrent import block_scan
-from planners.memory.shards import WHOLE, are_divisible, divisions, has_equal_parts
+from planners.memory.shards import WHOLE, are_divisible, divisions, has_equal_parts, tensor_divisions
 from planners.memory.stages import compute_weighted_stages
 
 
@@ -47,8 +48,7 @@ def heads_divide(layouts: Candidates, job: Job) -> BoolArray:
 
 def matrices_divide(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the stack cuts matrices into equal parts, the vocabulary's rows apart."""
-    one = np.ones_like(layouts.tensor_parallel)
-    by = divisions(replace(layouts, expert_parallel=one), one, job)
+    by = tensor_divisions(layouts, job)
     obeyed = np.ones(1, dtype=bool)
     for part in job.parts:
         obeyed = obeyed & has_equal_parts(part, by)
@@ -68,9 +68,9 @@ def stages_have_blocks(layouts: Candidates, job: Job) -> BoolArray:
     """
     if job.profile.can.stage_rule != "by_compute":
         return np.ones(1, dtype=bool)
-    degrees, place = np.unique(layouts.pipeline_parallel, return_inverse=True)
+    degrees, place = distinct(layouts.pipeline_parallel)
     full = np.array([compute_weighted_stages(job.model, degree).reached == degree for degree in degrees.tolist()])
-    obeyed: BoolArray = full[place].reshape(layouts.pipeline_parallel.shape)
+    obeyed: BoolArray = full[place]
     return obeyed
 
 

@@ -13,7 +13,7 @@ from planners.errors import ImpossibleLayout, PlanningStopped
 from planners.hardware import Hardware
 from planners.layout.axes import candidate_grid, gpu_counts, offload_choices
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
-from planners.layout.grid import Grid
+from planners.layout.grid import Cells, Grid, along_bases
 from planners.layout.objectives import has_enough
 from planners.layout.ranking import Ranked, best_index, closest_index, contenders, pareto_front
 from planners.layout.rules import obey, rule_by_name
@@ -80,9 +80,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evaluated:
-    """Contenders of some bases: their places in the order of the grid, and what was found of them."""
+    """Contenders of some bases: their cells of the whole grid, in its order, and what was found of them."""
 
-    place: IntArray
     cells: IntArray
     peaks: FloatArray
     verdicts: FloatArray
@@ -155,69 +154,91 @@ def _pool(
         return None
     obeyed = obey(everything.layouts, job, everything.distinct)
     excluded.update(obeyed.excluded)
+    possible = replace(everything, distinct=obeyed.allowed)
     bases = np.flatnonzero(obeyed.allowed.any(axis=(0, 1, 2)))
     if not bases.size:
         return None
-    allowed = obeyed.allowed[..., bases]
-    return _evaluated(replace(everything.of_bases(bases), distinct=allowed), job, question.hardware, should_stop)
-
-
-def _evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: Callable[[], bool]) -> Pool:
-    """Return the contenders among a grid's layouts, in the grid's order."""
-    efficiency = efficiency_on(job.profile.name, hardware)
-    a_base = math.prod(grid.shape[:-1])
     # Bases of as many deciding stages stand together, so that fewer stages are worked out in vain.
-    order = np.argsort(np.minimum(grid.layouts.pipeline_parallel, 2), kind="stable")
-    step = max(LAYOUTS_A_CHUNK // a_base, 1)
+    order = np.argsort(np.minimum(along_bases(everything.layouts.pipeline_parallel, bases), 2), kind="stable")
+    return _evaluated(possible, bases[order], job, question.hardware, should_stop)
+
+
+def _evaluated(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, should_stop: Callable[[], bool]) -> Pool:
+    """Return the contenders among some bases of a grid, in the grid's order."""
+    efficiency = efficiency_on(job.profile.name, hardware)
+    step = max(LAYOUTS_A_CHUNK // math.prod(grid.shape[:-1]), 1)
     parts = []
-    for start in range(0, grid.bases, step):
+    for start in range(0, bases.size, step):
         if should_stop():
             raise PlanningStopped
-        parts.append(_contenders_of(grid, order[start : start + step], job, hardware, efficiency))
-    place = np.concatenate([part.place for part in parts])
-    turn = np.argsort(place, kind="stable")
+        parts.append(_contenders_of(grid, bases[start : start + step], job, hardware, efficiency))
+    found = parts[0] if len(parts) == 1 else _in_order(grid, parts)
     return Pool(
         job=job,
-        layouts=concatenate([grid.take(part.cells) for part in parts]).take(turn),
-        peaks=np.concatenate([part.peaks for part in parts])[turn],
-        verdicts=np.concatenate([part.verdicts for part in parts])[turn],
-        seconds=np.concatenate([part.seconds for part in parts])[turn],
-        steps=concatenated([part.steps for part in parts]).at_cells((turn,)),
+        layouts=grid.take(found.cells),
+        peaks=found.peaks,
+        verdicts=found.verdicts,
+        seconds=found.seconds,
+        steps=found.steps,
         considered=len(grid),
-        fitting=sum(part.fitting for part in parts),
+        fitting=found.fitting,
     )
 
 
 def _contenders_of(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, efficiency: Efficiency) -> _Evaluated:
-    """Return the layouts of some bases that can still win; where none fits, those nearest to it."""
+    """Return the layouts of some bases that can still win or, where none fits, those nearest to it; in order."""
     part = grid.of_bases(bases)
     peaks = peak_bytes(part.layouts, job)
     fits = (peaks <= hardware.limit_bytes) & part.distinct
     cells = np.flatnonzero(fits)
     fitting = cells.size
-    if fitting:
-        found = peaks.ravel()[cells]
-        every = step_seconds(part.layouts, job, hardware, efficiency)
-        multiple = near_capacity_multiple(found, hardware, efficiency)
-        seconds = _seconds_at(cells, every, multiple, part)
-        judged = verdicts(found, job, hardware)
-        kept = contenders(part.layouts.gpus[cells % part.bases], found, judged, seconds)
-        cells, found, judged, seconds = cells[kept], found[kept], judged[kept], seconds[kept]
-        steps = every.at_cells(np.unravel_index(cells, part.shape)).slowed(multiple[kept])
-    else:
+    if not fitting:
         least = peaks[part.distinct].min()
-        cells = np.flatnonzero((peaks == least) & part.distinct)
-        found, judged, seconds = np.full(cells.size, least), np.zeros(cells.size), np.full(cells.size, math.inf)
-        steps = untimed(cells.size)
-    whole = cells // part.bases * grid.bases + bases[cells % part.bases]
+        cells = _in_whole(np.flatnonzero((peaks == least) & part.distinct), part, bases, grid)
+        count = cells.size
+        return _Evaluated(
+            cells=cells[np.argsort(grid.order(cells))],
+            peaks=np.full(count, least),
+            verdicts=np.zeros(count),
+            seconds=np.full(count, math.inf),
+            steps=untimed(count),
+            fitting=0,
+        )
+    found = peaks.ravel()[cells]
+    every = step_seconds(part.layouts, job, hardware, efficiency)
+    multiple = near_capacity_multiple(found, hardware, efficiency)
+    seconds = _seconds_at(cells, every, multiple, part)
+    judged = verdicts(found, job, hardware)
+    kept = contenders(part.layouts.gpus[cells % part.bases], found, judged, seconds)
+    whole = _in_whole(cells[kept], part, bases, grid)
+    turn = np.argsort(grid.order(whole))
+    kept = kept[turn]
     return _Evaluated(
-        place=grid.order(whole),
-        cells=whole,
-        peaks=found,
-        verdicts=judged,
-        seconds=seconds,
-        steps=steps,
+        cells=whole[turn],
+        peaks=found[kept],
+        verdicts=judged[kept],
+        seconds=seconds[kept],
+        steps=every.at_cells(Cells(cells[kept], part.shape)).slowed(multiple[kept]),
         fitting=fitting,
+    )
+
+
+def _in_whole(cells: IntArray, part: Grid, bases: IntArray, grid: Grid) -> IntArray:
+    """Return where cells of the grid of some bases stand in the whole grid."""
+    return cells // part.bases * grid.bases + bases[cells % part.bases]
+
+
+def _in_order(grid: Grid, parts: Sequence[_Evaluated]) -> _Evaluated:
+    """Return the contenders of all parts in the grid's order."""
+    cells = np.concatenate([part.cells for part in parts])
+    turn = np.argsort(grid.order(cells))
+    return _Evaluated(
+        cells=cells[turn],
+        peaks=np.concatenate([part.peaks for part in parts])[turn],
+        verdicts=np.concatenate([part.verdicts for part in parts])[turn],
+        seconds=np.concatenate([part.seconds for part in parts])[turn],
+        steps=concatenated([part.steps for part in parts]).at_cells(Cells(turn, turn.shape)),
+        fitting=sum(part.fitting for part in parts),
     )
 
 
@@ -227,8 +248,7 @@ def _seconds_at(cells: IntArray, steps: StepSeconds, multiple: FloatArray, grid:
     slow = np.flatnonzero(multiple > 1.0)
     if not slow.size:
         return seconds
-    place = np.unravel_index(cells[slow], grid.shape)
-    seconds[slow] = steps.at_cells(place).slowed(multiple[slow]).total
+    seconds[slow] = steps.at_cells(Cells(cells[slow], grid.shape)).slowed(multiple[slow]).total
     return seconds
 
 

@@ -8,7 +8,7 @@ were formed: a rule is broken where every layout that could be formed breaks it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArr
 from planners.layout.experts import expert_counts
 from planners.layout.rules import RULES, Rule
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
-from planners.memory.shards import divisions, uneven_matrices
+from planners.memory.shards import tensor_divisions, uneven_matrices
 from planners.memory.stages import compute_weighted_stages
 from planners.questions import TrainingQuestion
 
@@ -128,8 +128,7 @@ def _heads(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
 
 def _matrices(row: Mapping[str, int], job: Job, layouts: Candidates) -> str:
     tensor = row["tensor_parallel"]
-    one = np.ones(1, dtype=np.int64)
-    (way,) = divisions(replace(layouts.take([0]), expert_parallel=one), one, job).ways
+    (way,) = tensor_divisions(layouts.take([0]), job).ways
     uneven = sorted(
         f"{weight.name.format(layer='*', expert='*')} {tuple(weight.shape)}"
         for part in job.layers

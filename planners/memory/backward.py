@@ -136,8 +136,8 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
-    others, accumulated = moment.beside(held.head_elements + held.layer_elements * layers_above)
     alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
+    others, accumulated = moment.beside(held.head_elements + held.layer_elements * layers_above)
     return items_at(
         moment,
         "backward",

@@ -65,6 +65,7 @@ class Holdings:
     head_gradients: FloatArray
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
+    largest_matrix_elements: FloatArray
     last_matrix_elements: FloatArray
     feed_forward_elements: FloatArray
     expert_elements: FloatArray
@@ -156,6 +157,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         head_gradients=gradients.head_alone() * states.gradient * on_device,
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
+        largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),
         last_matrix_elements=_most_of_any_layer(_last_matrix, job, by_parameters),
         feed_forward_elements=_most_of_any_layer(_feed_forward_weights, job, by_parameters),
         expert_elements=_of_experts(split_elements, job, by_parameters),
@@ -211,8 +213,12 @@ def _fp8_copies(model: _Stages, by: Divisions, job: Job) -> FloatArray:
 
 def in_zero_stages(zero_stage: IntArray, wanted: Sequence[int]) -> BoolArray:
     """Return where a layout's ZeRO stage is one of `wanted`."""
-    table: BoolArray = np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])[zero_stage]
-    return table
+    return _is_wanted(tuple(wanted))[zero_stage]
+
+
+@functools.cache
+def _is_wanted(wanted: tuple[int, ...]) -> BoolArray:
+    return np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])
 
 
 def has_weight_policy(zero_stage: IntArray, job: Job, *policies: str) -> BoolArray:
@@ -313,6 +319,10 @@ def _head_matrix(part: BlockWeights, way: Way) -> int:
         for weight in part.trainable
         if weight.split is Split.VOCABULARY or weight.part is Part.HEAD
     )
+
+
+def _largest_matrix(part: BlockWeights, way: Way) -> int:
+    return max((matrix_elements(weight, way) for weight in part.trainable), default=0)
 
 
 def _last_matrix(part: BlockWeights, way: Way) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from planners.memory.stages import StageRows
 LOG_SOFTMAX_BYTES = 4  # fp32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, so that what the phases ask for again is worked out once
 class Moment:
     """What the phases share, for all stages.
 
@@ -73,29 +74,29 @@ class Moment:
         is_first = others + first >= fewer + summed
         return np.where(is_first, others, fewer), np.where(is_first, first, summed)
 
-    @property
+    @cached_property
     def is_gathered(self) -> BoolArray:
         """Return where weights are sharded and gathered, in whatever way."""
         return self.gathered_by_layer | self.gathered_once
 
-    @property
+    @cached_property
     def is_reduced(self) -> BoolArray:
         """Return where a unit's gradients are reduced as soon as they are whole."""
         return self.is_gathered & ~self.stays_gathered
 
-    @property
+    @cached_property
     def root(self) -> FloatArray:
         """Return embedding, last norm and head in the compute precision, with what is frozen of them."""
         result: FloatArray = self.job.precision.compute_bytes * self.held.root_elements + self.held.root_frozen
         return result
 
-    @property
+    @cached_property
     def one_layer(self) -> FloatArray:
         """Return the largest layer's weights in the compute precision, with what is frozen of them."""
         result: FloatArray = self.job.precision.compute_bytes * self.held.layer_elements + self.held.layer_frozen
         return result
 
-    @property
+    @cached_property
     def layer_buffer(self) -> FloatArray:
         """Return the buffer that a layer is gathered into, or the stack's fixed budget for it."""
         held, size = self.held, self.job.precision.compute_bytes
@@ -105,7 +106,7 @@ class Moment:
         result: FloatArray = size * held.layer_padded + held.layer_frozen
         return result
 
-    @property
+    @cached_property
     def whole_layers(self) -> FloatArray:
         """Return every layer of the stage in the compute precision."""
         held = self.held

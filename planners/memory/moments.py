@@ -28,32 +28,37 @@ ABOVE_ALL_LAYERS = np.inf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedMoments:
-    """Every moment of every stage: `items` is [moment, item, stage], `phase` [moment], `layer` [moment, stage].
+    """Every moment: `items` is [moment, item, stage, layout], `phase` [moment], `layer` [moment, stage, layout].
 
     A layer counts from its stage's lowest; it is `ABOVE_ALL_LAYERS` where no one layer is differentiated.
+    Of one layout the last axis is gone.
     """
 
     items: FloatArray
     phase: IntArray
     layer: FloatArray
 
+    def of_layout(self, index: int) -> StackedMoments:
+        """Return the moments of one of the layouts."""
+        return StackedMoments(items=self.items[..., index], phase=self.phase, layer=self.layer[..., index])
+
 
 def stacked_moments(phases: Sequence[Items], shape: tuple[int, ...]) -> StackedMoments:
-    """Return the moments of one layout's stages; `shape` is theirs, [stage, 1]."""
+    """Return the moments of a list of layouts' stages; `shape` is theirs, [stage, layout]."""
     stacked = [items.stacked(shape) for items in phases]
     layers = [
         np.broadcast_to(ABOVE_ALL_LAYERS if items.layer is None else items.layer, (len(some), *shape))
         for items, some in zip(phases, stacked, strict=True)
     ]
     return StackedMoments(
-        items=np.concatenate(stacked)[..., 0],
+        items=np.concatenate(stacked),
         phase=np.repeat([items.phase for items in phases], [len(some) for some in stacked]),
-        layer=np.concatenate(layers)[..., 0],
+        layer=np.concatenate(layers),
     )
 
 
 def moments_of(moments: StackedMoments, stage: int, first_layer: int) -> tuple[MemoryMoment, ...]:
-    """Return one stage's moments in order; of several of one phase and layer the largest."""
+    """Return one stage's of one layout's moments in order; of several of one phase and layer the largest."""
     largest: dict[tuple[int, float], MemoryMoment] = {}
     for index, phase in enumerate(moments.phase):
         name, layer = PHASES[int(phase)], float(moments.layer[index, stage])

@@ -15,6 +15,7 @@ from planners.memory.companions import with_companions
 from planners.memory.holdings import Holdings, holdings
 from planners.memory.items import ALLOCATED_ITEMS, PHASES
 from planners.memory.job import Job
+from planners.memory.moment import moment_of
 from planners.memory.moments import StackedMoments, moments_of, stacked_moments
 from planners.memory.nvme import placed
 from planners.memory.phases import forward_begins, phase_items
@@ -27,12 +28,16 @@ from planners.plans import Memory, MemoryItems, StageMemory
 # (Ultra-Scale Playbook's benchmark chart): beyond this part of the card the allocator thrashes.
 NEAR_CAPACITY_FRACTION = 0.88
 
+VERDICT_NAMES = ("no", "tight", "fits")
+NO, TIGHT, FITS = range(3)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation.
 
-    `moments` are all of them, and `held` and `active` what the phases were made of.
+    `moments` are all of them, and `held` and `active` what the phases of all layouts were made of.
+    `peaks` are the peaks of all layouts.
     """
 
     rows: StageRows
@@ -45,6 +50,7 @@ class Account:
     runtime: FloatArray
     host: FloatArray
     nvme: FloatArray
+    peaks: FloatArray
 
 
 def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
@@ -55,7 +61,7 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
     # Two arrays of the whole size, filled again and again: new ones each time would cost more than the sums.
     worst = np.zeros((rows.stage.shape[0], *layouts.shape))
     total = np.empty_like(worst)
-    for items in phase_items(layouts, rows, job, held, active):
+    for items in phase_items(moment_of(layouts, rows, job, held, active)):
         for states, work in items.sums(axes=worst.ndim):
             np.add(states, work, out=total)
             np.maximum(worst, total, out=worst)
@@ -67,16 +73,23 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:
     """Return the full account of one layout, stage by stage."""
-    layout = layouts.take([index])
-    account = _account(layout, job)
-    stages = tuple(_stage_memory(account, row) for row in range(account.phase.size))
+    return memory_and_peaks(layouts.take([index]), 0, job, hardware)[0]
+
+
+def memory_and_peaks(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> tuple[Memory, FloatArray]:
+    """Return the full account of one layout of a short list, stage by stage, and the peaks of all of them.
+
+    Both come of the same arrays, so that a few layouts beside the one cost next to nothing.
+    """
+    account = _account(layouts, index, job)
+    stages = tuple(_stage_memory(account, row, index) for row in range(account.phase.size))
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     items = worst.items
     limit = hardware.limit_bytes
     reserved = items.total_bytes - items.runtime
     band = job.profile.band
-    spikes = spikes_of(layout, account.rows, worst.stage, job, account.held, account.active, hardware)
-    return Memory(
+    spikes = spikes_of(layouts, index, account.rows, worst.stage, job, account.held, account.active, hardware)
+    memory = Memory(
         peak_bytes=worst.peak_bytes,
         peak_low_bytes=int(worst.peak_bytes * band.low),
         peak_high_bytes=int(worst.peak_bytes * band.high),
@@ -91,17 +104,15 @@ def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> 
         spikes=spikes,
         stages=stages,
     )
+    return memory, account.peaks
 
 
 def verdicts(peaks: FloatArray, job: Job, hardware: Hardware) -> FloatArray:
-    """Return 2 where a layout fits, 1 where it is tight, 0 where it does not fit."""
+    """Return each layout's place in `VERDICT_NAMES`."""
     limit = hardware.limit_bytes
     near = peaks + hardware.used_bytes > NEAR_CAPACITY_FRACTION * hardware.gpu.memory_bytes
     is_tight = near | (peaks * job.profile.band.high > limit)
-    return np.where(peaks > limit, 0.0, np.where(is_tight, 1.0, 2.0))
-
-
-VERDICT_NAMES = ("no", "tight", "fits")
+    return np.where(peaks > limit, float(NO), np.where(is_tight, float(TIGHT), float(FITS)))
 
 
 def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> StageRows:
@@ -120,40 +131,44 @@ def _runtime(layouts: Candidates, job: Job) -> FloatArray:
     return runtime
 
 
-def _account(layout: Candidates, job: Job) -> Account:
-    """Return every stage's worst moment of the one layout; of equals the earlier."""
-    rows = _stages(all_stages, layout, job)
+def _account(layouts: Candidates, index: int, job: Job) -> Account:
+    """Return every stage's worst moment of one of the layouts; of equals the earlier."""
+    rows = _stages(all_stages, layouts, job)
     shape = rows.stage.shape
-    held = with_companions(holdings(layout, rows, job), layout, job)
-    active = activity(layout, rows, job)
-    on_device = left_on_device(active, layout, job)
-    phases = [*phase_items(layout, rows, job, held, on_device), forward_begins(layout, rows, job, held, on_device)]
-    moments = stacked_moments(phases, shape)
-    worst = moments.items.sum(axis=1).argmax(axis=0)
-    items: FloatArray = np.take_along_axis(moments.items, worst[None, None, :], axis=0)[0]
-    elsewhere = placed(held, layout, job)
-    host = np.ceil(elsewhere.host + offloaded_bytes(active, layout, rows, held, job))
+    held = with_companions(holdings(layouts, rows, job), layouts, job)
+    active = activity(layouts, rows, job)
+    moment = moment_of(layouts, rows, job, held, left_on_device(active, layouts, job))
+    moments = stacked_moments([*phase_items(moment), forward_begins(moment)], shape)
+    allocated = moments.items.sum(axis=1)
+    one = moments.of_layout(index)
+    worst = allocated[..., index].argmax(axis=0)
+    items: FloatArray = np.take_along_axis(one.items, worst[None, None, :], axis=0)[0]
+    most: FloatArray = allocated.max(axis=(0, 1))
+    runtime = _runtime(layouts, job)
+    elsewhere = placed(held, layouts, job)
+    host = np.ceil(elsewhere.host + offloaded_bytes(active, layouts, rows, held, job))
     return Account(
         rows=rows,
         held=held,
         active=active,
-        moments=moments,
+        moments=one,
         items=items,
-        phase=moments.phase[worst],
+        phase=one.phase[worst],
         fragmentation=_fragmentation(items.sum(axis=0), job),
-        runtime=np.broadcast_to(_runtime(layout, job), worst.shape),
-        host=np.broadcast_to(host, shape)[:, 0],
-        nvme=np.broadcast_to(np.ceil(elsewhere.nvme), shape)[:, 0],
+        runtime=np.broadcast_to(runtime[index], worst.shape),
+        host=np.broadcast_to(host, shape)[:, index],
+        nvme=np.broadcast_to(np.ceil(elsewhere.nvme), shape)[:, index],
+        peaks=most + _fragmentation(most, job) + runtime,
     )
 
 
-def _stage_memory(account: Account, row: int) -> StageMemory:
+def _stage_memory(account: Account, row: int, index: int) -> StageMemory:
     values = {name: int(account.items[position, row]) for position, name in enumerate(ALLOCATED_ITEMS)}
     items = MemoryItems(**values, fragmentation=int(account.fragmentation[row]), runtime=int(account.runtime[row]))
-    first = int(account.rows.first_layer[row, 0])
+    first = int(account.rows.first_layer[row, index])
     return StageMemory(
-        stage=int(account.rows.stage[row, 0]),
-        layers=(first, first + int(account.rows.layers[row, 0]) - 1),
+        stage=int(account.rows.stage[row, index]),
+        layers=(first, first + int(account.rows.layers[row, index]) - 1),
         peak_bytes=items.total_bytes,
         phase=PHASES[int(account.phase[row])],
         items=items,

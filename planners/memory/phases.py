@@ -14,22 +14,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
-from planners.memory.activity import Activity
+from planners.layout.candidates import FloatArray
 from planners.memory.backward import backward_items
 from planners.memory.companions import companion_items
 from planners.memory.evaluation import evaluation_items
 from planners.memory.forward import forward_items
-from planners.memory.holdings import Holdings
 from planners.memory.items import FORWARD, NOTHING, Items
-from planners.memory.job import Job
-from planners.memory.moment import Moment, items_at, moment_of
-from planners.memory.stages import StageRows
+from planners.memory.moment import Moment, items_at
 
 
-def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Iterator[Items]:
+def phase_items(moment: Moment) -> Iterator[Items]:
     """Yield what is held at every moment that can be the worst, in the order of `PHASES`."""
-    moment = moment_of(layouts, rows, job, held, active)
+    job = moment.job
     yield from forward_items(moment)
     yield from backward_items(moment)
     yield _optimizer_step(moment)
@@ -37,12 +33,12 @@ def phase_items(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, 
         yield _loading(moment)
     if job.evaluation is not None:
         yield from evaluation_items(moment, job.evaluation)
-    yield from companion_items(layouts, job, held, active)
+    yield from companion_items(moment.layouts, job, moment.held, moment.active)
 
 
-def forward_begins(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Items:
+def forward_begins(moment: Moment) -> Items:
     """Return what is held as the fullest micro-batch's forward pass begins, which is never the worst moment."""
-    moment = moment_of(layouts, rows, job, held, active)
+    held = moment.held
     return items_at(
         moment,
         FORWARD,

@@ -18,6 +18,7 @@ from planners.architecture import Split, Weight
 from planners.errors import ImpossibleLayout
 from planners.identity import Same
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from planners.layout.distinct import distinct
 from planners.layout.experts import expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
 from planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
@@ -38,9 +39,6 @@ MOST_KEPT_ANSWERS = 1 << 16
 # The same answers, side by side for the ways of a whole search: seldom more than a hundred at a time.
 MOST_KEPT_COLUMNS = 1 << 12
 ZERO_STAGES = range(4)
-# A table of the distinct values may be so many times as long as the values, and is never too long below the least.
-MOST_TABLE_MULTIPLE = 4
-LEAST_TABLE = 1024
 # In place of a number of shard ranks: the state is not divided, not even over ranks that experts leave to one another.
 WHOLE = 0
 
@@ -80,36 +78,38 @@ def _column(quantity: Callable[..., float], of: tuple[Hashable, ...], ways: tupl
 
 def divisions(layouts: Candidates, shard_ranks: IntArray, job: Job) -> Divisions:
     """Return how layouts divide a state over so many shard ranks, `WHOLE` where the stack does not divide it."""
-    names = [framework_policy(job.profile.name, stage).name for stage in ZERO_STAGES]
-    policies = sorted(set(names))
-    policy = np.array([policies.index(name) for name in names])[layouts.zero_stage]
+    policies, of_stage = _policies(job.profile.name)
+    policy = of_stage[layouts.zero_stage]
     # An expert is cut over all tensor-parallel ranks or over none.
     cuts_experts = (expert_tensor_ranks(layouts, job) == layouts.tensor_parallel).astype(np.int64)
     # Degrees stay below 2^20, so that a way is one integer of 63 bits at most.
     columns = (policy, layouts.tensor_parallel, shard_ranks, layouts.expert_parallel, cuts_experts)
     spans = [int(column.max(initial=0)) + 1 for column in columns]
     every = np.ravel_multi_index(columns, spans)
-    keys, inverse = _distinct(every, math.prod(spans))
+    keys, inverse = distinct(every)
     ways = zip(*(column.tolist() for column in np.unravel_index(keys, spans)), strict=True)
     return Divisions(ways=tuple(_way(policies[number], *degrees) for number, *degrees in ways), inverse=inverse)
 
 
-def _distinct(values: IntArray, span: int) -> tuple[IntArray, IntArray]:
-    """Return the distinct values of 0 up to `span`, rising, and the place of each value among them.
-
-    Marking them in a table is several times faster than sorting them, where the table is not far larger.
-    """
-    if span > MOST_TABLE_MULTIPLE * max(values.size, LEAST_TABLE):
-        keys, inverse = np.unique(values, return_inverse=True)
-        return keys, inverse.reshape(values.shape)
-    is_there = np.zeros(span, dtype=bool)
-    is_there[values] = True
-    places: IntArray = np.cumsum(is_there) - 1
-    return np.flatnonzero(is_there), places[values]
+def tensor_divisions(layouts: Candidates, job: Job) -> Divisions:
+    """Return how layouts divide weights over tensor-parallel ranks, whatever becomes of experts and of shards."""
+    policies, of_stage = _policies(job.profile.name)
+    every = layouts.tensor_parallel * len(policies) + of_stage[layouts.zero_stage]
+    keys, inverse = distinct(every)
+    ways = (divmod(key, len(policies)) for key in keys.tolist())
+    return Divisions(ways=tuple(_way(policies[number], degree, 1, 1, True) for degree, number in ways), inverse=inverse)
 
 
 @functools.cache
-def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: int, cuts_experts: int) -> Way:
+def _policies(framework: str) -> tuple[tuple[str, ...], IntArray]:
+    """Return the names of a framework's policies, and which of them holds at each ZeRO stage."""
+    names = [framework_policy(framework, stage).name for stage in ZERO_STAGES]
+    policies = sorted(set(names))
+    return tuple(policies), np.array([policies.index(name) for name in names])
+
+
+@functools.cache
+def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: int, cuts_experts: bool) -> Way:
     # As many replicas as experts' ranks leave room for experts on more ranks than share a state.
     layout = ShardLayout(
         tensor_parallel=tensor_parallel,

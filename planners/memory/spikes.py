@@ -34,13 +34,20 @@ SAVING_REASONS = {
 
 
 def spikes_of(
-    layouts: Candidates, rows: StageRows, row: int, job: Job, held: Holdings, active: Activity, hardware: Hardware
+    layouts: Candidates,
+    index: int,
+    rows: StageRows,
+    row: int,
+    job: Job,
+    held: Holdings,
+    active: Activity,
+    hardware: Hardware,
 ) -> tuple[Spike, ...]:
-    """Return the moments outside the one layout's step on one stage; device bytes are the allocator's live tensors."""
-    gpus = int(layouts.gpus[0])
+    """Return the moments outside one layout's step on one stage; device bytes are the allocator's live tensors."""
+    gpus = int(layouts.gpus[index])
     in_node = min(gpus, hardware.gpus_per_node)
-    is_sharded = _is_sharded(layouts, job)
-    parameters, optimizer = (_at_stage(values, rows, row) for values in (held.parameters, held.optimizer))
+    is_sharded = _is_sharded(layouts, index, job)
+    parameters, optimizer = (_at_stage(values, rows, row, index) for values in (held.parameters, held.optimizer))
     spikes = [
         _loading(parameters, job, in_node, is_sharded=is_sharded),
         _saving(parameters + optimizer, job, in_node, is_sharded=is_sharded),
@@ -50,7 +57,7 @@ def spikes_of(
         spikes.append(
             Spike(
                 name=EVALUATION,
-                device_bytes=max(int(items.stacked(rows.stage.shape)[0, :, row, 0].sum()) for items in moments),
+                device_bytes=max(int(items.stacked(rows.stage.shape)[0, :, row, index].sum()) for items in moments),
                 host_bytes=0,
                 reason="a forward pass without gradients, with the logits that the trainer keeps",
             )
@@ -100,13 +107,13 @@ def _largest_tensor_bytes(job: Job) -> float:
     return float(largest * job.states.parameter)
 
 
-def _is_sharded(layouts: Candidates, job: Job) -> bool:
-    return bool(has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")[0])
+def _is_sharded(layouts: Candidates, index: int, job: Job) -> bool:
+    return bool(has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")[index])
 
 
-def _at_stage(values: FloatArray, rows: StageRows, row: int) -> float:
-    """Return the value of one stage of the one layout."""
-    return float(np.broadcast_to(values, rows.stage.shape)[row, 0])
+def _at_stage(values: FloatArray, rows: StageRows, row: int, index: int) -> float:
+    """Return the value of one stage of one layout."""
+    return float(np.broadcast_to(values, rows.stage.shape)[row, index])
 
 
 def host_peak_bytes(resting: FloatArray, spikes: tuple[Spike, ...]) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from planners.architecture import ModelSpec, OperationKind
 from planners.identity import Same
 from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from planners.layout.distinct import distinct
 
 # Pipelines of some hundred models, a few dozen degrees each.
 MOST_KEPT_DEGREES = 4096
@@ -130,7 +131,7 @@ def deciding_stages(
     An earlier stage keeps no fewer micro-batches. Of a model whose layers are all
     alike those are the first, and the second where it has more layers.
     """
-    degrees, inverse = np.unique(layouts.pipeline_parallel, return_inverse=True)
+    degrees, inverse = distinct(layouts.pipeline_parallel)
     deciding = [_deciding(Same(model), degree, rule) for degree in degrees.tolist()]
     most = max(len(stages) for stages in deciding)
     # The first stage stands in for those that a shorter list lacks.
@@ -204,7 +205,7 @@ def _weighted_layers(pipeline: IntArray, stage: IntArray, model: ModelSpec) -> t
 
 def _table(pipeline: IntArray, value: Callable[[int], int]) -> IntArray:
     """Return a value of each pipeline degree, worked out once a degree."""
-    degrees, inverse = np.unique(pipeline, return_inverse=True)
+    degrees, inverse = distinct(pipeline)
     table: IntArray = np.array([value(degree) for degree in degrees.tolist()], dtype=np.int64)[inverse]
     return table
 

@@ -11,6 +11,7 @@ tensor-parallel degree and spread over the layouts: matrix products take
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,9 @@ import numpy as np
 
 from planners.architecture import Block, Operation, OperationKind
 from planners.hardware import Hardware
+from planners.identity import Same
 from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.distinct import distinct
 from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
 from planners.memory.recompute_modules import again
@@ -33,6 +36,8 @@ ATTENTION_FORMAT = "bf16"
 # The product writes the scores; a fused softmax reads and writes them, dropout again, and the second product reads them
 # (Megatron-LM's CoreAttention with its fused scale-mask-softmax).
 EAGER_SCORE_PASSES = 6.0
+# Sums over the operations of a block, kept between searches: a few kinds of layers of some hundred models.
+MOST_KEPT_SUMS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,7 @@ class _Clock:
         self._busiest = busiest_rank_multiple(layouts, job)
         # Over how many ranks a layer's experts are divided, beyond those that divide its other matrices.
         self._expert_ranks = layouts.expert_parallel * expert_tensor_ranks(layouts, job) / layouts.tensor_parallel
-        self._degrees, self._degree = np.unique(layouts.tensor_parallel, return_inverse=True)
+        self._degrees, self._degree = distinct(layouts.tensor_parallel)
         self._sequence_division = np.where(layouts.sequence_parallel, self._tensor, 1.0)
         rates, wanted = hardware.gpu.peak_flops_per_second, job.precision.compute_format
         is_low = wanted in LOW_PRECISION_FORMATS
@@ -149,32 +154,17 @@ class _Clock:
         `experts` is how many experts a layer has in all: a rank moves the weights of
         every one of its own, however few tokens come to it.
         """
-        per_token, shared, per_routed_token = self._products_by_degree(operations)
+        gpu, rate = self._gpu, self._product_rate
+        per_token, shared, per_routed_token = _products_by_degree(
+            tuple(operations), tuple(self._degrees.tolist()), rate, gpu.matmul_half_features
+        )
         # Divided by tokens / (tokens + half), which is how full a product of so many tokens is.
-        half = self._gpu.matmul_half_tokens
+        half = gpu.matmul_half_tokens
         result: FloatArray = self._tokens * per_token[self._degree] + half * shared[self._degree]
         if experts > 1:
             result = result + self._tokens * self._busiest * per_routed_token[self._degree]
             result = result + self._expert_weight_seconds(operations) * (experts / self._expert_ranks)
         return result
-
-    def _products_by_degree(self, operations: Sequence[Operation]) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return a token's seconds of the products that every token takes, twice, and of its experts'."""
-        shared, per_token, per_routed_token = (np.zeros(self._degrees.size) for _ in range(3))
-        for operation in operations:
-            inputs, outputs = operation.matmul_shape or (1, 1)
-            columns = 1.0 if operation.is_row_parallel else self._degrees
-            rows = self._degrees if operation.is_row_parallel else 1.0
-            narrowest = np.minimum(inputs / rows, outputs / columns)
-            fill = narrowest / (narrowest + self._gpu.matmul_half_features)
-            flops = operation.forward_flops_per_token(self._context) / self._degrees
-            seconds = flops / (self._product_rate * fill)
-            if operation.copies > 1:
-                per_routed_token += seconds
-            else:
-                per_token += seconds
-                shared += seconds
-        return per_token, shared, per_routed_token
 
     def _expert_weight_seconds(self, operations: Sequence[Operation]) -> FloatArray:
         """Return a third of what one expert's matrices take to cross memory in both passes, with their gradients.
@@ -225,11 +215,42 @@ class _Clock:
 
     def moved(self, operations: Sequence[Operation], block: Block) -> FloatArray:
         """Return the forward seconds of everything else: each tensor read or written once."""
-        widths = {tensor.name: tensor.width for tensor in block.tensors}
-        width = {"sequence": 0, "tensor": 0}
-        for operation in operations:
-            names = (*operation.inputs, operation.output)
-            width[str(operation.region)] += sum(widths.get(name, 0) for name in names)
-        per_token = width["sequence"] / self._sequence_division + width["tensor"] / self._tensor
+        sequence, tensor = _moved_widths(tuple(operations), Same(block))
+        per_token = sequence / self._sequence_division + tensor / self._tensor
         result: FloatArray = self._tokens * per_token * (self._job.precision.compute_bytes / self._moving_rate)
         return result
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_SUMS)
+def _products_by_degree(
+    operations: tuple[Operation, ...], degrees: tuple[int, ...], flops_per_second: float, half_features: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return a token's seconds of the products that every token takes, twice, and of its experts'; for each degree."""
+    ranks = np.array(degrees)
+    shared, per_token, per_routed_token = (np.zeros(ranks.size) for _ in range(3))
+    for operation in operations:
+        inputs, outputs = operation.matmul_shape or (1, 1)
+        columns = 1.0 if operation.is_row_parallel else ranks
+        rows = ranks if operation.is_row_parallel else 1.0
+        narrowest = np.minimum(inputs / rows, outputs / columns)
+        fill = narrowest / (narrowest + half_features)
+        # Whatever the context: only attention's products grow with it.
+        flops = operation.forward_flops_per_token(0.0) / ranks
+        seconds = flops / (flops_per_second * fill)
+        if operation.copies > 1:
+            per_routed_token += seconds
+        else:
+            per_token += seconds
+            shared += seconds
+    return per_token, shared, per_routed_token
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_SUMS)
+def _moved_widths(operations: tuple[Operation, ...], same: Same[Block]) -> tuple[int, int]:
+    """Return the elements a token that operations read and write, of what the sequence divides and of what ranks do."""
+    widths = {tensor.name: tensor.width for tensor in same.value.tensors}
+    width = {"sequence": 0, "tensor": 0}
+    for operation in operations:
+        names = (*operation.inputs, operation.output)
+        width[str(operation.region)] += sum(widths.get(name, 0) for name in names)
+    return width["sequence"], width["tensor"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import IntArray
+from planners.layout.distinct import distinct
 from planners.memory.job import Job
 from planners.memory.stages import compute_weighted_stages
 from planners.timing.efficiency import StackEfficiency
@@ -29,7 +30,7 @@ def stage_shape(pipeline_parallel: IntArray, job: Job, stack: StackEfficiency) -
     layers = job.model.num_layers
     if stack.stage_policy == "layers":
         return StageShape(most=-(-layers // pipeline_parallel), with_head=layers // pipeline_parallel)
-    degrees, place = np.unique(pipeline_parallel, return_inverse=True)
+    degrees, place = distinct(pipeline_parallel)
     most, with_head = np.array([_by_cost(job, degree) for degree in degrees.tolist()], dtype=np.int64).T
     return StageShape(most=most[place], with_head=with_head[place])
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from planners.hardware import Hardware
-from planners.layout.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArray, IntArray
-from planners.layout.grid import at_cells
+from planners.layout.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArray
+from planners.layout.grid import Cells
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import PIPEDREAM, Job
 from planners.memory.peak import NEAR_CAPACITY_FRACTION
@@ -64,9 +64,9 @@ class StepSeconds:
         )
         return result
 
-    def at_cells(self, place: tuple[IntArray, ...]) -> StepSeconds:
-        """Return the parts at cells of the layouts' grid, as a list; `place` is an index for each axis."""
-        return StepSeconds(**{name: at_cells(getattr(self, name), place) for name in PART_NAMES})
+    def at_cells(self, cells: Cells) -> StepSeconds:
+        """Return the parts at cells of the layouts' grid, as a list."""
+        return StepSeconds(**{name: cells.of(getattr(self, name)) for name in PART_NAMES})
 
     def slowed(self, multiple: FloatArray) -> StepSeconds:
         """Return every part times `multiple`."""

@@ -11,21 +11,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from service.admission.workloads import Container, PodGroup, Pods, below, each_of
+from service.admission.object_parts import ObjectNotRead, below, each_of
+from service.admission.workloads import Container, PodGroup, Pods
 
 # More than any workload names; a review asks for no more.
 MOST_CONFIG_MAPS = 16
-
-
-class ConfigMapNotRead(Exception):
-    """A ConfigMap is not at hand; the text says why."""
 
 
 class ConfigMaps(Protocol):
     """Finds ConfigMaps."""
 
     async def get(self, namespace: str, name: str) -> Mapping[str, str]:
-        """Return a ConfigMap's texts by key; raises ConfigMapNotRead."""
+        """Return a ConfigMap's texts by key; raises ObjectNotRead."""
         ...
 
 
@@ -33,8 +30,8 @@ class NoConfigMaps:
     """No API is configured that ConfigMaps could be read through."""
 
     async def get(self, namespace: str, name: str) -> Mapping[str, str]:  # noqa: ARG002
-        """Raise ConfigMapNotRead."""
-        raise ConfigMapNotRead("no Kubernetes API is configured to read it through")
+        """Raise ObjectNotRead."""
+        raise ObjectNotRead("no Kubernetes API is configured to read it through")
 
 
 class GivenConfigMaps:
@@ -45,9 +42,9 @@ class GivenConfigMaps:
         self._given = given
 
     async def get(self, namespace: str, name: str) -> Mapping[str, str]:
-        """Return a ConfigMap's texts; raises ConfigMapNotRead where it is none of them."""
+        """Return a ConfigMap's texts; raises ObjectNotRead where it is none of them."""
         if (namespace, name) not in self._given:
-            raise ConfigMapNotRead("it is not in the file")
+            raise ObjectNotRead("it is not in the file")
         return self._given[namespace, name]
 
 
@@ -75,7 +72,7 @@ async def with_config_maps(group: PodGroup, namespace: str, config_maps: ConfigM
 async def _texts_or_reason(config_maps: ConfigMaps, namespace: str, name: str) -> Mapping[str, str] | str:
     try:
         return await config_maps.get(namespace, name)
-    except ConfigMapNotRead as error:
+    except ObjectNotRead as error:
         return str(error)
 
 

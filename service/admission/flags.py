@@ -12,6 +12,7 @@ from service.admission.launches import NotRead
 # vLLM reads 1k as 1,000 and 1K as 1,024 (vllm/engine/arg_utils.py, human_readable_int).
 HUMAN_READABLE = re.compile(r"^([0-9]+(?:\.[0-9]+)?)([kKmMgGtT]?)$")
 MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+AUTO = "auto"
 # Hugging Face's argument parser lets a switch be followed by its value.
 SWITCH_VALUES = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 UNRESOLVED = re.compile(r"\$[({A-Za-z_@*1-9]")
@@ -23,11 +24,14 @@ SWITCH = re.compile(r"^-*(?:enable|disable|no|use|skip|allow|trust|enforce|headl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A flag by all its names, without dashes in front and with `-` between words; `field` is ours for it."""
+    """A flag by all its names, without dashes in front and with `-` between words; `field` is ours for it.
+
+    The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program.
+    """
 
     names: tuple[str, ...]
     field: str
-    form: Literal["text", "whole", "number", "switch"]
+    form: Literal["text", "whole", "number", "switch", "whole-or-auto"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +112,15 @@ def _read_value(flag: Flag, text: str, values: dict[str, str | int | float | boo
     if flag.form == "text":
         values[flag.field] = text
         return
+    if flag.form == "whole-or-auto" and text.lower() in (AUTO, "-1"):
+        values[flag.field] = AUTO
+        return
     match = HUMAN_READABLE.match(text)
     number = float(match[1]) * MULTIPLES[match[2]] if match else None
-    if number is None or (flag.form == "whole" and number != int(number)):
+    if number is None or (flag.form != "number" and number != int(number)):
         problems.append(f"--{flag.names[0]} is {text[:60]!r}, which is no number it takes")
     else:
-        values[flag.field] = int(number) if flag.form == "whole" else number
+        values[flag.field] = number if flag.form == "number" else int(number)
 
 
 def _is_flag(word: str) -> bool:

@@ -13,7 +13,19 @@ from planners.hardware import Gpu
 from service.admission.workloads import Container, Pods
 
 NVIDIA_RESOURCE, AMD_RESOURCE = "nvidia.com/gpu", "amd.com/gpu"
-GPU_RESOURCES = (NVIDIA_RESOURCE, AMD_RESOURCE)
+# What NVIDIA's plugin calls GPUs shared in time where it is told to rename them (sharing.timeSlicing.renameByDefault).
+SHARED_RESOURCE = "nvidia.com/gpu.shared"
+GPU_RESOURCES = (NVIDIA_RESOURCE, SHARED_RESOURCE, AMD_RESOURCE)
+# HAMi's share of each GPU, in MiB or in hundredths of the card, which the engine sees as the whole card.
+MEMORY_RESOURCE, MEMORY_PERCENTAGE_RESOURCE = "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"
+MIB, PERCENT = 2**20, 100
+# Shares of GPUs by other schedulers: Volcano's, Alibaba's, Tencent's, Run:ai's.
+OTHER_SHARES = re.compile(r"^(?:volcano\.sh/vgpu|aliyun\.com/gpu|tencent\.com/vcuda|run\.ai/|4paradigm\.com/vgpu)")
+# GKE: a slice of a card by its profile, and cards that several pods take.
+GKE_PARTITION_LABEL, GKE_SHARING_LABEL = (
+    "cloud.google.com/gke-gpu-partition-size",
+    "cloud.google.com/gke-gpu-sharing-strategy",
+)
 MIG_RESOURCE = re.compile(r"^nvidia\.com/mig-(?P<profile>[0-9a-z.+-]+)$")
 # AMD's device plugin names a GPU's partitions where it is told to (resource_naming_strategy mixed); spx is the whole.
 AMD_PARTITION_RESOURCE = re.compile(r"^amd\.com/(?P<profile>(?:spx|dpx|qpx|cpx)_nps[0-9])$")
@@ -41,7 +53,8 @@ class GpuDemand:
     """GPUs of one pod; `gpu` is a catalogue id, None where nothing says, and `unknown` what was said then.
 
     `mig_profile` is set where the pod asks for slices of that profile, and `partition`
-    where it asks for an AMD GPU's.
+    where it asks for an AMD GPU's. `memory_bytes` is what it is given of each card where
+    a scheduler divides cards by memory, and `is_shared` says that others run on it too.
     """
 
     gpus_per_pod: int
@@ -49,6 +62,8 @@ class GpuDemand:
     unknown: str | None
     mig_profile: str | None
     partition: str | None = None
+    memory_bytes: int | None = None
+    is_shared: bool = False
 
 
 def container_gpus(container: Container) -> int | None:
@@ -109,14 +124,39 @@ def product_selector(gpu: Gpu) -> dict[str, str]:
 def gpu_demand(pods: Pods, container: Container, catalogue: Catalogue) -> GpuDemand:
     """Return what a container asks for, and which GPU its pod's nodes must have."""
     gpu, unknown, sliced = _kind(pods.spec, catalogue)
+    labels = dict(_required_labels(pods.spec))
+    is_shared = GKE_SHARING_LABEL in labels or any(label.endswith("-SHARED") for label in labels.values())
     partition = _profile(container, AMD_PARTITION_RESOURCE)
     return GpuDemand(
         gpus_per_pod=container_gpus(container) or 0,
         gpu=gpu,
         unknown=unknown,
-        mig_profile=_profile(container, MIG_RESOURCE) or sliced,
+        mig_profile=_profile(container, MIG_RESOURCE) or sliced or labels.get(GKE_PARTITION_LABEL),
         partition=None if partition == WHOLE_PARTITION else partition,
+        memory_bytes=_memory_bytes(container, None if gpu is None else catalogue.gpu(gpu)),
+        is_shared=is_shared or SHARED_RESOURCE in _limits(container),
     )
+
+
+def _limits(container: Container) -> Mapping[str, Any]:
+    limits = container.resources.get("limits")
+    return limits if isinstance(limits, dict) else {}
+
+
+def _memory_bytes(container: Container, gpu: Gpu | None) -> int | None:
+    """Return the memory of each card that a container is given, None where it has them whole or it cannot be read."""
+    amounts = {name: str(_limits(container).get(name, "")) for name in (MEMORY_RESOURCE, MEMORY_PERCENTAGE_RESOURCE)}
+    if WHOLE_NUMBER.match(amounts[MEMORY_RESOURCE]):
+        return int(amounts[MEMORY_RESOURCE]) * MIB or None
+    percentage = amounts[MEMORY_PERCENTAGE_RESOURCE]
+    if gpu is None or not WHOLE_NUMBER.match(percentage) or not 0 < int(percentage) < PERCENT:
+        return None
+    return gpu.memory_bytes * int(percentage) // PERCENT
+
+
+def takes_other_share(container: Container) -> str | None:
+    """Return the resource by which a container takes a share of a GPU that this service does not read."""
+    return next((str(name)[:80] for name in _limits(container) if OTHER_SHARES.match(str(name))), None)
 
 
 def _profile(container: Container, resource: re.Pattern[str]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, Protocol
 
@@ -16,14 +16,18 @@ from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
 from service.admission.annotations import PLAN, PLAN_ID
 from service.admission.config_maps import ConfigMaps, NoConfigMaps, with_config_maps
-from service.admission.judgement import Finding, serving_finding, softened, training_finding
-from service.admission.lanes import Lane, lanes, not_at_hand
+from service.admission.judgement import Finding, Share, serving_finding, softened, training_finding
+from service.admission.kinds import JUDGED_OWNERS, pod_groups
+from service.admission.lanes import Lane, lanes, not_at_hand, nothing_read
 from service.admission.launches import Launch, NotRead
 from service.admission.mig import slice_bytes
+from service.admission.object_parts import annotations_of
 from service.admission.planned import Planned, planned_finding, read_planned
 from service.admission.policy import Policies, Policy
 from service.admission.review import Answer, Review
-from service.admission.workloads import JUDGED_OWNERS, PodGroup, annotations_of, pod_group
+from service.admission.shared_gpus import Sharing, sharing_finding
+from service.admission.training_runtimes import GROUP_AND_KIND, NoRuntimes, TrainingRuntimes, with_runtime
+from service.admission.workloads import PodGroup
 from service.errors import DatabaseUnavailable, PlanNotFound
 from service.persistence.records import StoredPlan
 from service.recently_used import RecentlyUsed
@@ -34,6 +38,9 @@ LONGEST_SECONDS = 8.0
 MOST_AT_ONCE = 4
 # A stored plan never changes under its id, so what was read of it once needs no database again.
 MOST_REMEMBERED_PLANS = 1_024
+UNJUDGED = "Plimsoll did not judge this:"
+SHARED_IN_TIME = "the pod gets one card for them, which is shared in time"
+SHOWN_BESIDE = "the container that is shown the node's GPUs runs on the same one"
 
 log = structlog.get_logger(__name__)
 
@@ -73,8 +80,10 @@ class AdmissionService:
         catalogue: Catalogue,
         policies: Policies,
         config_maps: ConfigMaps | None = None,
+        runtimes: TrainingRuntimes | None = None,
     ) -> None:
-        """Take what a judgement needs; ConfigMaps are not read where `config_maps` is None."""
+        """Take what a judgement needs; ConfigMaps and training runtimes are not read where nothing is given for it."""
+        self._runtimes = runtimes or NoRuntimes()
         self._config_maps = config_maps or NoConfigMaps()
         self._answers = answers
         self._plans = plans
@@ -104,13 +113,31 @@ class AdmissionService:
 
     async def _findings(self, review: Review, policy: Policy) -> AsyncIterator[Finding]:
         manifest = review.object or {}
-        group = pod_group(review.group, review.kind, manifest)
-        if group is None or group.replicas == 0:
-            return
-        annotations = {**annotations_of(manifest), **group.annotations}
-        if lanes(group, self._catalogue):
-            group = await with_config_maps(group, review.namespace, self._config_maps)
-        for lane in lanes(group, self._catalogue):
+        if (review.group, review.kind) == GROUP_AND_KIND:
+            manifest = await with_runtime(manifest, review.namespace, self._runtimes)
+        for group in pod_groups(review.group, review.kind, manifest):
+            if group.replicas == 0:
+                continue
+            annotations = {**annotations_of(manifest), **group.annotations}
+            if lanes(group, self._catalogue):
+                group = await with_config_maps(group, review.namespace, self._config_maps)
+            found = lanes(group, self._catalogue)
+            shares: list[Share] = []
+            for lane in found:
+                findings = [finding async for finding in self._of_lane(lane, group, annotations, policy)]
+                shares += [finding.share for finding in findings if finding.share is not None][:1]
+                for finding in findings:
+                    yield finding
+            if len(found) > 1 and found[0].demand.is_shared:
+                together = sharing_finding(Sharing(shares=shares, is_certain=False, reason=SHARED_IN_TIME))
+                if together is not None:
+                    yield together
+
+    async def _of_lane(
+        self, lane: Lane, group: PodGroup, annotations: Mapping[str, str], policy: Policy
+    ) -> AsyncIterator[Finding]:
+        """Yield what is to be said of one lane; what is missing of it hides nothing that is said of the others."""
+        try:
             if PLAN_ID in annotations:
                 yield await self._against_stored(annotations[PLAN_ID], lane, group)
             elif PLAN in annotations:
@@ -118,6 +145,10 @@ class AdmissionService:
             else:
                 async for finding in self._commands(lane, policy):
                     yield finding
+        except PlimsollError as error:
+            yield Finding(weight="unjudged", text=error.detail)
+        except _NotJudged as missing:
+            yield Finding(weight="unjudged", text=f"{missing}.")
 
     async def _against_stored(self, plan_id: str, lane: Lane, group: PodGroup) -> Finding:
         planned = self._planned.get(plan_id)
@@ -150,18 +181,16 @@ class AdmissionService:
     async def _commands(self, lane: Lane, policy: Policy) -> AsyncIterator[Finding]:
         found = lane.launches()
         if not found:
-            names = ", ".join(container.name[:60] for container in lane.containers)
             missing = not_at_hand(*lane.containers)
-            raise _NotJudged(
-                f"container {names} starts nothing this service can read. "
-                + (missing or f"Say the job in an annotation {PLAN}")
-            )
+            raise _NotJudged(f"{nothing_read(lane)}. {missing or f'Say the job in an annotation {PLAN}'}")
         unread = next((launch for launch in found if isinstance(launch, NotRead)), None)
         if unread is not None:
             raise _NotJudged(unread.reason)
         launches = [launch for launch in found if isinstance(launch, Launch)]
         judged = [(launch, await self._launch(launch, lane, policy)) for launch in launches]
         may_be_another = any(finding.weight != "refuse" for _, finding in judged)
+        async for finding in self._together(judged, lane, policy):
+            yield finding
         for launch, finding in judged:
             if launch.is_conditional and may_be_another:
                 yield softened(finding, "The script may start another command instead.")
@@ -170,12 +199,36 @@ class AdmissionService:
             for note in launch.notes:
                 yield Finding(weight="warn", text=f"{launch.program}: {note}.")
 
+    async def _together(
+        self, judged: Sequence[tuple[Launch, Finding]], lane: Lane, policy: Policy
+    ) -> AsyncIterator[Finding]:
+        """Yield what engines ask for beside each other on the same GPU."""
+        cohorts: dict[int, list[Share]] = {}
+        for launch, finding in judged:
+            if launch.cohort is not None and finding.share is not None and not launch.spans_pods:
+                cohorts.setdefault(launch.cohort, []).append(finding.share)
+        for shares in cohorts.values():
+            together = sharing_finding(Sharing(shares=shares, is_certain=True))
+            if together is not None:
+                yield together
+        beside = [(await self._launch(launch, lane, policy)).share for launch in lane.beside()]
+        first = [finding.share for _, finding in judged[:1]]
+        shares = [share for share in (*first, *beside) if share is not None]
+        together = sharing_finding(Sharing(shares=shares, is_certain=False, reason=SHOWN_BESIDE))
+        if beside and together is not None:
+            yield together
+
     async def _launch(self, launch: Launch, lane: Lane, policy: Policy) -> Finding:
         shortage = _shortage(launch, lane)
         if shortage is not None:
             return shortage
         hardware = _hardware(launch, lane, policy)
-        finding = await self._judged(launch.program, {**launch.request, "hardware": hardware})
+        finding = await self._judged(
+            launch.program,
+            {**launch.request, "hardware": hardware},
+            shortens=launch.shortens,
+            takes_more_gpus=lane.demand.mig_profile is None,
+        )
         if finding.weight != "refuse":
             return finding
         if launch.lowering:
@@ -192,14 +245,16 @@ class AdmissionService:
             # An older version lacks what the command asks for.
             return False
 
-    async def _judged(self, program: str, request: Mapping[str, Any]) -> Finding:
+    async def _judged(
+        self, program: str, request: Mapping[str, Any], *, shortens: bool = False, takes_more_gpus: bool = True
+    ) -> Finding:
         answer = self._answers.remembered(request)
         if answer is None:
             loop = asyncio.get_running_loop()
             answer = await loop.run_in_executor(self._threads, self._answers.answer, request)
         if isinstance(answer, TrainingAnswer):
             return training_finding(program, answer)
-        return serving_finding(program, answer)
+        return serving_finding(program, answer, shortens=shortens, takes_more_gpus=takes_more_gpus)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -232,10 +287,11 @@ def _same_pods(group: str, kind: str, manifest: Mapping[str, Any], before: Mappi
     if manifest.get("spec") == before.get("spec"):
         return True
     try:
-        now, then = pod_group(group, kind, manifest), pod_group(group, kind, before)
+        now, then = pod_groups(group, kind, manifest), pod_groups(group, kind, before)
     except PlimsollError:
         return False
-    return now is not None and then is not None and now.members == then.members and then.replicas != 0
+    same = [each.members for each in now] == [each.members for each in then]
+    return bool(now) and same and all(each.replicas != 0 for each in then)
 
 
 def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
@@ -274,6 +330,8 @@ def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
     if max(lane.gpus, gpus) > demand.gpus_per_pod:
         # A pod alone says nothing of its node: a way out with more GPUs may well be on the same one.
         hardware["gpus_per_node"] = min(demand.gpus_per_pod, gpus)
+    if demand.memory_bytes is not None:
+        return {**hardware, "override": {"memory_bytes": demand.memory_bytes}}
     if demand.mig_profile is None:
         return hardware
     memory_bytes = slice_bytes(gpu, demand.mig_profile)
@@ -285,16 +343,19 @@ def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
 def _decided(policy: Policy, findings: list[Finding]) -> Answer:
     refusals = [finding.text for finding in findings if finding.weight == "refuse"]
     warnings = [finding.text for finding in findings if finding.weight == "warn"]
-    annotations = {"plimsoll": "; ".join(finding.text for finding in findings)} if findings else {}
+    warnings += [f"{UNJUDGED} {finding.text}" for finding in findings if finding.weight == "unjudged"]
+    said = "; ".join(finding.text for finding in findings if finding.weight != "unjudged")
+    annotations = {"plimsoll": said} if said else {}
     if refusals and policy.mode == "enforce":
         return Answer(
             is_allowed=False, message=" ".join(refusals), warnings=tuple(warnings), audit_annotations=annotations
         )
-    return Answer(is_allowed=True, warnings=(*refusals, *warnings), audit_annotations=annotations)
+    is_judged = bool(refusals) or all(finding.weight != "unjudged" for finding in findings)
+    return Answer(is_allowed=True, is_judged=is_judged, warnings=(*refusals, *warnings), audit_annotations=annotations)
 
 
 def _unjudged(reason: str) -> Answer:
-    return Answer(is_allowed=True, is_judged=False, warnings=(f"Plimsoll did not judge this: {reason}",))
+    return Answer(is_allowed=True, is_judged=False, warnings=(f"{UNJUDGED} {reason}",))
 
 
 def _in_trouble(policy: Policy, error: Exception) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from planners.plans import Advice, TrainingAnswer
@@ -59,19 +59,36 @@ SERVING_FLAGS: Mapping[str, Mapping[str, str]] = {
 SHORTENING_ENGINES = frozenset({"sglang", "tensorrt-llm"})
 GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
+FRAMEWORK, LAYOUT, ANY = "framework", "layout", "any"
+UNSAID: Mapping[str, str] = {LAYOUT: "the layout left free", FRAMEWORK: "any framework"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one engine takes of one GPU: its weights, and the fraction of the card that it makes its own."""
+
+    program: str
+    engine: str
+    fraction: float
+    weight_bytes: int
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`refuse` where even the low end of the error bar does not fit, `warn` where only the high end does not."""
+    """`refuse` where even the low end of the error bar does not fit, `warn` where only the high end does not.
 
-    weight: Literal["refuse", "warn", "fits"]
+    `unjudged` where something is missing, and the text says what.
+    """
+
+    weight: Literal["refuse", "warn", "fits", "unjudged"]
     text: str
+    share: Share | None = None
 
 
 def softened(finding: Finding, reason: str) -> Finding:
     """Return a refusal as a warning that says why it is none; any other finding as it is."""
-    return Finding(weight="warn", text=f"{finding.text} {reason}") if finding.weight == "refuse" else finding
+    return replace(finding, weight="warn", text=f"{finding.text} {reason}") if finding.weight == "refuse" else finding
 
 
 def is_certain_for_serving(
@@ -88,12 +105,29 @@ def is_certain_for_training(peak_low_bytes: int, limit_bytes: int) -> bool:
     return peak_low_bytes > limit_bytes
 
 
-def serving_finding(program: str, answer: ServingAnswer) -> Finding:
-    """Return what to say of a serving deployment."""
+def serving_finding(
+    program: str, answer: ServingAnswer, *, shortens: bool = False, takes_more_gpus: bool = True
+) -> Finding:
+    """Return what to say of a serving deployment; one that `shortens` is told to take what length fits.
+
+    Slices of a card cannot be put together: more of them are no way out.
+    """
     plan = answer.plan
     kv, length = plan.kv, plan.settings.max_model_len
+    share = Share(
+        program=program,
+        engine=plan.settings.engine,
+        fraction=plan.settings.gpu_memory_utilization,
+        weight_bytes=plan.memory.items.weights,
+        memory_bytes=plan.memory.limit_bytes,
+    )
     if answer.verdict == "fits":
-        return Finding(weight="fits", text=f"{program} fits: {kv.max_concurrency:.1f} requests of {length:,} tokens.")
+        text = f"{program} fits: {kv.max_concurrency:.1f} requests of {length:,} tokens."
+        return Finding(weight="fits", text=text, share=share)
+    if shortens and kv.available_bytes > 0 and 0 < kv.max_concurrency < 1:
+        tokens = int(length * kv.max_concurrency)
+        text = f"{program} fits: it finds some {tokens:,} tokens a request by itself, of {length:,}."
+        return Finding(weight="fits", text=text, share=share)
     weights = f"{plan.memory.items.weights / GIB:.1f} GiB of weights"
     if kv.max_concurrency > 0 and kv.available_bytes > 0:
         needed = kv.available_bytes / kv.max_concurrency
@@ -111,11 +145,13 @@ def serving_finding(program: str, answer: ServingAnswer) -> Finding:
     is_certain = is_certain_for_serving(engine, kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
     refused = not answer.fits and is_certain
     is_shortened = engine in SHORTENING_ENGINES and 0 < kv.max_concurrency < 1
+    possible = [entry for entry in _possible(answer) if takes_more_gpus or GPUS not in entry.change]
     hope = f" {engine} starts, and takes shorter requests only." if is_shortened else " It may just fit."
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program}: {numbers}{_ways_out(_possible(answer), _flags(answer), _format_names(answer))}."
+        text=f"{program}: {numbers}{_ways_out(possible, _flags(answer), _format_names(answer))}."
         + ("" if refused else hope),
+        share=share,
     )
 
 
@@ -181,6 +217,11 @@ def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_nam
     told = {name: value for name, value in change.items() if not (name.startswith("layout.") and value == 1)}
     if told == {"layout": {}}:
         return "the layout left free"
+    if FRAMEWORK in told or LAYOUT in told:
+        # A way out of a planning request: a command says both by being another one.
+        free = [UNSAID[name] for name in (LAYOUT, FRAMEWORK) if told.get(name) in ({}, ANY)]
+        said = {name: value for name, value in told.items() if name not in (LAYOUT, FRAMEWORK)}
+        return " and ".join([*([_change_text(said, flags, format_names)] if said else []), *free])
     values = {
         name: format_names.get(value, value) if name == "serving.weights" else value
         for name, value in (told or change).items()

@@ -1,7 +1,7 @@
-"""ConfigMaps through a Kubernetes API server, where one is configured: bounded in time and size, kept for seconds.
+"""Single objects through a Kubernetes API server, where one is configured: bounded in time and size, kept for seconds.
 
-Source: Kubernetes API reference, `GET /api/v1/namespaces/{namespace}/configmaps/{name}`; a pod's own credentials lie
-where "Accessing the Kubernetes API from a Pod" says.
+Source: Kubernetes API reference, `GET /api/v1/namespaces/{namespace}/configmaps/{name}`; kubeflow/trainer's resources
+of v1alpha1; a pod's own credentials lie where "Accessing the Kubernetes API from a Pod" says.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import structlog
 
-from service.admission.config_maps import ConfigMapNotRead, ConfigMaps, NoConfigMaps
+from service.admission.config_maps import ConfigMaps, NoConfigMaps
+from service.admission.object_parts import ObjectNotRead
+from service.admission.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, NoRuntimes, TrainingRuntimes
 from service.recently_used import RecentlyUsed
 from service.settings import Settings
 
@@ -32,27 +35,39 @@ NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 REASONS = {
     401: "the API server does not know this service",
-    403: "this service may not read ConfigMaps there",
+    403: "this service may not read {kind}s there",
     404: "there is none of that name",
 }
+
+RUNTIMES_PATH = "/apis/trainer.kubeflow.org/v1alpha1"
 
 log = structlog.get_logger(__name__)
 
 
-def config_maps_of(settings: Settings) -> ConfigMaps:
-    """Return what reads ConfigMaps as the settings say; raises OSError where the authority's file cannot be read."""
+def api_of(settings: Settings) -> KubernetesApi | None:
+    """Return the API that the settings name, None where they name none; raises OSError as it opens no authority."""
     if settings.kubernetes_api_url is None:
-        return NoConfigMaps()
+        return None
     is_encrypted = settings.kubernetes_api_url.startswith("https://")
-    return KubernetesConfigMaps(
+    return KubernetesApi(
         settings.kubernetes_api_url,
         token_file=settings.kubernetes_token_file if is_encrypted else None,
         authority=ssl.create_default_context(cafile=settings.kubernetes_ca_file) if is_encrypted else None,
     )
 
 
-class KubernetesConfigMaps:
-    """Reads ConfigMaps; none takes longer than `seconds`."""
+def config_maps_of(api: KubernetesApi | None) -> ConfigMaps:
+    """Return what reads ConfigMaps through an API, or says that there is none."""
+    return NoConfigMaps() if api is None else KubernetesConfigMaps(api)
+
+
+def runtimes_of(api: KubernetesApi | None) -> TrainingRuntimes:
+    """Return what reads training runtimes through an API, or says that there is none."""
+    return NoRuntimes() if api is None else KubernetesRuntimes(api)
+
+
+class KubernetesApi:
+    """Reads single objects; none takes longer than `seconds`."""
 
     def __init__(
         self,
@@ -67,30 +82,27 @@ class KubernetesConfigMaps:
         self._token_file = token_file
         self._authority = authority
         self._seconds = seconds
-        self._kept: RecentlyUsed[tuple[str, str], Mapping[str, str]] = RecentlyUsed(MOST_KEPT, seconds=KEPT_SECONDS)
+        self._kept: RecentlyUsed[str, Mapping[str, Any]] = RecentlyUsed(MOST_KEPT, seconds=KEPT_SECONDS)
 
-    async def get(self, namespace: str, name: str) -> Mapping[str, str]:
-        """Return a ConfigMap's texts by key; raises ConfigMapNotRead."""
-        if not (NAMESPACE.fullmatch(namespace) and NAME.fullmatch(name)):
-            raise ConfigMapNotRead("no ConfigMap can have that name")
-        texts = self._kept.get((namespace, name))
-        if texts is None:
-            texts = await self._asked(f"{self._url}/api/v1/namespaces/{namespace}/configmaps/{name}")
-            self._kept.put((namespace, name), texts)
-        return texts
+    async def object(self, path: str, kind: str) -> Mapping[str, Any]:
+        """Return the object at a path of the API; raises ObjectNotRead."""
+        found = self._kept.get(path)
+        if found is None:
+            found = _parsed(await self._asked(f"{self._url}{path}", kind), kind)
+            self._kept.put(path, found)
+        return found
 
-    async def _asked(self, url: str) -> Mapping[str, str]:
+    async def _asked(self, url: str, kind: str) -> bytes:
         try:
             async with asyncio.timeout(self._seconds):
-                body = await self._body(url)
+                return await self._body(url, kind)
         except TimeoutError as error:
-            raise ConfigMapNotRead(f"the API server did not answer within {self._seconds:g} s") from error
+            raise ObjectNotRead(f"the API server did not answer within {self._seconds:g} s") from error
         except (httpx.HTTPError, OSError) as error:
-            log.warning("config map not read", url=url, error=repr(error))
-            raise ConfigMapNotRead("the API server cannot be reached") from error
-        return _texts(body)
+            log.warning("object not read", url=url, error=repr(error))
+            raise ObjectNotRead("the API server cannot be reached") from error
 
-    async def _body(self, url: str) -> bytes:
+    async def _body(self, url: str, kind: str) -> bytes:
         headers = {"accept": "application/json"}
         if self._token_file is not None:
             headers["authorization"] = f"Bearer {self._token_file.read_text().strip()}"
@@ -101,19 +113,65 @@ class KubernetesConfigMaps:
         ):
             if response.status_code != httpx.codes.OK:
                 told = REASONS.get(response.status_code, f"the API server answers {response.status_code}")
-                raise ConfigMapNotRead(told)
+                raise ObjectNotRead(told.format(kind=kind))
             body = bytearray()
             async for part in response.aiter_bytes():
                 body += part
                 if len(body) > MOST_BYTES:
-                    raise ConfigMapNotRead("it is larger than a ConfigMap can be")
+                    raise ObjectNotRead(f"it is larger than a {kind} can be")
             return bytes(body)
 
 
-def _texts(body: bytes) -> Mapping[str, str]:
-    """Return `data` of a ConfigMap; `binaryData` holds no options."""
-    try:
-        data = json.loads(body).get("data") or {}
+class KubernetesConfigMaps:
+    """Reads ConfigMaps through an API."""
+
+    def __init__(self, api: KubernetesApi) -> None:
+        """Take the API."""
+        self._api = api
+
+    async def get(self, namespace: str, name: str) -> Mapping[str, str]:
+        """Return a ConfigMap's texts by key, `binaryData` left away; raises ObjectNotRead."""
+        _check("ConfigMap", name, namespace)
+        found = await self._api.object(f"/api/v1/namespaces/{namespace}/configmaps/{name}", "ConfigMap")
+        data = found.get("data") or {}
+        if not isinstance(data, dict):
+            raise _no_object("ConfigMap")
         return {str(key): text for key, text in data.items() if isinstance(text, str)}
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ConfigMapNotRead("the API server's answer is no ConfigMap") from error
+
+
+class KubernetesRuntimes:
+    """Reads Kubeflow's training runtimes through an API."""
+
+    def __init__(self, api: KubernetesApi) -> None:
+        """Take the API."""
+        self._api = api
+
+    async def get(self, kind: str, namespace: str, name: str) -> Mapping[str, Any]:
+        """Return a runtime; raises ObjectNotRead."""
+        if kind == CLUSTER_RUNTIME:
+            _check(kind, name)
+            return await self._api.object(f"{RUNTIMES_PATH}/clustertrainingruntimes/{name}", kind)
+        if kind != NAMESPACED_RUNTIME:
+            raise ObjectNotRead(f"{kind[:40]} is no kind of runtime this service knows")
+        _check(kind, name, namespace)
+        return await self._api.object(f"{RUNTIMES_PATH}/namespaces/{namespace}/trainingruntimes/{name}", kind)
+
+
+def _check(kind: str, name: str, namespace: str | None = None) -> None:
+    """Raise ObjectNotRead for names that no object has, which could be another path of the API."""
+    if not NAME.fullmatch(name) or (namespace is not None and not NAMESPACE.fullmatch(namespace)):
+        raise ObjectNotRead(f"no {kind} can have that name")
+
+
+def _parsed(body: bytes, kind: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _no_object(kind) from error
+    if not isinstance(found, dict):
+        raise _no_object(kind)
+    return found
+
+
+def _no_object(kind: str) -> ObjectNotRead:
+    return ObjectNotRead(f"the API server's answer is no {kind}")

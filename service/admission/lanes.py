@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from planners.catalogue import Catalogue
 from planners.errors import PlimsollError
-from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand
+from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand, takes_other_share
 from service.admission.here_documents import with_here_documents
 from service.admission.launches import Launch, NotRead
 from service.admission.serving_commands import serving_launch
@@ -19,6 +20,13 @@ from service.admission.workloads import Container, PodGroup, Pods
 # `ray start`, and vLLM's own scripts around it (examples/online_serving, examples/ray_init.sh): the engine that is
 # started next finds the GPUs of a whole Ray cluster.
 RAY = re.compile(r"(?:^|/)(?:ray|ray_init\.sh|multi-node-serving\.sh|run_cluster\.sh)$")
+# What lets a script give each of its programs GPUs of its own.
+OWN_GPUS = ("VISIBLE_DEVICES", "base-gpu-id", "base_gpu_id")
+# After these what a script started before may have ended.
+ENDING = frozenset({"wait", "kill", "pkill", "killall"})
+# A container that asks for no GPU is shown those that this variable names (NVIDIA Container Toolkit).
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+SHOWN = re.compile(r"^(?:all|[0-9][0-9,]*|GPU-[0-9a-f,GPU-]+)$")
 # The program, or the script that a shell runs.
 MOST_RAY_WORDS = 2
 
@@ -38,18 +46,32 @@ class Lane:
     containers: tuple[Container, ...]
 
     def launches(self) -> tuple[Launch | NotRead, ...]:
-        """Return what the first container that starts something known launches, nothing where none does."""
+        """Return what the first container that starts something known launches, nothing where none does.
+
+        Those that ask for GPUs come first.
+        """
         for container in self.containers:
             found = tuple(self._launches_of(container))
             if found:
                 return found
         return ()
 
+    def beside(self) -> tuple[Launch, ...]:
+        """Return what containers launch that ask for no GPU of their own and are shown those of the node."""
+        shown = (container for container in self.containers if SHOWN.match(container.env.get(VISIBLE_DEVICES, "")))
+        found = (launch for container in shown if not _gpus(container) for launch in self._launches_of(container))
+        return tuple(launch for launch in found if isinstance(launch, Launch) and not launch.is_conditional)
+
     def _launches_of(self, container: Container) -> Iterator[Launch | NotRead]:
         container = with_here_documents(container)
         joins_ray = False
+        cohort = 0
+        texts = (*container.command, *container.args, *container.files.values())
+        names_gpus = any(mark in text for text in texts for mark in OWN_GPUS)
         for program in programs(container):
             words = program.words
+            if PurePosixPath(words[0]).name in ENDING:
+                cohort += 1
             joins_ray = joins_ray or any(RAY.search(word) for word in words[:MOST_RAY_WORDS])
             launch = serving_launch(words, container, gpus=self.demand.gpus_per_pod) or training_launch(
                 words, self.gpus, container
@@ -59,7 +81,9 @@ class Lane:
                     launch,
                     is_conditional=program.is_conditional,
                     spans_pods=launch.spans_pods or (joins_ray and launch.kind == "infer"),
+                    cohort=None if names_gpus or program.is_conditional else cohort,
                 )
+                cohort += not program.is_background
             elif launch is not None:
                 missing = not_at_hand(container)
                 yield NotRead(reason=f"{launch.reason}. {missing}") if missing else launch
@@ -69,6 +93,17 @@ def not_at_hand(*containers: Container) -> str:
     """Return which ConfigMaps of containers could not be read and why, an empty text where there is none."""
     missing = dict.fromkeys(reason for container in containers for reason in container.unread)
     return f"Not read: {'; '.join(missing)}" if missing else ""
+
+
+def nothing_read(lane: Lane) -> str:
+    """Return why nothing of a lane was read: a program nobody knows here, or one that the object leaves away."""
+    names = ", ".join(dict.fromkeys(container.name[:60] for container in lane.containers))
+    asking = [container for container in lane.containers if _gpus(container)]
+    if any(container.command for container in lane.containers):
+        return f"container {names} starts nothing this service can read"
+    image = next((container.image for container in asking if container.image), "")
+    left = f"its image ({image[:100]})" if image else "its runtime"
+    return f"container {names} leaves its command to {left}, which this service cannot look into"
 
 
 def lanes(group: PodGroup, catalogue: Catalogue) -> tuple[Lane, ...]:
@@ -111,4 +146,7 @@ def _gpus(container: Container) -> int:
         raise UnreadableGpus(f"The GPUs of container {container.name[:60]} are no whole number.")
     if not count and claims_devices(container):
         raise UnreadableGpus(f"Container {container.name[:60]} takes its devices by a resource claim.")
+    share = takes_other_share(container)
+    if not count and share is not None:
+        raise UnreadableGpus(f"Container {container.name[:60]} takes a share of a GPU by {share}, which is not read.")
     return count

@@ -15,6 +15,9 @@ class Launch:
     `is_conditional` where the shell text may start something else instead. With one
     of `lowering` it may need less than is planned. `leaner` are requests that the
     command may as well mean and that may need less, and `leaner_words` say what they are.
+    Commands of one `cohort` run beside each other on the same GPUs; None for one whose
+    GPUs are its own or unknown. `shortens` where the engine was told to take no longer
+    requests than fit.
     """
 
     program: str
@@ -24,6 +27,8 @@ class Launch:
     spans_pods: bool = False
     is_conditional: bool = False
     lowering: tuple[str, ...] = ()
+    cohort: int | None = None
+    shortens: bool = False
     leaner: tuple[Mapping[str, Any], ...] = ()
     leaner_words: str = ""
 

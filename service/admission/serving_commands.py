@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from planners.serving.engine import versions_with_changes
-from service.admission.flags import Arguments, read_flags
+from service.admission.flags import AUTO, Arguments, read_flags
 from service.admission.launches import Launch, NotRead
 from service.admission.option_files import OptionsFileNotRead, option_words
 from service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
-from service.admission.shell import image_name
+from service.admission.shell import known_image
 from service.admission.tgi_commands import tgi_launch
 from service.admission.workloads import Container
 
@@ -42,15 +42,25 @@ ON_LOADING = {
     "fp8": "fp8", "fp8_per_tensor": "fp8", "fp8_per_block": "fp8", "fp8_per_channel": "fp8", "bitsandbytes": "nf4",
     "int8_per_channel_weight_only": "int8",
 }  # fmt: skip
-AS_STORED = (
-    "awq", "awq_marlin", "auto_awq", "gptq", "gptq_marlin", "auto_gptq", "compressed-tensors", "modelopt",
-    "modelopt_fp4", "modelopt_fp8", "modelopt_mixed", "modelopt_mxfp8", "mxfp4", "gpt_oss_mxfp4", "fbgemm_fp8", "quark",
-    "torchao", "auto-round", "moe_wna16", "w8a8_int8", "w8a8_fp8", "w4afp8", "petit_nvfp4",
+# They are judged in our format for them, whatever the model's name says of itself: a copy may lie under any name.
+AS_STORED = {
+    "awq": "int4", "awq_marlin": "int4", "auto_awq": "int4", "gptq": "int4", "gptq_marlin": "int4", "auto_gptq": "int4",
+    "auto-round": "int4", "modelopt_fp8": "fp8", "modelopt_mxfp8": "fp8", "fbgemm_fp8": "fp8", "w8a8_fp8": "fp8",
+    "w8a8_int8": "int8", "modelopt_fp4": "nvfp4", "petit_nvfp4": "nvfp4", "mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4",
+}  # fmt: skip
+# Schemes of more than one format, which the checkpoint's own config tells.
+AS_ITS_CONFIG_SAYS = (
+    "compressed-tensors", "modelopt", "modelopt_mixed", "quark", "torchao", "moe_wna16", "w4afp8",
 )  # fmt: skip
+# Formats that no model of the catalogue has under its own name: one that is served in them is a copy.
+COPIES = ("int4", "int8")
+# The smallest of the formats that such a config may say.
+SMALLEST_FORMAT = "int4"
 LAYOUT_FIELDS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "decode_context_parallel")
 SERVING_FIELDS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size")
-# The backend that the planner has the rules of; TensorRT-LLM's own since 1.0.
+# Backends that the planner has the rules of: TensorRT-LLM's own since 1.0, and KServe's server where vLLM is in it.
 PYTORCH = "pytorch"
+BACKENDS = (PYTORCH, "auto", "vllm")
 EXECUTOR_FIELDS = ("executor", "replica_executor")
 # The executor that finds GPUs on nodes of its own cluster.
 RAY = "ray"
@@ -95,7 +105,7 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
     model = read.values.get("model") or next(iter(positionals), None)
     if not isinstance(model, str):
         return NotRead(reason=f"the {command.program} command names no model")
-    if read.values.get("backend", PYTORCH) != PYTORCH:
+    if read.values.get("backend", PYTORCH) not in BACKENDS:
         return NotRead(
             reason=f"the {command.program} command runs a backend ({read.values['backend']}) with rules of its own"
         )
@@ -106,7 +116,9 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
     others |= {name.partition(".")[0] for name in others}
     for name in sorted(command.decisive & others):
         return NotRead(reason=f"{name} decides what the {command.program} command loads, and is not read")
-    serving = {name: read.values[name] for name in SERVING_FIELDS if name in read.values}
+    if read.values.get("offloaded_gib"):
+        return NotRead(reason=f"--cpu-offload-gb decides what the {command.program} command loads, and is not read")
+    serving = {name: read.values[name] for name in SERVING_FIELDS if read.values.get(name, AUTO) != AUTO}
     layout = _layout(command, read)
     if isinstance(layout, NotRead):
         return layout
@@ -117,16 +129,41 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         "serving": {**serving, **formats, "engine": command.engine, **version},
         "layout": layout,
     }
+    leaner, leaner_words = _leaner(request, read)
     return Launch(
         program=f"{command.program} serving {model}",
         kind="infer",
         request=request,
-        leaner=() if version else tuple(_of_older_versions(request)),
-        leaner_words=f"An older {command.engine} may fit, and the image's tag says no version.",
-        notes=tuple(f"{name} changes memory and is not taken into account" for name in unread),
+        leaner=leaner,
+        leaner_words=leaner_words,
+        notes=(
+            *(f"{name} changes memory and is not taken into account" for name in unread),
+            *_of_stored_format(read, formats),
+        ),
+        shortens=read.values.get("max_model_len") == AUTO,
         spans_pods=bool(command.spanning & others) or RAY in {read.values.get(name) for name in EXECUTOR_FIELDS},
         lowering=tuple(sorted(command.lowering & others)),
     )  # fmt: skip
+
+
+def _leaner(request: dict[str, Any], read: Arguments) -> tuple[tuple[dict[str, Any], ...], str]:
+    """Return what the command may mean as well, and in what words: an older version, a smaller format."""
+    older = () if "engine_version" in request["serving"] else tuple(_of_older_versions(request))
+    words = f"An older {request['serving']['engine']} may fit, and the image's tag says no version."
+    quantization = read.values.get("quantization")
+    if quantization not in AS_ITS_CONFIG_SAYS:
+        return older, words
+    smaller = tuple({**each, "serving": {**each["serving"], "weights": SMALLEST_FORMAT}} for each in (request, *older))
+    return smaller, f"A checkpoint that --quantization {quantization} describes may be smaller: its config says."
+
+
+def _of_stored_format(read: Arguments, formats: dict[str, Any]) -> tuple[str, ...]:
+    """Return what is not known of a checkpoint whose format only the command names."""
+    quantization = read.values.get("quantization")
+    if quantization not in AS_STORED or formats["weights"] not in COPIES:
+        return ()
+    told = f"judged as a copy in {formats['weights']} by --quantization {quantization}"
+    return (f"{told}; what its config leaves in 16 bits is not in the object",)
 
 
 def _of_older_versions(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -161,10 +198,10 @@ def _formats(command: EngineCommand, read: Arguments) -> dict[str, Any] | NotRea
         return NotRead(reason=f"--dtype {dtype[:40]} is no type this service knows")
     if cache not in command.cache_dtypes:
         return NotRead(reason=f"--kv-cache-dtype {cache[:40]} is no format this service knows")
-    if quantization is not None and quantization not in (*ON_LOADING, *AS_STORED):
+    if quantization is not None and quantization not in (*ON_LOADING, *AS_STORED, *AS_ITS_CONFIG_SAYS):
         return NotRead(reason=f"--quantization {str(quantization)[:40]} is no scheme this service knows")
-    if quantization in ON_LOADING:
-        formats["weights"] = ON_LOADING[str(quantization)]
+    if quantization in (*ON_LOADING, *AS_STORED):
+        formats["weights"] = {**ON_LOADING, **AS_STORED}[str(quantization)]
     elif quantization is None and DTYPES[dtype]:
         formats["weights"] = DTYPES[dtype]
     if command.cache_dtypes[cache]:
@@ -202,7 +239,7 @@ def _layout(command: EngineCommand, read: Arguments) -> dict[str, int] | NotRead
 
 def _engine_version(engine: str, image: str) -> dict[str, str]:
     """Return the version that an engine's own image carries in its tag, as "0.19.1"; nothing where it carries none."""
-    if ENGINE_IMAGES.get(image_name(image)) != engine:
+    if known_image(image, ENGINE_IMAGES) != engine:
         return {}
     match = VERSION_TAG.match(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
     return {"engine_version": match[1]} if match else {}

@@ -45,7 +45,7 @@ VLLM = EngineCommand(
         Flag(names=("data-parallel-size", "dp"), field="data_parallel", form="whole"),
         Flag(names=("enable-expert-parallel", "ep"), field="expert_parallel", form="switch"),
         Flag(names=("decode-context-parallel-size", "dcp"), field="decode_context_parallel", form="whole"),
-        Flag(names=("max-model-len",), field="max_model_len", form="whole"),
+        Flag(names=("max-model-len",), field="max_model_len", form="whole-or-auto"),
         Flag(names=("gpu-memory-utilization",), field="gpu_memory_utilization", form="number"),
         Flag(names=("max-num-seqs",), field="max_num_seqs", form="whole"),
         Flag(names=("max-num-batched-tokens",), field="max_num_batched_tokens", form="whole"),
@@ -55,13 +55,17 @@ VLLM = EngineCommand(
         Flag(names=("dtype",), field="dtype", form="text"),
         Flag(names=("distributed-executor-backend",), field="executor", form="text"),
         Flag(names=("data-parallel-backend",), field="replica_executor", form="text"),
+        Flag(names=("cpu-offload-gb",), field="offloaded_gib", form="number"),
         Flag(names=("config",), field="options_file", form="text"),
     ),
     unread=frozenset({
         "--speculative-config", "--enable-lora", "--enforce-eager", "--kv-transfer-config",
         "--num-gpu-blocks-override", "--compilation-config", "--kv-cache-memory-bytes",
     }),
-    decisive=frozenset({"--cpu-offload-gb", "--hf-overrides", "--prefill-context-parallel-size"}),
+    decisive=frozenset({
+        "--cpu-offload-params", "--offload-backend", "--offload-group-size", "--offload-params",
+        "--hf-overrides", "--prefill-context-parallel-size",
+    }),
     spanning=frozenset({
         "--nnodes", "-n", "--node-rank", "-r", "--headless", "--data-parallel-size-local", "-dpl",
         "--data-parallel-address", "-dpa", "--data-parallel-rank", "-dpn", "--data-parallel-start-rank", "-dpr",
@@ -82,7 +86,8 @@ HUGGING_FACE_SERVER = replace(
     program="huggingfaceserver",
     flags=(
         Flag(names=("model-id",), field="model", form="text"),
-        Flag(names=("max-model-len", "max-length"), field="max_model_len", form="whole"),
+        Flag(names=("max-model-len", "max-length"), field="max_model_len", form="whole-or-auto"),
+        Flag(names=("backend",), field="backend", form="text"),
         *(flag for flag in VLLM.flags if flag.field not in ("model", "max_model_len", "options_file")),
     ),
     takes_positional=False,
@@ -106,13 +111,17 @@ SGLANG = EngineCommand(
         Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
         Flag(names=("quantization",), field="quantization", form="text"),
         Flag(names=("dtype",), field="dtype", form="text"),
+        Flag(names=("cpu-offload-gb",), field="offloaded_gib", form="number"),
         Flag(names=("config",), field="options_file", form="text"),
     ),
     unread=frozenset({
         "--speculative-algorithm", "--speculative-draft-model-path", "--disaggregation-mode", "--max-total-tokens",
         "--lora-paths",
     }),
-    decisive=frozenset({"--cpu-offload-gb", "--json-model-override-args"}),
+    decisive=frozenset({
+        "--offload-group-size", "--offload-mode", "--json-model-override-args", "--torchao-config",
+        "--kt-weight-path", "--kt-method", "--kt-num-gpu-experts",
+    }),
     spanning=frozenset({"--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr"}),
     lowering=frozenset({
         "--disable-cuda-graph", "--cuda-graph-max-bs", "--cuda-graph-bs", "--disable-piecewise-cuda-graph",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from service.admission.option_files import file_text
 from service.admission.shell_variables import ASSIGNMENT, Variables
@@ -18,6 +19,9 @@ PREFIXES = (
     "exec", "nohup", "time", "sudo", "env", "command", "setsid", "stdbuf", "numactl", "tini", "dumb-init",
     "nvidia_entrypoint.sh", "--",
 )  # fmt: skip
+# Those that take a word of their own after their options: how long a program may run, or where.
+PREFIXES_WITH_A_WORD = ("timeout", "taskset", "chrt")
+OPTIONS_WITH_A_VALUE = frozenset({"-k", "-s"})
 # An MPI launcher starts the program after its options; by how many words an option takes with it.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpirun.mpich", "mpiexec.hydra", "horovodrun")
 MPI_OPTION_WORDS: Mapping[str, int] = {
@@ -32,22 +36,29 @@ KUBERNETES_VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 ENTRYPOINTS: Mapping[str, tuple[str, ...]] = {
     "vllm/vllm-openai": ("vllm", "serve"),
     "vllm/vllm-openai-rocm": ("vllm", "serve"),
+    # The production stack's build of vLLM's image (docker/Dockerfile of LMCache).
+    "lmcache/vllm-openai": ("vllm", "serve"),
 }
 # Clouds publish the launcher's image under names of their own, which hold its name.
 TGI_IMAGE, TGI_ENTRYPOINT = "text-generation-inference", ("text-generation-launcher",)
 # The first line of a script that a shell runs.
 SHELL_SCRIPT = re.compile(r"^#![^\n]*\b(?:sh|bash|dash|ash|zsh)\b")
 MOST_NESTED_SCRIPTS = 10
+Value = TypeVar("Value")
 MOST_COMMANDS = 100
 MOST_TEXT_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The words of one program; `is_conditional` where the shell text may leave it out."""
+    """The words of one program; `is_conditional` where the shell text may leave it out.
+
+    `is_background` where the shell goes on beside it.
+    """
 
     words: tuple[str, ...]
     is_conditional: bool = False
+    is_background: bool = False
 
 
 def programs(container: Container) -> Iterator[Program]:
@@ -70,8 +81,16 @@ def programs(container: Container) -> Iterator[Program]:
 def _entrypoint(container: Container) -> tuple[str, ...]:
     if container.command:
         return container.command
-    name = image_name(container.image)
-    return TGI_ENTRYPOINT if TGI_IMAGE in name else ENTRYPOINTS.get(name, ())
+    if TGI_IMAGE in image_name(container.image):
+        return TGI_ENTRYPOINT
+    return known_image(container.image, ENTRYPOINTS) or ()
+
+
+def known_image(image: str, table: Mapping[str, Value]) -> Value | None:
+    """Return what a table says of an image by its name, which a mirror puts folders of its own in front of."""
+    parts = image_name(image).split("/")
+    names = ("/".join(parts[place:]) for place in range(len(parts) - 1))
+    return next((table[name] for name in names if name in table), None)
 
 
 def image_name(image: str) -> str:
@@ -89,19 +108,28 @@ def _programs(
     container: Container,
     *,
     is_conditional: bool = False,
+    is_background: bool = False,
     depth: int = 0,
 ) -> Iterator[Program]:
     program = _without_prefixes(list(words), variables, is_conditional=is_conditional)
     script = _script(program, container) if program and depth < MOST_NESTED_SCRIPTS else None
     if script is None:
-        yield Program(words=tuple(program), is_conditional=is_conditional)
+        yield Program(words=tuple(program), is_conditional=is_conditional, is_background=is_background)
         return
     variables = variables.inside(script.arguments)
     for command in commands(script.text[:MOST_TEXT_CHARACTERS]):
         may_be_left_out = is_conditional or command.is_conditional
         rest = variables.after_assignments(command.words, is_conditional=may_be_left_out)
         inner = [text for word in rest for text in variables.expanded(word)]
-        yield from _programs(inner, variables, container, is_conditional=may_be_left_out, depth=depth + 1)
+        yield from _programs(
+            inner,
+            variables,
+            container,
+            is_conditional=may_be_left_out,
+            # Of a script that runs beside others, the commands still wait for each other.
+            is_background=command.is_background,
+            depth=depth + 1,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +169,8 @@ def _without_prefixes(words: list[str], variables: Variables, *, is_conditional:
             return []
         elif name in PREFIXES:
             is_prefixed = True
+        elif name in PREFIXES_WITH_A_WORD:
+            words, is_prefixed = [words[0], *_after_first_word(words[1:])], True
         elif (name, *words[1:2]) in RUNNERS:
             words, is_prefixed = words[1:], True
         elif name in MPI_LAUNCHERS:
@@ -149,6 +179,13 @@ def _without_prefixes(words: list[str], variables: Variables, *, is_conditional:
             return words
         words = words[1:]
     return words
+
+
+def _after_first_word(words: list[str]) -> list[str]:
+    """Return the words after the first that is no option, nor an option's value."""
+    while words and words[0].startswith("-"):
+        words = words[2:] if words[0] in OPTIONS_WITH_A_VALUE else words[1:]
+    return words[1:]
 
 
 def _after_options(words: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from service.admission.shell_arithmetic import arithmetic_value
 from service.admission.shell_words import Word
 
 ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)$", re.DOTALL)
@@ -84,8 +85,9 @@ class Variables:
         for piece in word.pieces:
             listed = self._listed(piece.text) if piece.kind in ("bare", "quoted") else None
             if piece.kind in ("literal", "output"):
-                fields[-1] += piece.text
-                is_kept = True
+                fields[-1] += piece.text if piece.kind == "literal" else self._output(piece.text)
+                # The quotes of an empty "$@" keep no word.
+                is_kept = is_kept or bool(piece.text) or len(word.pieces) == 1
             elif listed is not None:
                 fields = [*fields[:-1], fields[-1] + "".join(listed[:1]), *listed[1:]]
                 is_kept = is_kept or bool(listed)
@@ -113,8 +115,21 @@ class Variables:
 
     def _joined(self, word: Word) -> str:
         return "".join(
-            self._substituted(piece.text) if piece.kind in ("bare", "quoted") else piece.text for piece in word.pieces
+            self._substituted(piece.text)
+            if piece.kind in ("bare", "quoted")
+            else self._output(piece.text)
+            if piece.kind == "output"
+            else piece.text
+            for piece in word.pieces
         )
+
+    def _output(self, text: str) -> str:
+        """Return the number that arithmetic comes to; what a command would print stands as it is written."""
+        value = arithmetic_value(self._substituted(text) if "$((" in text else text, self._known)
+        return text if value is None else str(value)
+
+    def _known(self, name: str) -> str | None:
+        return None if name in self._unknown else self._values.get(name)
 
     def _substituted(self, text: str) -> str:
         return VARIABLE.sub(self._value, text)

@@ -47,10 +47,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """The words of one command; `is_conditional` where it may be left out when the text runs."""
+    """The words of one command; `is_conditional` where it may be left out when the text runs.
+
+    `is_background` where the next one does not wait for it.
+    """
 
     words: tuple[Word, ...]
     is_conditional: bool
+    is_background: bool = False
 
 
 def commands(text: str) -> Iterator[Command]:
@@ -59,7 +63,7 @@ def commands(text: str) -> Iterator[Command]:
     for words, end in _Reader(text).commands():
         depth, words = _without_keywords(words, depth)
         if words:
-            yield Command(words=words, is_conditional=depth > 0 or is_linked)
+            yield Command(words=words, is_conditional=depth > 0 or is_linked, is_background=end == "&")
             after_test = words[0].plain in TESTS
         # What comes after `||`, or after a test and `&&`, runs or does not.
         is_linked = end == "||" or (end == "&&" and (after_test or is_linked))

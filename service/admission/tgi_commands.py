@@ -43,7 +43,9 @@ ON_LOADING = {
     "bitsandbytes-fp4": "nf4",
     "fp8": "fp8",
 }
-AS_STORED = ("awq", "gptq", "marlin", "compressed-tensors", "exl2")
+# How the checkpoint is stored, in our formats; of the last two its own config tells.
+AS_STORED = {"awq": "int4", "gptq": "int4", "marlin": "int4"}
+AS_ITS_CONFIG_SAYS = ("compressed-tensors", "exl2")
 # The planner's rules for transformers keep the cache in 16 bits.
 UNCOUNTED = {
     "kv_cache": "--kv-cache-dtype halves the cache",
@@ -105,13 +107,12 @@ def _lengths(read: Arguments) -> dict[str, Any]:
 def _formats(read: Arguments) -> dict[str, str] | NotRead:
     dtype, quantize = read.values.get("dtype"), read.values.get("quantize")
     if quantize is not None:
-        if quantize in ON_LOADING:
-            return {"weights": ON_LOADING[str(quantize)]}
-        return (
-            {}
-            if quantize in AS_STORED
-            else NotRead(reason=f"--quantize {str(quantize)[:40]} is no scheme this service knows")
-        )
+        known = {**ON_LOADING, **AS_STORED}
+        if quantize in known:
+            return {"weights": known[str(quantize)]}
+        what = "is told by the checkpoint's config" if quantize in AS_ITS_CONFIG_SAYS else "is no scheme"
+        suffix = ", which is not in the object" if quantize in AS_ITS_CONFIG_SAYS else " this service knows"
+        return NotRead(reason=f"--quantize {str(quantize)[:40]} {what}{suffix}")
     if dtype is None:
         return {}
     if dtype not in DTYPES:

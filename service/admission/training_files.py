@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from service.admission.object_parts import below
 from service.admission.option_files import OptionsFileNotRead, option_file
-from service.admission.workloads import Container, below
+from service.admission.workloads import Container
 
 # Numbers that DeepSpeed's integration fills in from the command's own arguments.
 AUTO = "auto"

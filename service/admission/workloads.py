@@ -12,18 +12,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from planners.errors import PlimsollError
+from service.admission.object_parts import (
+    Path,
+    UnreadableObject,
+    annotations_of,
+    as_list,
+    as_mapping,
+    as_texts,
+    below,
+    each_of,
+    part_at,
+    pod_count,
+    pointer,
+)
 
 WHOLE = re.compile(r"^[1-9][0-9]{0,5}$")
+# The pods of one replica, as LeaderWorkerSet's controller tells every container (pkg/utils/pod/pod_utils.go).
+LEADER_WORKER_SET_SIZE = "LWS_GROUP_SIZE"
 # The model format of KServe's server for Hugging Face's checkpoints, and how its runtime starts it.
 KSERVE_HUGGING_FACE = "huggingface"
+# What KServe calls the container that it makes of a model.
+KSERVE_CONTAINER = "kserve-container"
 KSERVE_HUGGING_FACE_COMMAND = ("python3", "-m", "huggingfaceserver")
-
-
-class UnreadableObject(PlimsollError):
-    """A part of the object is not what its kind says it is."""
-
-    code = "unreadable-object"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +90,8 @@ class PodGroup:
         return {name: text for member in reversed(self.members) for name, text in member.annotations.items()}
 
 
-Path = tuple[str, ...]
-
-
 def pod_group(group: str, kind: str, manifest: Mapping[str, Any]) -> PodGroup | None:
-    """Return the pods of an object that work together, None for kinds that are not read.
+    """Return the pods of an object that work together, None for kinds that are not read as one job or service.
 
     Raises UnreadableObject, with a pointer into the object, where a part is of the wrong form.
     """
@@ -93,30 +100,32 @@ def pod_group(group: str, kind: str, manifest: Mapping[str, Any]) -> PodGroup | 
 
 
 def _pod(manifest: Mapping[str, Any]) -> PodGroup:
-    return PodGroup(members=(_pods(manifest, ()),))
+    return PodGroup(members=(pods_of(manifest, ()),))
 
 
 def _replicated(manifest: Mapping[str, Any]) -> PodGroup:
     # Each replica of a deployment is a service of its own.
-    spec = _at(manifest, ("spec",))
-    template = _at(spec, ("template",), ("spec",))
-    return PodGroup(members=(_pods(template, ("spec", "template")),), replicas=_count(spec, "replicas", ("spec",)))
+    spec = part_at(manifest, ("spec",))
+    template = part_at(spec, ("template",), ("spec",))
+    return PodGroup(members=(pods_of(template, ("spec", "template")),), replicas=pod_count(spec, "replicas", ("spec",)))
 
 
 def _job(manifest: Mapping[str, Any]) -> PodGroup:
-    count = _count(_at(manifest, ("spec",)), "parallelism", ("spec",))
-    return PodGroup(members=(_pods(_at(manifest, ("spec", "template")), ("spec", "template"), count),))
+    count = pod_count(part_at(manifest, ("spec",)), "parallelism", ("spec",))
+    return PodGroup(members=(pods_of(part_at(manifest, ("spec", "template")), ("spec", "template"), count),))
 
 
 def _job_set(manifest: Mapping[str, Any]) -> PodGroup:
     members = []
-    for number, job in enumerate(_list(_at(manifest, ("spec",)).get("replicatedJobs"), ("spec", "replicatedJobs"))):
+    for number, job in enumerate(
+        as_list(part_at(manifest, ("spec",)).get("replicatedJobs"), ("spec", "replicatedJobs"))
+    ):
         path = ("spec", "replicatedJobs", str(number))
-        job = _mapping(job, path)
+        job = as_mapping(job, path)
         spec_path = (*path, "template", "spec")
-        spec = _at(job, ("template", "spec"), path)
-        count = _count(job, "replicas", path) * _count(spec, "parallelism", spec_path)
-        members.append(_pods(_at(spec, ("template",), spec_path), (*spec_path, "template"), count))
+        spec = part_at(job, ("template", "spec"), path)
+        count = pod_count(job, "replicas", path) * pod_count(spec, "parallelism", spec_path)
+        members.append(pods_of(part_at(spec, ("template",), spec_path), (*spec_path, "template"), count))
     return PodGroup(members=tuple(members))
 
 
@@ -126,10 +135,10 @@ def _replica_specs(field: str) -> Callable[[Mapping[str, Any]], PodGroup]:
     def read(manifest: Mapping[str, Any]) -> PodGroup:
         path = ("spec", field)
         members = []
-        for name, part in _at(manifest, path).items():
-            replicas = _mapping(part, (*path, name))
-            template = _at(replicas, ("template",), (*path, name))
-            members.append(_pods(template, (*path, name, "template"), _count(replicas, "replicas", (*path, name))))
+        for name, part in part_at(manifest, path).items():
+            replicas = as_mapping(part, (*path, name))
+            template = part_at(replicas, ("template",), (*path, name))
+            members.append(pods_of(template, (*path, name, "template"), pod_count(replicas, "replicas", (*path, name))))
         return PodGroup(members=tuple(members))
 
     return read
@@ -137,7 +146,7 @@ def _replica_specs(field: str) -> Callable[[Mapping[str, Any]], PodGroup]:
 
 def _train_job(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "trainer")
-    trainer = _mapping(_at(manifest, ("spec",)).get("trainer") or {}, path)
+    trainer = as_mapping(part_at(manifest, ("spec",)).get("trainer") or {}, path)
     unsaid = [name for name in ("numNodes", "resourcesPerNode") if not trainer.get(name)]
     if unsaid:
         runtime = below(manifest, ("spec", "runtimeRef", "name"))
@@ -147,9 +156,9 @@ def _train_job(manifest: Mapping[str, Any]) -> PodGroup:
             pointer=pointer(path),
         )
     container = {**trainer, "name": "trainer", "resources": trainer.get("resourcesPerNode") or {}}
-    spec = {"containers": [container], "nodeSelector": _patched_selector(_at(manifest, ("spec",)))}
+    spec = {"containers": [container], "nodeSelector": _patched_selector(part_at(manifest, ("spec",)))}
     template = {"metadata": manifest.get("metadata") or {}, "spec": spec}
-    return PodGroup(members=(_pods(template, path, _count(trainer, "numNodes", path)),))
+    return PodGroup(members=(pods_of(template, path, pod_count(trainer, "numNodes", path)),))
 
 
 def _patched_selector(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,40 +174,37 @@ def _patched_selector(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {name: text for selector in selectors if isinstance(selector, dict) for name, text in selector.items()}
 
 
-def below(value: Any, steps: Path) -> Any:
-    """Return what lies there, None where nothing does: a patch says only what it changes."""
-    for step in steps:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value
-
-
-def each_of(value: Any) -> list[Any]:
-    """Return the entries of a list, none of what is no list."""
-    return value if isinstance(value, list) else []
-
-
 def _leader_worker_set(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "leaderWorkerTemplate")
-    spec, both = _at(manifest, ("spec",)), _at(manifest, path)
-    workers = _pods(_at(both, ("workerTemplate",), path), (*path, "workerTemplate"), _count(both, "size", path))
+    spec, both = part_at(manifest, ("spec",)), part_at(manifest, path)
+    workers = pods_of(
+        part_at(both, ("workerTemplate",), path), (*path, "workerTemplate"), pod_count(both, "size", path)
+    )
     members: tuple[Pods, ...] = (workers,)
     if both.get("leaderTemplate"):
-        leader = _pods(_at(both, ("leaderTemplate",), path), (*path, "leaderTemplate"))
+        leader = pods_of(part_at(both, ("leaderTemplate",), path), (*path, "leaderTemplate"))
         members = (leader, replace(workers, count=max(workers.count - 1, 0)))
-    return PodGroup(members=members, replicas=_count(spec, "replicas", ("spec",)))
+    told = tuple(_told(pods, {LEADER_WORKER_SET_SIZE: str(workers.count)}) for pods in members)
+    return PodGroup(members=told, replicas=pod_count(spec, "replicas", ("spec",)))
+
+
+def _told(pods: Pods, env: Mapping[str, str]) -> Pods:
+    """Return the pods with variables that their controller adds; those that are written win."""
+    containers = (replace(container, env={**env, **container.env}) for container in pods.containers)
+    return replace(pods, containers=tuple(containers))
 
 
 def _inference_service(manifest: Mapping[str, Any]) -> PodGroup:
     path = ("spec", "predictor")
-    predictor = _at(manifest, path)
+    predictor = part_at(manifest, path)
     model = predictor.get("model")
     sizes = _worker_sizes(predictor, (*path, "workerSpec"))
-    of_model = _model_container(_mapping(model, (*path, "model")), sizes) if model else None
+    of_model = _model_container(as_mapping(model, (*path, "model")), sizes) if model else None
     containers = predictor.get("containers") or ([of_model] if of_model else [])
     template = {"metadata": manifest.get("metadata") or {}, "spec": {**predictor, "containers": containers}}
     pods = 1 if sizes is None else sizes.nodes(model or {})
-    least, most = (_count(predictor, name, path) for name in ("minReplicas", "maxReplicas"))
-    return PodGroup(members=(_pods(template, path, pods),), replicas=least if least == most else None)
+    least, most = (pod_count(predictor, name, path) for name in ("minReplicas", "maxReplicas"))
+    return PodGroup(members=(pods_of(template, path, pods),), replicas=least if least == most else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,11 +230,11 @@ def _worker_sizes(predictor: Mapping[str, Any], path: Path) -> _WorkerSizes | No
     """Return the sizes of a replica of several nodes, None for one of one; raises where the runtime says them."""
     if predictor.get("workerSpec") is None:
         return None
-    workers = _mapping(predictor["workerSpec"], path)
+    workers = as_mapping(predictor["workerSpec"], path)
     names = ("tensorParallelSize", "pipelineParallelSize")
     if not any(workers.get(name) for name in names):
         raise UnreadableObject(f"{pointer(path)} leaves its sizes to the runtime.", pointer=pointer(path))
-    tensor, pipeline = (max(_count(workers, name, path), 1) for name in names)
+    tensor, pipeline = (max(pod_count(workers, name, path), 1) for name in names)
     return _WorkerSizes(tensor=tensor, pipeline=pipeline)
 
 
@@ -238,6 +244,7 @@ def _model_container(model: Mapping[str, Any], sizes: _WorkerSizes | None) -> Ma
     Its runtime for `huggingface` starts `python -m huggingfaceserver`, and mounts
     what `storageUri` names at /mnt/models (kserve, config/runtimes/kserve-huggingfaceserver.yaml).
     """
+    model = {**model, "name": KSERVE_CONTAINER}
     if model.get("command") or below(model, ("modelFormat", "name")) != KSERVE_HUGGING_FACE:
         return model
     args = each_of(model.get("args"))
@@ -250,13 +257,13 @@ def _model_container(model: Mapping[str, Any], sizes: _WorkerSizes | None) -> Ma
 
 
 def _ray_cluster(manifest: Mapping[str, Any]) -> PodGroup:
-    return PodGroup(members=_ray_pods(_at(manifest, ("spec",)), ("spec",)))
+    return PodGroup(members=ray_pods(part_at(manifest, ("spec",)), ("spec",)))
 
 
 def _ray_job(manifest: Mapping[str, Any]) -> PodGroup:
-    spec = _at(manifest, ("spec",))
+    spec = part_at(manifest, ("spec",))
     path = ("spec", "rayClusterSpec")
-    head, *workers = _ray_pods(_at(manifest, path), path)
+    head, *workers = ray_pods(part_at(manifest, path), path)
     entrypoint = spec.get("entrypoint")
     if isinstance(entrypoint, str):
         # It runs beside Ray in the head's pod, in whose image and environment it is.
@@ -265,28 +272,31 @@ def _ray_job(manifest: Mapping[str, Any]) -> PodGroup:
     return PodGroup(members=(head, *workers))
 
 
-def _ray_pods(cluster: Mapping[str, Any], path: Path) -> tuple[Pods, ...]:
+def ray_pods(cluster: Mapping[str, Any], path: Path) -> tuple[Pods, ...]:
+    """Return the pods of a Ray cluster's spec, the head first; raises UnreadableObject."""
     head_path = (*path, "headGroupSpec", "template")
-    head = _pods(_at(cluster, ("headGroupSpec", "template"), path), head_path)
+    head = pods_of(part_at(cluster, ("headGroupSpec", "template"), path), head_path)
     if not head.containers:
         raise UnreadableObject(
             f"{pointer(head_path)} has no container.", pointer=pointer((*head_path, "spec", "containers"))
         )
     members = [head]
-    for number, group in enumerate(_list(cluster.get("workerGroupSpecs"), (*path, "workerGroupSpecs"))):
+    for number, group in enumerate(as_list(cluster.get("workerGroupSpecs"), (*path, "workerGroupSpecs"))):
         place = (*path, "workerGroupSpecs", str(number))
-        workers = _mapping(group, place)
-        count = _count(workers, "replicas", place) * _count(workers, "numOfHosts", place)
-        members.append(_pods(_at(workers, ("template",), place), (*place, "template"), count))
+        workers = as_mapping(group, place)
+        count = pod_count(workers, "replicas", place) * pod_count(workers, "numOfHosts", place)
+        members.append(pods_of(part_at(workers, ("template",), place), (*place, "template"), count))
     return tuple(members)
 
 
 def _volcano_job(manifest: Mapping[str, Any]) -> PodGroup:
     members = []
-    for number, task in enumerate(_list(_at(manifest, ("spec",)).get("tasks"), ("spec", "tasks"))):
+    for number, task in enumerate(as_list(part_at(manifest, ("spec",)).get("tasks"), ("spec", "tasks"))):
         path = ("spec", "tasks", str(number))
-        pods = _mapping(task, path)
-        members.append(_pods(_at(pods, ("template",), path), (*path, "template"), _count(pods, "replicas", path)))
+        pods = as_mapping(task, path)
+        members.append(
+            pods_of(part_at(pods, ("template",), path), (*path, "template"), pod_count(pods, "replicas", path))
+        )
     return PodGroup(members=tuple(members))
 
 
@@ -305,15 +315,13 @@ READERS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], PodGroup]] = {
     ("ray.io", "RayJob"): _ray_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
 }
-# What creates pods and pod-making objects of its own, and is judged itself. LeaderWorkerSet's worker sets belong to
-# their leader's pod.
-JUDGED_OWNERS = frozenset({"ReplicaSet", *(kind for _group, kind in READERS)})
 
 
-def _pods(template: Mapping[str, Any], path: Path, count: int = 1) -> Pods:
-    spec = _at(template, ("spec",), path)
-    metadata = _mapping(template.get("metadata") or {}, (*path, "metadata"))
-    containers = _list(spec.get("containers"), (*path, "spec", "containers"))
+def pods_of(template: Mapping[str, Any], path: Path, count: int = 1) -> Pods:
+    """Return the pods of a template that stands at that path; raises UnreadableObject."""
+    spec = part_at(template, ("spec",), path)
+    metadata = as_mapping(template.get("metadata") or {}, (*path, "metadata"))
+    containers = as_list(spec.get("containers"), (*path, "spec", "containers"))
     return Pods(
         count=count,
         containers=tuple(
@@ -325,70 +333,20 @@ def _pods(template: Mapping[str, Any], path: Path, count: int = 1) -> Pods:
     )
 
 
-def annotations_of(manifest: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return an object's annotations; what is no text is left away."""
-    metadata = manifest.get("metadata")
-    found = metadata.get("annotations") if isinstance(metadata, dict) else None
-    return {key: text for key, text in found.items() if isinstance(text, str)} if isinstance(found, dict) else {}
-
-
 def _container(value: Any, path: Path) -> Container:
-    container = _mapping(value, path)
+    container = as_mapping(value, path)
     return Container(
         name=str(container.get("name", "")),
         image=str(container.get("image", "")),
-        command=_texts(container.get("command"), (*path, "command")),
-        args=_texts(container.get("args"), (*path, "args")),
+        command=as_texts(container.get("command"), (*path, "command")),
+        args=as_texts(container.get("args"), (*path, "args")),
         env=_plain_env(container.get("env"), (*path, "env")),
-        resources=_mapping(container.get("resources") or {}, (*path, "resources")),
+        resources=as_mapping(container.get("resources") or {}, (*path, "resources")),
         pointer=pointer(path),
         definition=container,
     )
 
 
 def _plain_env(value: Any, path: Path) -> Mapping[str, str]:
-    entries = (_mapping(entry, (*path, str(number))) for number, entry in enumerate(_list(value, path)))
+    entries = (as_mapping(entry, (*path, str(number))) for number, entry in enumerate(as_list(value, path)))
     return {str(entry.get("name")): entry["value"] for entry in entries if isinstance(entry.get("value"), str)}
-
-
-def pointer(path: Path) -> str:
-    """Return the JSON pointer (RFC 6901) of a path into the object."""
-    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in path)
-
-
-def _at(value: Mapping[str, Any], steps: Path, above: Path = ()) -> Mapping[str, Any]:
-    for done, step in enumerate(steps, start=1):
-        value = _mapping(value.get(step), (*above, *steps[:done]))
-    return value
-
-
-def _mapping(value: Any, path: Path) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise UnreadableObject(f"{pointer(path) or 'The object'} must be an object.", pointer=pointer(path))
-    return value
-
-
-def _list(value: Any, path: Path) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise UnreadableObject(f"{pointer(path)} must be a list.", pointer=pointer(path))
-    return value
-
-
-def _texts(value: Any, path: Path) -> tuple[str, ...]:
-    items = _list(value, path)
-    if not all(isinstance(item, str) for item in items):
-        raise UnreadableObject(f"{pointer(path)} must be a list of texts.", pointer=pointer(path))
-    return tuple(items)
-
-
-def _count(value: Mapping[str, Any], name: str, path: Path) -> int:
-    """Return a number of pods, 1 where none is written."""
-    count = value.get(name)
-    if count is None:
-        return 1
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        where = pointer((*path, name))
-        raise UnreadableObject(f"{where} must be a whole number of at least 0.", pointer=where)
-    return count

@@ -27,8 +27,12 @@ def test_the_objects_follow_kubernetes_schema():
         check_kubernetes(document)
 
 
-def test_single_config_maps_are_all_it_may_read():
-    assert ACCESS["ClusterRole"]["rules"] == [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]
+def test_single_config_maps_and_runtimes_are_all_it_may_read():
+    runtimes = ["trainingruntimes", "clustertrainingruntimes"]
+    assert ACCESS["ClusterRole"]["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+        {"apiGroups": ["trainer.kubeflow.org"], "resources": runtimes, "verbs": ["get"]},
+    ]
     binding = ACCESS["ClusterRoleBinding"]
     assert binding["roleRef"]["name"] == ACCESS["ClusterRole"]["metadata"]["name"]
     (subject,) = binding["subjects"]

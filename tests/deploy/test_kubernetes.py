@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from service.admission.kinds import JUDGED_OWNERS, READ_KINDS
 from service.admission.policy import read_policies
-from service.admission.workloads import JUDGED_OWNERS, READERS
 from service.settings import PREFIX, Settings
 from tests.service.artifacts.published_schemas import check_kubernetes
 
@@ -140,7 +140,7 @@ def test_every_kind_that_is_read_is_reviewed():
     rules = {
         (group, resource) for rule in WEBHOOK["rules"] for group in rule["apiGroups"] for resource in rule["resources"]
     }
-    assert rules == {(group, f"{kind.lower()}s") for group, kind in READERS}
+    assert rules == {(group, f"{kind.lower()}s") for group, kind in READ_KINDS}
 
 
 def test_what_the_judge_skips_is_skipped_before_it_is_asked():

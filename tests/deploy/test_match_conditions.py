@@ -10,8 +10,8 @@ import pytest
 import yaml
 from cel_expr_python import cel
 
+from service.admission.kinds import READ_KINDS
 from service.admission.review import read_review
-from service.admission.workloads import READERS
 from tests.api.admission_cases import body_of, cases
 from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
 from tests.service.admission.test_judge import service
@@ -79,7 +79,7 @@ def test_a_second_container_counts_and_one_without_resources_breaks_nothing():
         ([], True),
         ([{"kind": "Node", "name": "n"}], True),
         ([{"kind": "Workflow"}], True),
-        *(([{"kind": kind}], False) for kind in ("ReplicaSet", *sorted({kind for _group, kind in READERS}))),
+        *(([{"kind": kind}], False) for kind in ("ReplicaSet", *sorted({kind for _group, kind in READ_KINDS}))),
         ([{"kind": "Workflow"}, {"kind": "Job"}], False),
     ],
 )

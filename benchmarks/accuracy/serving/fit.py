@@ -42,6 +42,8 @@ FIRST_TOKEN_ROWS = (0.2, 1.0)
 # Residuals beyond these count by their size and not by its square.
 TOKEN_OUTLIER, FIRST_TOKEN_OUTLIER = 0.15, 0.2
 ROUNDS, SWEEPS, CONVERGED = 6, 4000, 1e-7
+# A group of n rows weighs as n to this power: between a row like any other and a group like any other.
+GROUP_POWER = 0.5
 # A value is drawn no further down than to this part of the prior.
 LEAST_OF_PRIOR = 0.05
 BAND = (0.05, 0.95)
@@ -53,7 +55,7 @@ KEPT_BACK = 4
 class Problem:
     """Rows of terms with what was measured; how strongly each value is drawn to its prior, in rows.
 
-    `groups` are weighed alike, `families` are left out together. No value falls below its `least`.
+    `groups` weigh as the root of their rows, `families` are left out together. No value falls below its `least`.
     """
 
     names: tuple[str, ...]
@@ -91,12 +93,12 @@ class Problem:
         }
 
     def _solve(self, rows: Bools, prior: Floats, penalty: Floats) -> Floats:
-        """Return the weights of least relative error: groups alike, outliers by their size (Huber 1964)."""
+        """Return the weights of least relative error: large groups held down, outliers by their size (Huber 1964)."""
         if not rows.any():
             return prior
         relative = self.terms[rows] / self.measured[rows][:, None] * prior
         counts = Counter(self.groups[rows].tolist())
-        each = np.array([1 / np.sqrt(counts[group]) for group in self.groups[rows].tolist()])
+        each = np.array([counts[group] ** ((GROUP_POWER - 1) / 2) for group in self.groups[rows].tolist()])
         each /= np.sqrt((each**2).mean())
         scale, drawn = each.copy(), np.sqrt(penalty)
         solution = np.ones(len(prior))

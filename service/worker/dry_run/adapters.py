@@ -14,7 +14,6 @@ from torch import nn
 from planners.errors import InvalidQuestion
 from service.worker.dry_run.four_bit import FourBitLinear
 from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.precision import adapter_dtype
 
 SCALING = 1.0  # lora_alpha / rank; its value changes no tensor
 
@@ -38,8 +37,8 @@ class AdaptedLinear(nn.Module):
         return result.to(base_dtype)
 
 
-def adapt(model: Any, job: TraceJob) -> None:
-    """Freeze the model and put adapters beside the targeted matrices of its layers.
+def adapt(model: Any, job: TraceJob, dtype: torch.dtype) -> None:
+    """Freeze the model and put adapters in that format beside the targeted matrices of its layers.
 
     QLoRA packs every matrix of a layer in four bits, targeted or not, and leaves
     embedding, norms and head as they are. Raises `InvalidQuestion` where no matrix
@@ -56,7 +55,7 @@ def adapt(model: Any, job: TraceJob) -> None:
             if name in job.lora.target_modules:
                 adapted += 1
                 features = (linear.in_features, linear.out_features)
-                base = AdaptedLinear(base, features=features, rank=job.lora.rank, dtype=adapter_dtype(job))
+                base = AdaptedLinear(base, features=features, rank=job.lora.rank, dtype=dtype)
             setattr(layer.get_submodule(parent_path), name, base)
     if not adapted:
         raise InvalidQuestion(

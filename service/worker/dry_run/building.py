@@ -12,7 +12,7 @@ from planners.errors import InvalidModelConfig
 from service.worker.dry_run.adapters import adapt
 from service.worker.dry_run.attention import TRACED_ATTENTION, register_traced_attention
 from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.precision import parameter_dtype
+from service.worker.dry_run.precision import adapter_dtype, parameter_dtype
 from service.worker.dry_run.stacks import Stack
 
 
@@ -48,5 +48,5 @@ def traced_model(job: TraceJob, stack: Stack) -> Any:
     model.config.max_position_embeddings = max(model.config.max_position_embeddings, job.sequence_length)
     model.train()
     if job.trains_adapters:
-        adapt(model, job)
+        adapt(model, job, adapter_dtype(job, stack))
     return model

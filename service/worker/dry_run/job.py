@@ -296,9 +296,9 @@ def _refuse_job(job: TraceJob) -> None:
                 f"Recomputing {module!r} is not traced yet; traced are {TRACED_RECOMPUTE_MODULES}.",
                 pointer="/training/recompute/modules",
             )
-    if job.pipeline_parallel > 1 and (job.trains_adapters or job.config.get("tie_word_embeddings")):
+    if job.pipeline_parallel > 1 and job.config.get("tie_word_embeddings"):
         raise NotYetAvailable(
-            "A pipeline with adapters or with a head tied to the embedding is not traced yet.",
+            "A pipeline with a head tied to the embedding is not traced yet.",
             pointer="/layout/pipeline_parallel",
         )
     tensor_parallel = job.tensor_parallel

@@ -25,8 +25,13 @@ def parameter_dtype(job: TraceJob, stack: Stack) -> torch.dtype:
     return torch.float32  # tf32 takes four bytes too
 
 
-def adapter_dtype(job: TraceJob) -> torch.dtype:
-    """Return the format of adapters: peft keeps them in fp32 beside a 16-bit base, if not told otherwise."""
+def adapter_dtype(job: TraceJob, stack: Stack) -> torch.dtype:
+    """Return the format of adapters: peft keeps them in fp32 beside a 16-bit base, if not told otherwise.
+
+    Where the optimizer has an fp32 copy of what learns they have 16 bits themselves.
+    """
+    if keeps_master_weights(job, stack):
+        return MIXED_DTYPES[job.precision]
     return torch.bfloat16 if job.precision == "bf16" else torch.float32
 
 

@@ -52,7 +52,7 @@ class Rank:
     dummy_gradients: list[torch.Tensor]
     gathers_logits: bool
     keeping: contextlib.AbstractContextManager[object]
-    states_on_host: bool = False
+    states_on_host: bool
     messages: MessageBuffers = field(default_factory=MessageBuffers)
 
     @property
@@ -174,7 +174,7 @@ def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
         return model_optimizer(job.optimizer, model)
     return MasterWeightOptimizer(
         job.optimizer,
-        model.parameters(),
+        learning_parameters(model),
         shards=job.data_parallel if job.zero_stage == 1 else 1,
         fp32_gradients=stack.main_gradients_in_fp32,
     )

@@ -82,7 +82,9 @@ STACKS = {
         selective=SelectiveRecompute.OPERATIONS,
         keeps_message_buffers=True,
     ),
-    "reference": Stack(gathers_logits=False, loss_in_model=True, replication=Replication.MASTER_WEIGHTS),
+    "reference": Stack(
+        gathers_logits=False, loss_in_model=True, trains_adapters=True, replication=Replication.MASTER_WEIGHTS
+    ),
     "megatron": Stack(
         gathers_logits=False,
         loss_in_model=False,

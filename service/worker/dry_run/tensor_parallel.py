@@ -21,6 +21,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from service.worker.dry_run.adapter_parallel import with_adapters
+
 SEQUENCE_DIM = 1
 
 
@@ -44,7 +46,8 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
     held = {name for name, module in model.named_modules() if not isinstance(module, nn.Identity)}
     parallelize_module(model, mesh, {name: style for name, style in plan.items() if name in held})
     for layer in model.model.layers:
-        parallelize_module(layer, mesh, _layer_plan(sequence_parallel=sequence_parallel))
+        plan = with_adapters(_layer_plan(sequence_parallel=sequence_parallel), layer, residual)
+        parallelize_module(layer, mesh, plan)
 
 
 def _layer_plan(*, sequence_parallel: bool) -> dict[str, Any]:

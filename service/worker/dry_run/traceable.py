@@ -86,9 +86,10 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         _refuse_untraced_offload(job)
     if job.trains_adapters and not stack.trains_adapters:
         raise NotYetAvailable(f"{job.framework} with {job.method} is not traced yet.", pointer="/training/method")
-    if job.trains_adapters and job.tensor_parallel > 1:
+    if job.method == "qlora" and job.tensor_parallel > 1:
         raise NotYetAvailable(
-            "Adapters over tensor-parallel ranks are not traced yet.", pointer="/layout/tensor_parallel"
+            "bitsandbytes' packed matrices are not split over tensor-parallel ranks: use lora, or tensor_parallel 1.",
+            pointer="/layout/tensor_parallel",
         )
     _refuse_untraced_experts(job, stack)
     if job.context_parallel > 1:

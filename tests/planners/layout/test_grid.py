@@ -2,7 +2,7 @@ import numpy as np
 
 from planners.layout.axes import candidate_grid
 from planners.layout.candidates import ALL_LAYERS, FULL
-from planners.layout.grid import at_cells, counted
+from planners.layout.grid import Cells, counted
 from tests.planners.factories import question, small_llama
 from tests.planners.training_cases import job
 
@@ -19,16 +19,17 @@ def test_a_mask_counts_for_every_cell_it_is_spread_over():
 
 
 def test_cells_find_their_values_along_the_axes_that_vary():
-    place = np.unravel_index(np.array([0, 5, 7]), (2, 4))
-    assert at_cells(np.array([10, 11, 12, 13]), place).tolist() == [10, 11, 13]
-    assert at_cells(np.array([[1], [2]]), place).tolist() == [1, 2, 2]
-    assert at_cells(np.array([9]), place).tolist() == [9, 9, 9]
+    cells = Cells(np.array([0, 5, 7]), (2, 4))
+    assert cells.of(np.array([10, 11, 12, 13])).tolist() == [10, 11, 13]
+    assert cells.of(np.array([[1], [2]])).tolist() == [1, 2, 2]
+    assert cells.of(np.array([9])).tolist() == [9, 9, 9]
+    assert cells.of(np.arange(8).reshape(2, 4)).tolist() == [0, 5, 7]
 
 
 def test_a_grid_without_bases_lists_nothing():
-    nowhere = np.unravel_index(np.array([], dtype=np.int64), (2, 0))
-    assert at_cells(np.array([]), nowhere).tolist() == []
-    assert at_cells(np.zeros((2, 0)), nowhere).tolist() == []
+    nowhere = Cells(np.array([], dtype=np.int64), (2, 0))
+    assert nowhere.of(np.array([])).tolist() == []
+    assert nowhere.of(np.zeros((2, 0))).tolist() == []
 
 
 def test_some_bases_are_the_same_layouts_as_those_cells_of_the_whole():

@@ -99,7 +99,7 @@ def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_i
     # Half of the experts on a rank, over two ranks. The lowest layer: its own weights, the embedding ahead, and the
     # buffer of what the layer above has beside its experts.
     assert layers.communication.reshape(-1)[2] == 2 * (EXPERTS // 2 + BESIDE) + 2 * EMBEDDING + 4 * BESIDE
-    # As the top layer's experts are copied out of their buffer the next layer is gathered ahead, and the head is reduced.
+    # As the top layer's experts are copied out of their buffer the next layer is gathered ahead, the head reduced.
     whole = EXPERTS // 2 + BESIDE
     assert copied.communication.reshape(-1)[0] == 2 * whole + 2 * whole + 2 * EXPERTS // 2 + 4 * HEAD
     # Then its experts' weights are gone, and their buffer is there.

@@ -7,9 +7,9 @@ import pytest
 
 from service.admission.config_maps import (
     MOST_CONFIG_MAPS,
-    ConfigMapNotRead,
     GivenConfigMaps,
     NoConfigMaps,
+    ObjectNotRead,
     with_config_maps,
 )
 from service.admission.workloads import Container, pod_group
@@ -86,7 +86,7 @@ class Counted:
 
     async def get(self, namespace: str, name: str) -> Mapping[str, str]:
         self.asked.append(name)
-        raise ConfigMapNotRead("away")
+        raise ObjectNotRead("away")
 
 
 @pytest.mark.parametrize("number", [MOST_CONFIG_MAPS, MOST_CONFIG_MAPS + 1])

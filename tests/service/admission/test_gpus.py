@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from planners.catalogue import catalogue
-from service.admission.gpus import container_gpus, gpu_demand
+from service.admission.gpus import container_gpus, gpu_demand, takes_other_share
 from service.admission.workloads import pod_group
 from tests.service.admission.reviews import a_container
 
@@ -101,3 +101,57 @@ def test_equal_slices_are_told_by_the_products_name(product: str, gpu: str, prof
 def test_a_partition_of_amds_is_told_unless_it_is_the_whole(resource: str, partition: str | None):
     found = demand({"resources": {"limits": {resource: "2"}}})
     assert (found.gpus_per_pod, found.partition) == (2, partition)
+
+
+@pytest.mark.parametrize(
+    ("resources", "memory_gib"),
+    [
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 12288}, 12.0),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": "0"}, None),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": "many"}, None),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}, None),
+        ({"nvidia.com/gpu": 1}, None),
+    ],
+)
+def test_a_card_divided_by_memory_has_what_is_asked_for(resources, memory_gib: float | None):
+    found = demand({"resources": {"limits": resources}}, nodeSelector={"nvidia.com/gpu.product": "Tesla-T4"})
+    assert (None if found.memory_bytes is None else found.memory_bytes / 2**30) == memory_gib
+
+
+def test_a_part_of_a_card_is_one_of_that_card():
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 25}
+    found = demand({"resources": {"limits": limits}}, nodeSelector={"nvidia.com/gpu.product": "Tesla-T4"})
+    assert found.memory_bytes == catalogue().gpu("t4-16gb").memory_bytes // 4
+    # Of which card nobody knows.
+    assert demand({"resources": {"limits": limits}}).memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("selector", "resource", "is_shared"),
+    [
+        ({"nvidia.com/gpu.product": "Tesla-T4-SHARED"}, "nvidia.com/gpu", True),
+        ({"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}, "nvidia.com/gpu", True),
+        ({}, "nvidia.com/gpu.shared", True),
+        ({"nvidia.com/gpu.product": "Tesla-T4"}, "nvidia.com/gpu", False),
+    ],
+)
+def test_shared_cards_are_known_by_their_names(selector, resource: str, is_shared: bool):
+    found = demand({"resources": {"limits": {resource: 1}}}, nodeSelector=selector)
+    assert (found.is_shared, found.gpus_per_pod) == (is_shared, 1)
+
+
+def test_gkes_label_names_a_slice():
+    labels = {
+        "cloud.google.com/gke-accelerator": "nvidia-tesla-a100",
+        "cloud.google.com/gke-gpu-partition-size": "1g.5gb",
+    }
+    assert demand(a_container(), nodeSelector=labels).mig_profile == "1g.5gb"
+
+
+@pytest.mark.parametrize(
+    ("resource", "told"),
+    [("volcano.sh/vgpu-number", "volcano.sh/vgpu-number"), ("aliyun.com/gpu-mem", "aliyun.com/gpu-mem"), ("cpu", None)],
+)
+def test_other_schedulers_shares_are_told(resource: str, told: str | None):
+    group = pod_group("", "Pod", {"spec": {"containers": [{"resources": {"limits": {resource: 1}}}]}})
+    assert takes_other_share(group.containers[0]) == told

@@ -178,7 +178,8 @@ async def test_a_plan_written_inline_is_made_and_compared(judge, gpus, is_allowe
 @pytest.mark.parametrize(
     ("container", "template", "told"),
     [
-        (a_container("sleep", "1", image="x"), {}, "starts nothing this service can read"),
+        (a_container(command=["sleep", "1"], image="x"), {}, "starts nothing this service can read"),
+        (a_container("sleep", image="x"), {}, "container main leaves its command to its image (x)"),
         (a_container("--model", "nobody/knows"), {}, "Unknown model"),
         (a_container(*SMALL, "--quantization", "odd"), {}, "--quantization odd"),
         (a_container(*SMALL), {"selector": {"a": "b"}}, "no node selector or affinity names the GPU"),
@@ -594,3 +595,56 @@ async def test_a_way_out_that_no_option_of_the_command_makes_is_not_offered(judg
     message = (await judge.review(read_review(a_review("Pod", manifest)))).message
     assert "fits with --max-model-len" in message
     assert "2 GPUs" not in message
+
+
+def in_one_container(text: str, gpus: int = 1) -> dict[str, Any]:
+    return an_object("Deployment", a_container(command=["bash", "-c", text], gpus=gpus))
+
+
+PAIR = ("vllm serve Qwen/Qwen3-8B --max-model-len 8192", "vllm serve Qwen/Qwen3-4B --max-model-len 8192")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_allowed"),
+    [
+        ("{} & {} & wait", False),
+        ("{} & {}", False),
+        # One may have ended before the other starts, or each has a card.
+        ("{}; {}", True),
+        ("{} & wait; {}", True),
+        ("{} & kill $!; {}", True),
+        ("CUDA_VISIBLE_DEVICES=0 {} & CUDA_VISIBLE_DEVICES=1 {} & wait", True),
+        ("{} --gpu-memory-utilization 0.4 & {} --gpu-memory-utilization 0.4 & wait", True),
+        ("if [ $A ]; then {} & fi; {}", True),
+        ("bash -c '{}; {}' & wait", True),
+    ],
+)
+async def test_engines_of_one_container_are_added_up_where_they_run_together(judge, text: str, is_allowed: bool):
+    # Weights of 15.3 and 7.5 GiB; 0.9 twice leaves the caches 0.8 x 79.2 GiB less the weights of both: never enough.
+    answer = await judge.review(read_review(a_review("Deployment", in_one_container(text.format(*PAIR)))))
+    assert answer.is_allowed is is_allowed
+    assert ("the GPU they share together" in answer.message) is not is_allowed
+
+
+async def test_what_is_missing_of_one_container_hides_no_refusal_of_another(judge):
+    manifest = an_object("Deployment", a_container(*LARGE, gpus=2))
+    manifest["spec"]["template"]["spec"]["containers"].append(a_container(image="nobody/knows", command=["x"]))
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert (answer.is_allowed, answer.is_judged) == (False, True)
+    assert "starts nothing this service can read" in answer.warnings[0]
+
+
+async def test_a_length_that_the_engine_finds_fits_with_any_cache(judge):
+    # 16.0 GiB for 131,072 tokens beside 15.0 GiB of weights are more than an A10G has.
+    container = a_container("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "auto")
+    manifest = an_object("Deployment", container, selector={"nvidia.com/gpu.product": "NVIDIA-A10G"})
+    answer = await judge.review(read_review(a_review("Deployment", manifest)))
+    assert (answer.is_allowed, answer.warnings) == (True, ())
+    assert "tokens a request by itself, of 131,072" in answer.audit_annotations["plimsoll"]
+
+
+async def test_more_slices_of_a_card_are_no_way_out(judge):
+    container = a_container("--model", "Qwen/Qwen3-4B", resources={"limits": {"nvidia.com/mig-1g.10gb": 1}})
+    answer = await judge.review(read_review(a_review("Deployment", an_object("Deployment", container))))
+    assert not answer.is_allowed
+    assert "GPUs and" not in answer.message

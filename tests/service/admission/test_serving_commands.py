@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.admission.launches import NotRead
+from service.admission.launches import Launch, NotRead
 from service.admission.serving_commands import serving_launch
 from tests.service.admission.reviews import a_plain_container
 
@@ -48,7 +48,9 @@ def test_sglangs_command_is_read():
         ("--dtype float16", {"weights": "fp16"}),
         ("--quantization fp8 --dtype bfloat16", {"weights": "fp8"}),
         ("-q bitsandbytes", {"weights": "nf4"}),
-        ("--quantization awq", {}),
+        ("--quantization awq", {"weights": "int4"}),
+        ("--quantization modelopt_fp4", {"weights": "nvfp4"}),
+        ("--quantization compressed-tensors", {}),
         ("--quantization quark", {}),
         ("--quantization fp8_per_block", {"weights": "fp8"}),
         ("--kv-cache-dtype fp8_e4m3", {"kv_cache": "fp8"}),
@@ -229,3 +231,28 @@ def test_words_that_may_be_any_options_are_not_judged(flags: str):
 @pytest.mark.parametrize("flags", ["--port $PORT", "--api-key=$KEY", "--served-model-name $(NAME)"])
 def test_a_value_that_decides_nothing_may_be_unknown(flags: str):
     assert request(f"vllm serve m {flags}")["model"] == "m"
+
+
+@pytest.mark.parametrize("written", ["auto", "-1", "AUTO"])
+def test_a_length_that_the_engine_finds_is_none_of_the_requests(written: str):
+    found = launch(f"vllm serve m --max-model-len {written}")
+    assert isinstance(found, Launch)
+    assert (found.shortens, "max_model_len" in found.request["serving"]) == (True, False)
+
+
+def test_a_copy_that_only_the_command_calls_quantized_is_told_of():
+    found = launch("vllm serve m --quantization gptq_marlin")
+    assert isinstance(found, Launch)
+    (note,) = found.notes
+    assert note.startswith("judged as a copy in int4 by --quantization gptq_marlin; ")
+
+
+def test_a_scheme_of_several_formats_may_be_the_smallest():
+    found = launch("vllm serve m --quantization compressed-tensors")
+    assert isinstance(found, Launch)
+    assert {request["serving"]["weights"] for request in found.leaner} == {"int4"}
+    assert "--quantization compressed-tensors" in found.leaner_words
+
+
+def test_nothing_offloaded_is_nothing_said():
+    assert isinstance(launch("vllm serve m --cpu-offload-gb 0"), Launch)

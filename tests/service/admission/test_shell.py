@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.shell import image_name, programs
+from service.admission.shell import image_name, known_image, programs
 from service.admission.workloads import Container
 from tests.service.admission.reviews import a_plain_container
 
@@ -180,3 +180,47 @@ def test_a_python_script_is_no_shell_text():
 )
 def test_the_launchers_images_start_it(image: str):
     assert words(image=image, args=("--model-id", "m")) == [("text-generation-launcher", "--model-id", "m")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "timeout 600 vllm serve m",
+        "timeout -k 5 --foreground 600 vllm serve m",
+        "timeout -s TERM 1h nohup vllm serve m",
+        "taskset 0-15 vllm serve m",
+    ],
+)
+def test_a_prefix_takes_its_own_word_and_no_more(text: str):
+    assert words("sh", "-c", text) == [("vllm", "serve", "m")]
+
+
+def test_what_a_shell_does_not_wait_for_is_known():
+    container = a_plain_container(command=("bash", "-c", "a & b; (c) & d && e & wait"))
+    assert [(program.words[0], program.is_background) for program in programs(container)] == [
+        ("a", True), ("b", False), ("c", False), ("d", False), ("e", True), ("wait", False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("image", "value"),
+    [
+        ("a/b:1", 1),
+        ("registry.example/mirror/a/b@sha256:0", 1),
+        ("localhost:5000/a/b", 1),
+        ("b:1", None),
+        ("x/b", None),
+        ("a/b/c", None),
+    ],
+)
+def test_an_image_is_known_under_a_mirrors_name_too(image: str, value: int | None):
+    assert known_image(image, {"a/b": 1}) == value
+
+
+def test_no_arguments_are_no_word():
+    assert words("bash", "-c", 'e "$@" "" "$A"', "--") == [("e", "", "$A")]
+
+
+def test_sums_are_worked_out_in_words_and_in_variables():
+    text = "N=$((GROUP * LOCAL)); e --dp $((N / 2)) --all $N $((N * UNKNOWN))"
+    assert words("bash", "-c", text, GROUP="2", LOCAL="8") == [("e", "--dp", "8", "--all", "16", "$((N * UNKNOWN))")]

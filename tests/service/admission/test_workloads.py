@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.workloads import UnreadableObject, pod_group
+from service.admission.object_parts import UnreadableObject
+from service.admission.workloads import pod_group
 from tests.service.admission.reviews import GROUPS, a_container, a_template, an_object
 
 

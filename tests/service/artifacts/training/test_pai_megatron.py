@@ -14,6 +14,14 @@ def test_the_arguments_are_those_that_were_read_beside_its_parser():
     assert written("pai-megatron", given) == golden("pai-megatron.txt")
 
 
+def test_the_batch_multiplies_out():
+    given = launch("megatron", config=QWEN_3_30B_A3B, data_parallel=4, tensor_parallel=2, micro_batch_size=2)
+    said = dict(line.split(" ", 1) for line in written("pai-megatron", given).splitlines() if " " in line)
+    # 4 replicas x 2 sequences x 8 micro-batches = 64; Megatron finds the 8 by itself.
+    micro_batches = int(said["--global-batch-size"]) / (4 * int(said["--micro-batch-size"]))
+    assert (micro_batches, given.plan.layout.gradient_accumulation_steps) == (8, 8)
+
+
 def test_its_tokenizer_takes_the_place_of_megatrons():
     lines = written("pai-megatron", launch("megatron", config=QWEN_3_30B_A3B)).splitlines()
     assert "--patch-tokenizer-type Qwen3Tokenizer" in lines

@@ -7,10 +7,11 @@ q and v: A 4 x 64 each, B 64 x 4 and 32 x 4, so 256 + 256 + 256 + 128 = 896 elem
 import pytest
 import torch
 
-from planners.errors import InvalidQuestion
+from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.formats import tensor_bytes
 from planners.questions import Lora
 from service.worker.dry_run.four_bit import FourBitLinear
+from service.worker.dry_run.job import PipelineStage
 from service.worker.dry_run.ledger import Kind
 from tests.service.worker.dry_run.cases import config, requested_bytes, traced
 
@@ -78,3 +79,30 @@ def test_a_fused_loss_makes_no_gradient_of_a_frozen_head():
     ledger = traced(method="lora", lora=LORA, fused_cross_entropy=True, config=config(vocab_size=4001))
     made = [event.piece for event in ledger.events if event.piece.kind is Kind.FORWARD_ACTIVATION]
     assert all(piece.requested_bytes != 2 * 4001 * 64 for piece in made)
+
+
+TEXTBOOK = {"framework": "reference", "zero_stage": 0, "method": "lora", "lora": Lora(rank=4), "data_parallel": 2}
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_over_tensor_ranks_the_factor_that_faces_the_split_is_halved(sequence_parallel):
+    # Rank 4 on a layer's seven matrices. Beside columns A stays whole, 4 x 64 five times, and B is halved: of
+    # 64 + 32 + 32 + 176 + 176 rows of 4. Beside rows A is halved, of 4 x (64 + 176), and B whole, 64 x 4 twice.
+    layer = 5 * 4 * 64 + 4 * 480 // 2 + 4 * 240 // 2 + 2 * 4 * 64
+    split = traced(**TEXTBOOK, tensor_parallel=2, sequence_parallel=sequence_parallel)
+    assert requested_bytes(split, Kind.GRADIENT) == 2 * 2 * layer
+    # Fp32 copy and two moments beside 16-bit adapters, and a counter for each of 28 tensors.
+    assert requested_bytes(split, Kind.OPTIMIZER_STATE) == 12 * 2 * layer + 4 * 28
+
+
+def test_a_stage_of_a_pipeline_trains_the_adapters_of_its_own_layer():
+    stage = PipelineStage(number=1, stages=2, first_layer=1, last_layer=1)
+    # Rank 4 times the inputs of seven matrices, down's the longer one, and times their outputs.
+    layer = 4 * (6 * 64 + 176) + 4 * (64 + 32 + 32 + 64 + 176 + 176 + 64)
+    ledger = traced(stage, **TEXTBOOK, pipeline_parallel=2, accumulation_steps=2)
+    assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == 12 * layer + 4 * 14
+
+
+def test_packed_matrices_over_tensor_ranks_are_refused():
+    with pytest.raises(NotYetAvailable, match="bitsandbytes"):
+        traced(**TEXTBOOK | {"method": "qlora"}, tensor_parallel=2)

@@ -1,0 +1,58 @@
+"""Engines that take the same GPU: what all of them hold at once.
+
+vLLM asks for its fraction of the whole card to be free when it starts, and then gives the cache what all processes on
+the card leave of that fraction: vllm, v1/worker/utils.py (`request_memory`) and v1/worker/gpu_worker.py
+(`determine_available_memory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.admission.judgement import GIB, Finding, Share
+
+VLLM = "vllm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """Engines on one GPU; `is_certain` where they cannot have different ones, else `reason` says when they have not."""
+
+    shares: Sequence[Share]
+    is_certain: bool
+    reason: str = ""
+
+
+def sharing_finding(sharing: Sharing) -> Finding | None:
+    """Return what to say of engines that ask for more than their GPU has, None where they may fit together.
+
+    Weights alone decide for any engine. Of n vLLM engines with fractions u that start
+    together, each with the weights W of all of them on the card already, the caches take
+    sum(u) T - n W of its memory T: they do not fit with the weights, W + sum(u) T - n W > T,
+    where W < (sum(u) - 1) T / (n - 1). One that starts later finds too little free.
+    """
+    shares = sharing.shares
+    if len(shares) < 2:
+        return None
+    memory_bytes = min(share.memory_bytes for share in shares)
+    weight_bytes = sum(share.weight_bytes for share in shares)
+    fraction = sum(share.fraction for share in shares if share.engine == VLLM)
+    engines = sum(share.engine == VLLM for share in shares)
+    programs = " and ".join(share.program for share in shares)
+    if weight_bytes > memory_bytes:
+        text = f"hold {weight_bytes / GIB:.1f} GiB of weights together, the GPU they share has {memory_bytes / GIB:.1f}"
+        return _told(f"{programs} {text} GiB", sharing, is_refused=True)
+    if fraction <= 1 or engines < 2:
+        return None
+    text = (
+        f"take {fraction:.2f} of the GPU they share together by --gpu-memory-utilization; "
+        f"fits with fractions that add up to 1 at most, or a GPU for each by CUDA_VISIBLE_DEVICES"
+    )
+    return _told(f"{programs} {text}", sharing, is_refused=weight_bytes < (fraction - 1) * memory_bytes / (engines - 1))
+
+
+def _told(text: str, sharing: Sharing, *, is_refused: bool) -> Finding:
+    if sharing.is_certain:
+        return Finding(weight="refuse" if is_refused else "warn", text=f"{text}.")
+    return Finding(weight="warn", text=f"{text}, where {sharing.reason}.")

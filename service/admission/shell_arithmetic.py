@@ -1,0 +1,50 @@
+"""`$((…))` of a shell, where all that it counts with is known.
+
+Source: POSIX.1-2024, Shell Command Language, 2.6.4 (arithmetic expansion); whole numbers, division towards zero.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+ARITHMETIC = re.compile(r"^\$\(\((.*)\)\)$", re.DOTALL)
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# A launch script counts ranks and nodes: nothing larger is meant.
+MOST_CHARACTERS, MOST_VALUE = 200, 2**31
+OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda left, right: int(left / right),
+    ast.Mod: lambda left, right: left - int(left / right) * right,
+}
+
+
+def arithmetic_value(text: str, value_of: Callable[[str], str | None]) -> int | None:
+    """Return what `$((…))` comes to, its `$NAME` replaced already; None where it takes what is not known."""
+    match = ARITHMETIC.match(text)
+    if match is None or len(text) > MOST_CHARACTERS:
+        return None
+    names = {name: value_of(name) or name for name in NAME.findall(match[1])}
+    expression = NAME.sub(lambda name: names[name[0]], match[1]).strip()
+    try:
+        value = _value(ast.parse(expression, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return None
+    return value if abs(value) < MOST_VALUE else None
+
+
+def _value(node: ast.expr) -> int:
+    """Return the value of sums and products of whole numbers; raises ValueError for anything else."""
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < MOST_VALUE:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        value = OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+        if abs(value) < MOST_VALUE:
+            return value
+    raise ValueError("no sum or product of whole numbers")
