@@ -66,6 +66,21 @@ PARTS: tuple[dict[str, Any], ...] = (
     LONG | {"recompute": "none", "sequence_length": 16384, "context_parallel": 4},
     LONG | {"recompute": "full", "tensor_parallel": 2},
 )
+ON_HOST = {"framework": "accelerate", "recompute": "none", "sequence_length": 4096}
+# Run for `FEW_MODELS` alone: what waits on the host, GPipe, and optimizers other than AdamW.
+ELSEWHERE: tuple[dict[str, Any], ...] = (
+    ON_HOST | {"activation_offload": True},
+    ON_HOST | {"activation_offload": True, "recompute": "full"},
+    ON_HOST | {"activation_offload": True, "framework": "ddp", "zero_stage": 0},
+    ON_HOST | {"offload": "optimizer+parameters"},
+    ON_HOST | {"offload": "optimizer+parameters", "framework": "fsdp2", "recompute": "full", "sequence_length": 512},
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "pipeline_parallel": 2}
+    | {"pipeline_schedule": "gpipe"},
+    *(ON_HOST | {"optimizer": name} for name in ("adamw-8bit", "paged-adamw", "lion")),
+    ON_HOST
+    | {"framework": "ddp", "recompute": "full", "sequence_length": 512, "zero_stage": 0}
+    | {"optimizer": "adafactor"},
+)
 MIXTURES = (
     "mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x22B-v0.1", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B",
     "Qwen/Qwen1.5-MoE-A2.7B", "allenai/OLMoE-1B-7B-0924",
@@ -129,11 +144,13 @@ class Case:
             "precision": "",
         }
         ways = (f"{said[key]}{_in_words(value)}" for key, value in self.way.items() if key in said)
-        return " ".join((self.model, *ways))
+        return " ".join((self.model, *(way.strip() for way in ways)))
 
 
 def _in_words(value: Any) -> str:
-    """Return a setting's value; of recomputation every so-manieth layer or the parts of layers."""
+    """Return a setting's value, nothing of a plain yes; of recomputation every so-manieth layer or parts of layers."""
+    if value is True:
+        return ""
     if not isinstance(value, Mapping):
         return str(value)
     return f"every {value['every']}" if "every" in value else "+".join(value["modules"])
@@ -147,7 +164,7 @@ def grid() -> Iterator[Case]:
             if "tensor_parallel" not in way or model_type in LLAMA_LIKE_MODEL_TYPES:
                 yield Case(model=model, way=way)
     for model in FEW_MODELS:
-        yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS))
+        yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS, *ELSEWHERE))
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
 

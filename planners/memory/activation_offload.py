@@ -73,7 +73,7 @@ def micro_batch_offload_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 
 def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Holdings, job: Job) -> FloatArray:
-    """Return what one micro-batch sends: activations, the weights of layers that are not recomputed, the log-softmax."""
+    """Return what one micro-batch sends: activations, weights of layers that are not recomputed, the log-softmax."""
     way, size = job.profile.can.activation_offload, job.precision.compute_bytes
     again = active.kept_again * active.kept_layers if way != OVERLAPPED_ONCE else NOTHING
     layers = size * (held.stage_elements - held.root_elements) + held.layer_frozen * rows.layers

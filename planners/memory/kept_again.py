@@ -18,7 +18,7 @@ FEED_FORWARD = "feed_forward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptAgain:
-    """Bytes a token of a layer's tensors that several operations keep: each once, and each as often as it comes again."""
+    """Bytes a token of a layer's tensors that several operations keep: each once, and as often as it comes again."""
 
     once_bytes: int
     again_bytes: int

@@ -173,7 +173,8 @@ class Capabilities:
     """What the framework can do; the search stays inside it.
 
     `searches_offload` lets the search offload unasked, once nothing fits without.
-    `activation_offload` is `none`, `synchronous`, `overlapped` or `overlapped_once` (`planners/memory/activation_offload.py`).
+    `activation_offload` is `none`, `synchronous`, `overlapped` or `overlapped_once`
+    (`planners/memory/activation_offload.py`).
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
     too, `expert_zero_stages` the stages in which experts can be divided at all.
     `stage_rule` is `by_layers` or `by_compute` (`planners/memory/stages.py`).

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from planners.errors import NotYetAvailable
 from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.kernel_rules import KERNEL_RULES
 
 
 def refuse_what_has_no_values(job: TraceJob) -> None:
-    """Raise `NotYetAvailable` for what is traced by the shapes of its tensors alone."""
+    """Raise `NotYetAvailable` for what is traced by shapes alone, or by telling two memories apart."""
     if job.method == "qlora":
         raise NotYetAvailable(
             "4-bit weights are traced by shape and not run on a device yet.", pointer="/training/method"
+        )
+    if job.optimizer in KERNEL_RULES:
+        raise NotYetAvailable(
+            f"The states of {job.optimizer} are traced by rule and not run on a device yet.",
+            pointer="/training/optimizer",
+        )
+    if job.states_on_host or job.activation_offload:
+        raise NotYetAvailable(
+            "What waits on the host is told from what is on the device in a trace, and not run on one yet.",
+            pointer="/layout/offload" if job.states_on_host else "/layout/activation_offload",
         )

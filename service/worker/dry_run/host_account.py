@@ -9,14 +9,18 @@ from planners.memory.activation_offload import OVERLAPPED_ONCE, SYNCHRONOUS
 from planners.memory.optimizers import optimizer_kind
 from planners.memory.profile import load_profile
 from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.kernel_optimizers import KERNEL_RULES
+from service.worker.dry_run.kernel_rules import KERNEL_RULES
 from service.worker.dry_run.ledger import Ledger
 
 WAYS = {
-    SYNCHRONOUS: "Activations go to the host as torch's save_on_cpu sends them: every tensor that autograd keeps, weights "
-    "and log-softmax too, once for each operation that keeps it.",
-    OVERLAPPED_ONCE: "Activations go to the host after TRL 1.16's OffloadActivations: what is kept again while it waits "
-    "stays on the device, and gathered or cast weights and the log-softmax are sent as well.",
+    SYNCHRONOUS: (
+        "Activations go to the host as torch's save_on_cpu sends them: every tensor that autograd keeps, weights and "
+        "log-softmax too, once for each operation that keeps it."
+    ),
+    OVERLAPPED_ONCE: (
+        "Activations go to the host after TRL 1.16's OffloadActivations: what is kept again while it waits stays on "
+        "the device, and gathered or cast weights and the log-softmax are sent as well."
+    ),
 }
 
 

@@ -10,34 +10,17 @@ are those of the local part. transformers' Trainer keeps the embedding's states 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from service.worker.dry_run.host_memory import on_host
+from service.worker.dry_run.kernel_rules import KERNEL_RULES
 from service.worker.dry_run.tracker import local_tensor
 
 SCALE_BLOCK_ELEMENTS = 256
 LEAST_8BIT_ELEMENTS = 4096  # min_8bit_size
 LEAST_PAGED_ELEMENTS = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRule:
-    """How many states an optimizer keeps of each element, and in what form."""
-
-    states: int
-    is_8bit: bool = False
-    is_paged: bool = False
-
-
-KERNEL_RULES = {
-    "lion": KernelRule(states=1),
-    "adamw-8bit": KernelRule(states=2, is_8bit=True),
-    "paged-adamw": KernelRule(states=2, is_paged=True),
-    "paged-adamw-8bit": KernelRule(states=2, is_8bit=True, is_paged=True),
-}
 
 
 class KernelOptimizer:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from service.worker.dry_run.kernel_optimizers import KERNEL_RULES, KernelOptimizer
+from service.worker.dry_run.kernel_optimizers import KernelOptimizer
+from service.worker.dry_run.kernel_rules import KERNEL_RULES
 from service.worker.dry_run.tracker import local_tensor
 
 LEARNING_RATE = 1e-4  # no value is ever computed

@@ -1,8 +1,9 @@
 """One stage of a pipeline: its part of the model, and the schedule of its micro-batches.
 
 Source of 1F1B, plain and interleaved: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; of GPipe Huang et al.
-2019, arXiv:1811.06965, section 2.3, as torch's `ScheduleGPipe` runs it (distributed/pipelining/schedules.py); of what is kept between forward and backward torch.distributed.pipelining
-(`stage.py`) and Megatron-Core (`pipeline_parallel/schedules.py`).
+2019, arXiv:1811.06965, section 2.3, as torch's `ScheduleGPipe` runs it (distributed/pipelining/schedules.py); of
+what is kept between forward and backward torch.distributed.pipelining (`stage.py`) and Megatron-Core
+(`pipeline_parallel/schedules.py`).
 """
 
 from __future__ import annotations

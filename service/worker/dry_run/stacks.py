@@ -96,12 +96,24 @@ STACKS = {
 }
 
 
+# Why a stack that shards as a traced one does is not traced: the sharding is torch's, the layers or the loss are not.
+NOT_TRACED = {
+    "atorch": "its strategies change the model's code by rules of their own",
+    "composer": "it trains with FSDP1, whose flat parameters and hooks no trace has",
+    "deepspeed": "its ZeRO stages are its own engine's, not torch's",
+    "litgpt": "its model keeps one fused query, key and value, and FSDP1 shards it",
+    "megatron-deepspeed": "its ZeRO stages are its own engine's, not torch's",
+    "nanotron": "its layers and its tensor parallelism are its own",
+    "torchtune": "its layers and its loss in chunks are its own",
+}
+
+
 def find_stack(framework: str, kernels: str | None = None) -> Stack:
     """Return how a stack is traced with these kernels; raise `NotYetAvailable` for one that is not."""
     stack = STACKS.get(framework)
     if stack is None:
         raise NotYetAvailable(
-            f"Framework {framework!r} is not traced yet; traced are {', '.join(sorted(STACKS))}.",
+            f"Framework {framework!r} is not traced yet{_reason(framework)}; traced are {', '.join(sorted(STACKS))}.",
             pointer="/layout/framework",
         )
     if kernels is not None and (kernels == "fused") is not stack.has_fused_kernels:
@@ -111,3 +123,7 @@ def find_stack(framework: str, kernels: str | None = None) -> Stack:
             f"{framework} is traced with {known} kernels, not {kernels} ones yet.", pointer="/training/kernels"
         )
     return stack
+
+
+def _reason(framework: str) -> str:
+    return f": {NOT_TRACED[framework]}" if framework in NOT_TRACED else ""

@@ -184,7 +184,7 @@ def _stage_output(
     stage: PipelineStage,
     received: torch.Tensor | None,
 ) -> Any:
-    """Return the output of a stage, or a chunk of one, and what is differentiated: the output, or the last one's loss."""
+    """Return the output of a stage, or of a chunk, and what is differentiated: the output, or the last one's loss."""
     inputs = batch if received is None else {"inputs_embeds": received} | _without(batch, "input_ids")
     model = rank.chunks[stage.chunk]
     with computing(job, stack, batch["input_ids"].device.type):

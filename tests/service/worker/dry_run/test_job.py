@@ -18,7 +18,8 @@ def test_a_job_takes_its_batch_from_the_plan_and_its_precision_from_the_request(
     "layout",
     [
         {"offload": "optimizer"},
-        {"activation_offload": True},
+        {"pipeline_schedule": "pipedream"},
+        {"pipeline_schedule": "gpipe", "virtual_pipeline": 2},
         {"recompute": "sometimes"},
         {"tensor_parallel": 4},  # two key-value heads
         {"tensor_parallel": 3},
@@ -36,7 +37,7 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
         {"method": "prefix-tuning"},
         {"companions": [{"role": "reference"}]},
         {"precision": "fp8-mixed"},
-        {"optimizer": "lion"},
+        {"optimizer": "sophia"},
         {"attention": "linear"},
         {"kernels": "compiled"},
         {"gradient_dtype": "bf16"},
