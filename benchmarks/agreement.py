@@ -57,6 +57,7 @@ LAYOUTS: tuple[dict[str, Any], ...] = (
     {"framework": "ddp", "recompute": "none", "sequence_length": 4096, "zero_stage": 0},
 )
 LONG = {"framework": "fsdp2", "sequence_length": 32768, "context_parallel": 2}
+LONG_MEGATRON = MEGATRON | {"sequence_length": 32768, "context_parallel": 2}
 # Run for `FEW_MODELS` alone: every second layer, parts of layers, and sequences over several ranks.
 PARTS: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": {"every": 2}, "sequence_length": 8192},
@@ -65,6 +66,8 @@ PARTS: tuple[dict[str, Any], ...] = (
     LONG | {"recompute": "full"},
     LONG | {"recompute": "none", "sequence_length": 16384, "context_parallel": 4},
     LONG | {"recompute": "full", "tensor_parallel": 2},
+    LONG_MEGATRON | {"recompute": "none"},
+    LONG_MEGATRON | {"recompute": "full"},
 )
 ON_HOST = {"framework": "accelerate", "recompute": "none", "sequence_length": 4096}
 # Run for `FEW_MODELS` alone: what waits on the host, GPipe, and optimizers other than AdamW.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planners.architecture import Block, Operation, OperationKind, Part, Region
+from planners.memory.latents import keep_latents
 from planners.memory.profile import Kernels
 from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
 
@@ -194,6 +195,7 @@ def _kept_elements(
         _keep_packed(block, kept, element_bytes)
     if kernels.transformers_attention:
         _keep_views(block, kept, element_bytes)
+        keep_latents(block, kept, kernels, element_bytes, learning)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:

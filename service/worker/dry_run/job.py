@@ -15,7 +15,7 @@ from planners.questions import Lora
 # know by name, and the others' are fused or stand in another order.
 LLAMA_LIKE_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 # Those whose attention keeps keys and values as one compressed vector, and values of other lengths than keys.
-LATENT_MODEL_TYPES = ("deepseek_v3",)
+LATENT_MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
 # Those whose feed-forwards are mixtures of experts, which transformers holds as two tensors a layer.
 MIXTURE_MODEL_TYPES = (*LATENT_MODEL_TYPES, "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 TRACED_MODEL_TYPES = (

@@ -95,7 +95,7 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
     if experts is not None:
         deal_experts(model, experts["expert"].get_group())
     if job.context_parallel > 1:
-        attend_over_ranks(model, context_mesh(job, mesh.device_type))
+        attend_over_ranks(model, context_mesh(job, mesh.device_type), tokens_first=stack.has_fused_kernels)
     cut_to_stage(model, stage)
     if job.tensor_parallel > 1:
         split_over_tensor_ranks(
@@ -175,7 +175,7 @@ def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
     return MasterWeightOptimizer(
         job.optimizer,
         learning_parameters(model),
-        shards=job.data_parallel if job.zero_stage == 1 else 1,
+        shards=job.data_parallel * job.context_parallel if job.zero_stage == 1 else 1,
         fp32_gradients=stack.main_gradients_in_fp32,
     )
 

@@ -4,7 +4,9 @@ Keys and values are gathered for each layer and thrown away again; kept are a
 rank's own query, key, value and output, and the log-sum-exp.
 
 Source: torch.distributed.tensor.experimental (`context_parallel`), as torchtitan
-uses it: keys and values by all-gather, causal halves balanced over the ranks.
+uses it: keys and values by all-gather, causal halves balanced over the ranks. Transformer Engine
+(pytorch/attention/dot_product_attention/context_parallel.py, `AttnFuncWithCPAndKVP2P`) keeps the same tensors, and
+has every rank's keys and values at once as well, one buffer for each hop.
 """
 
 from __future__ import annotations
@@ -30,8 +32,12 @@ def context_mesh(job: TraceJob, device_type: str) -> DeviceMesh:
         return mesh["context"]
 
 
-def attend_over_ranks(model: Any, mesh: DeviceMesh) -> None:
-    """Make a transformers model's attention a ring over the mesh."""
+def attend_over_ranks(model: Any, mesh: DeviceMesh, *, tokens_first: bool) -> None:
+    """Make a transformers model's attention a ring over the mesh.
+
+    With `tokens_first` the output that is kept has tokens before heads, as Transformer Engine's ring writes it, and is
+    the next matrix's input as it is; torch's has to be copied for that.
+    """
 
     def attention(
         _module: torch.nn.Module,
@@ -42,7 +48,7 @@ def attend_over_ranks(model: Any, mesh: DeviceMesh) -> None:
         scaling: float | None = None,
         **_kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        output = RingFlashAttention.apply(query, key, value, mesh, scaling)  # type: ignore[no-untyped-call]
+        output = RingFlashAttention.apply(query, key, value, mesh, scaling, tokens_first)  # type: ignore[no-untyped-call]
         return output.transpose(1, 2).contiguous(), None
 
     register_attention(RING_ATTENTION, attention)
@@ -60,11 +66,14 @@ class RingFlashAttention(torch.autograd.Function):
         value: torch.Tensor,
         mesh: DeviceMesh,
         scaling: float | None,
+        tokens_first: bool,
     ) -> torch.Tensor:
         """Return the output, and keep it with its operands and the log-sum-exp."""
         output, statistic, *rest = torch_ring._scaled_dot_product_ring_flash_attention(
             mesh, query, key, value, is_causal=True, scale=scaling
         )
+        if tokens_first:
+            output = output.transpose(1, 2).contiguous().transpose(1, 2)
         *_sequences, _, _, seed, offset, _ = rest
         ctx.save_for_backward(query, key, value, output, statistic, seed, offset)
         ctx.mesh, ctx.scaling, ctx.rest = mesh, scaling, rest[:4]
@@ -93,4 +102,4 @@ class RingFlashAttention(torch.autograd.Function):
             offset,
             scale=ctx.scaling,
         )
-        return of_query, of_key, of_value, None, None
+        return of_query, of_key, of_value, None, None, None

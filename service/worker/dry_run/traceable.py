@@ -136,12 +136,12 @@ def _refuse_untraced_experts(job: TraceJob, stack: Stack) -> None:
 
 
 def _refuse_untraced_context(job: TraceJob, stack: Stack) -> None:
-    is_ring = is_fully_sharded(job) and not stack.has_fused_kernels and job.attention == "flash"
+    is_ring = (is_fully_sharded(job) or stack.has_fused_kernels) and job.attention == "flash"
     has_kernel = job.precision in (*MIXED_PRECISIONS, "bf16")
     is_even = job.sequence_length % (RING_HALVES * job.context_parallel * job.tensor_parallel) == 0
     if not (is_ring and has_kernel and is_even) or job.recompute == "selective":
         raise NotYetAvailable(
-            "Context parallelism is traced as torch's ring of flash attention under FSDP2, over equal halves of a "
-            "sequence, without selective recomputation.",
+            "Context parallelism is traced as a ring of flash attention under FSDP2 or Megatron, over equal halves of "
+            "a sequence, without selective recomputation.",
             pointer="/layout/context_parallel",
         )

@@ -99,6 +99,11 @@ def test_a_frozen_last_matrix_lets_a_third_gradient_meet_the_others():
     assert meeting_gradients(llama().layers[0], None) == (F, 2)
 
 
+def test_of_an_ungated_layer_one_gradient_less_meets_the_others():
+    assert meeting_gradients(gpt().layers[0], None)[1] == 1
+    assert meeting_gradients(gpt().layers[0], frozenset())[1] == 2
+
+
 def test_older_four_bit_products_keep_their_inputs_in_fp32():
     kernels = load_profile("litgpt").kernels
     plain, four_bit = (

@@ -90,7 +90,6 @@ def test_over_tensor_ranks_the_factor_that_faces_the_split_is_halved(sequence_pa
     # 64 + 32 + 32 + 176 + 176 rows of 4. Beside rows A is halved, of 4 x (64 + 176), and B whole, 64 x 4 twice.
     layer = 5 * 4 * 64 + 4 * 480 // 2 + 4 * 240 // 2 + 2 * 4 * 64
     split = traced(**TEXTBOOK, tensor_parallel=2, sequence_parallel=sequence_parallel)
-    assert requested_bytes(split, Kind.GRADIENT) == 2 * 2 * layer
     # Fp32 copy and two moments beside 16-bit adapters, and a counter for each of 28 tensors.
     assert requested_bytes(split, Kind.OPTIMIZER_STATE) == 12 * 2 * layer + 4 * 28
 

@@ -27,3 +27,8 @@ class TestContextParallelism:
         # Two layers, forwards and backwards, in each of two steps.
         assert len(made) == 2 * 2 * 2
         assert len(gathers) == 2 * len(made)
+
+    def test_megatron_divides_its_optimizer_over_ranks_of_both_kinds_and_copies_no_output(self):
+        ledger = traced(framework="megatron", zero_stage=1, data_parallel=2, context_parallel=2)
+        # 105,408 parameters, each tensor in four equal parts: fp32 copy and two moments, and 21 tensors' counters.
+        assert requested_bytes(ledger, Kind.OPTIMIZER_STATE) == 12 * 105_408 // 4 + 4 * 21

@@ -17,7 +17,13 @@ def check(**changes):
 
 
 @pytest.mark.parametrize(
-    "wanted", [EXPERTS, EXPERTS | {"recompute": "selective"}, CONTEXT, CONTEXT | {"recompute": "full"}]
+    "wanted", [
+        EXPERTS,
+        EXPERTS | {"recompute": "selective"},
+        CONTEXT,
+        CONTEXT | {"recompute": "full"},
+        CONTEXT | {"framework": "megatron", "zero_stage": 1},
+    ]
 )
 def test_what_is_traced_is_not_refused(wanted):
     check(**wanted)
@@ -43,7 +49,7 @@ def test_other_expert_parallelism_is_refused(changes):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"framework": "megatron", "zero_stage": 1},
+        {"framework": "accelerate", "zero_stage": 0},
         {"attention": "eager"},
         {"precision": "fp32"},
         {"recompute": "selective"},

@@ -1,0 +1,41 @@
+"""DeepSeek V2 Lite: 16 heads of 128 + 64 features, values of 128, keys and values in a latent of 512 + 64."""
+
+import pytest
+
+from planners.catalogue import catalogue
+from planners.huggingface import describe_config
+from planners.memory.latents import keep_latents
+from planners.memory.profile import load_profile
+from tests.planners.factories import llama
+
+KERNELS = load_profile("fsdp2").kernels
+LAYER = describe_config(dict(catalogue().model("deepseek-ai/DeepSeek-V2-Lite").config), name="lite").layers[-1]
+
+
+def kept_of(layer, learning=None):
+    kept = {"value": 2.0, "key_value_latent": 2.0}
+    keep_latents(layer, kept, KERNELS, 2, learning)
+    return kept
+
+
+def test_the_value_keeps_the_keys_that_it_is_beside():
+    assert kept_of(LAYER)["value"] == 2 * (128 + 128) / 128
+
+
+def test_the_latent_s_norm_keeps_fp32_and_the_normalized_of_the_rank_alone():
+    assert kept_of(LAYER)["key_value_latent"] == pytest.approx((4 + 2 + 2) * 512 / 576)
+
+
+def test_a_frozen_norm_keeps_no_normalized_copy_and_a_frozen_router_no_input():
+    kept = kept_of(LAYER, frozenset({"query_projection"}))
+    assert kept["key_value_latent"] == pytest.approx((4 + 2) * 512 / 576)
+    assert set(kept) == {"value", "key_value_latent"}
+
+
+def test_the_router_s_input_is_kept_in_fp32_besides():
+    kept = kept_of(LAYER)
+    assert [held for name, held in kept.items() if name not in ("value", "key_value_latent")] == [4.0]
+
+
+def test_other_attention_is_left_as_it_is():
+    assert kept_of(llama().layers[0]) == {"value": 2.0, "key_value_latent": 2.0}

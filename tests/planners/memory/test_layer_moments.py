@@ -1,0 +1,41 @@
+"""A small Llama's layer: hidden 64, 4 heads and 2 of keys and values of 16, feed-forward 128."""
+
+from planners.memory.layer_moments import NOTHING_KEPT, kept_at_second_norm, unneeded_bytes
+from planners.memory.profile import load_profile
+from tests.planners.factories import small_llama
+
+KERNELS = load_profile("fsdp2").kernels
+LAYER = small_llama().layers[0]
+
+
+def kept(learning=None):
+    return kept_at_second_norm(LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning)
+
+
+def test_at_the_second_norm_the_attention_is_kept_and_nothing_behind_it():
+    held = kept()
+    # The first norm in fp32 and normalized, with a statistic; the second has 26 bytes a feature of its own.
+    assert held.sequence_bytes == 6 * 64 + 4 + 26 * 64
+    # Its input gathered; query and context, key and value, and four heads' statistics.
+    assert (held.gathered_bytes, held.tensor_bytes) == (2 * 64, 2 * 2 * 64 + 2 * 2 * 32 + 4 * 4)
+
+
+def test_a_head_has_no_second_norm():
+    head = small_llama().head
+    assert kept_at_second_norm(head, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
+
+
+def test_before_the_first_adapter_nothing_is_kept():
+    learning = frozenset({"output_projection"})
+    whole, needed = unneeded_bytes(LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning)
+    # The first norm's fp32 input and statistic, query, key and value, and the attention's statistics; its output is
+    # the adapter's input.
+    assert whole.sequence_bytes - needed.sequence_bytes == 4 * 64 + 4
+    assert whole.tensor_bytes - needed.tensor_bytes == 2 * 64 + 2 * 2 * 32 + 4 * 4
+
+
+def test_behind_an_adapter_of_queries_all_is_kept_but_the_first_norm():
+    learning = frozenset({"query_projection"})
+    whole, needed = unneeded_bytes(LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning)
+    assert whole.sequence_bytes - needed.sequence_bytes == 4 * 64 + 4
+    assert whole.tensor_bytes == needed.tensor_bytes
