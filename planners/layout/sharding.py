@@ -61,9 +61,7 @@ def _chunks(rows: StageRows, row: int, virtual_pipeline: int) -> tuple[tuple[int
         first = int(rows.first_layer[row, 0])
         return ((first, first + int(rows.layers[row, 0]) - 1),)
     of_chunk = int(rows.layers[row, 0]) // virtual_pipeline
-    firsts = [
-        (chunk * rows.stage.size + int(rows.stage[row, 0])) * of_chunk for chunk in range(virtual_pipeline)
-    ]
+    firsts = [(chunk * rows.stage.size + int(rows.stage[row, 0])) * of_chunk for chunk in range(virtual_pipeline)]
     return tuple((first, first + of_chunk - 1) for first in firsts)
 
 

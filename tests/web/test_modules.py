@@ -116,7 +116,14 @@ def test_events_are_read_however_the_stream_is_cut():
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0, "0"), (10 * 2**20, "10 MiB"), (2**29, "0.50 GiB"), (3 * 2**30, "3.0 GiB"), (-(2**31), "−2.0 GiB"), (3000 * 2**30, "3,000.0 GiB")],
+    [
+        (0, "0"),
+        (10 * 2**20, "10 MiB"),
+        (2**29, "0.50 GiB"),
+        (3 * 2**30, "3.0 GiB"),
+        (-(2**31), "−2.0 GiB"),
+        (3000 * 2**30, "3,000.0 GiB"),
+    ],
 )
 def test_bytes_are_shown_in_gib_and_little_of_them_in_mib(value: int, shown: str):
     assert worth("quantities.js", f"m.gib({value})") == shown
@@ -145,7 +152,11 @@ def test_the_layers_of_a_stage_are_told_chunk_by_chunk(stage: dict[str, Any], to
 # A clock that goes when it is told, and what is to be done by it.
 CLOCK = """let now = 0; let waiting = [];
     Object.defineProperty(performance, "now", { value: () => now });
-    globalThis.setTimeout = (act, after) => { const timer = { at: now + after, act }; waiting.push(timer); return timer; };
+    globalThis.setTimeout = (act, after) => {
+        const timer = { at: now + after, act };
+        waiting.push(timer);
+        return timer;
+    };
     globalThis.clearTimeout = (timer) => { waiting = waiting.filter((each) => each !== timer); };
     const until = (end) => {
         for (const timer of waiting.filter(({ at }) => at <= end)) { now = timer.at; clearTimeout(timer); timer.act(); }
