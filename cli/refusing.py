@@ -10,7 +10,7 @@ from cli.request_files import UnreadableRequest
 from cli.screen import NO_ANSWER, complain
 
 # Whole parts of a request, by what is typed for them first.
-PARTS = {"/model": "MODEL", "/hardware": "--gpu", "/training": "--sequence-length, --global-batch-size"}
+PARTS = {"/model": "MODEL", "/hardware": "--gpu"}
 
 
 def refuse(error: NoAnswer | UnreadableRequest, options: Sequence[RequestOption]) -> int:
