@@ -33,18 +33,30 @@ LOADED = """(() => {
         files: bytes(isFile), answers: bytes((entry) => !isFile(entry)), shifted: window.shifted};
 })()"""
 # From the key to the request, from there to the whole answer, from there to the painted verdict; and to all parts.
+# When a text was painted is told by Element Timing, https://wicg.github.io/element-timing/.
 ANSWER_MILLISECONDS = """new Promise((resolve) => {
     const form = document.querySelector("#question");
     const begun = performance.now();
     performance.clearResourceTimings();
     let verdict = null;
-    const painted = (act) => requestAnimationFrame(() => setTimeout(() => act(performance.now())));
-    new MutationObserver((_, observer) => { observer.disconnect(); painted((at) => { verdict = at; }); })
-        .observe(document.querySelector("#verdict"), {childList: true});
-    new MutationObserver((_, observer) => { observer.disconnect(); painted((at) => {
+    let parts = null;
+    const end = () => {
+        if (verdict === null || parts === null) return;
         const asked = performance.getEntriesByType("resource").filter((entry) => entry.name.includes("/plan/")).at(-1);
-        resolve([asked.requestStart - begun, asked.responseEnd - asked.requestStart, verdict - asked.responseEnd, at - begun]);
-    }); }).observe(document.querySelector("#parts"), {childList: true});
+        resolve([asked.startTime - begun, asked.responseEnd - asked.startTime, verdict - asked.responseEnd, parts - begun]);
+    };
+    new PerformanceObserver((list, observer) => {
+        const painted = list.getEntries().find((entry) => entry.identifier === "verdict" && entry.renderTime > begun);
+        if (painted) { observer.disconnect(); verdict = painted.renderTime; end(); }
+    }).observe({type: "element"});
+    new MutationObserver((_, observer) => {
+        observer.disconnect();
+        document.querySelector("#verdict p").setAttribute("elementtiming", "verdict");
+    }).observe(document.querySelector("#verdict"), {childList: true});
+    new MutationObserver((_, observer) => {
+        observer.disconnect();
+        requestAnimationFrame(() => setTimeout(() => { parts = performance.now(); end(); }));
+    }).observe(document.querySelector("#parts"), {childList: true});
     form.elements[%s].value = %s;
     form.elements[%s].dispatchEvent(new Event("input", {bubbles: true}));
 })"""  # noqa: E501  (a script's lines)

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 import yaml
 
+from cli.request_files import reason
 from planners.catalogue import catalogue
 from service.admission.config_maps import GivenConfigMaps
 from service.admission.judge import AdmissionService
@@ -82,7 +83,7 @@ def _policies(file: Path | None) -> Policies:
     try:
         return Policies(file)
     except (OSError, UnicodeDecodeError, InvalidPolicy) as error:
-        typer.echo(f"{file}: {error}", err=True)
+        typer.echo(f"{file}: {reason(error)}", err=True)
         raise typer.Exit(NOT_JUDGED) from error
 
 
@@ -92,7 +93,7 @@ def _documents(file: Path) -> list[dict[str, Any]]:
         text = sys.stdin.read() if str(file) == STANDARD_INPUT else file.read_text()
         documents = list(yaml.safe_load_all(text))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        typer.echo(f"{file}: {error}", err=True)
+        typer.echo(f"{file}: {reason(error)}", err=True)
         raise typer.Exit(NOT_JUDGED) from error
     objects = [document for document in documents if isinstance(document, dict)]
     items = (item for document in objects if _is_list(document) for item in each_of(document.get("items")))

@@ -98,7 +98,10 @@ def worker(
 
 @database.command("upgrade")
 def database_upgrade() -> None:
-    """Bring the configured database's schema up to date; safe to run from many replicas at once."""
+    """Bring the configured database's schema up to date.
+
+    Many replicas may do so at once.
+    """
     from service.persistence.upgrade import upgrade
     from service.settings import Settings
 

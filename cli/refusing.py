@@ -9,13 +9,16 @@ from cli.options import RequestOption
 from cli.request_files import UnreadableRequest
 from cli.screen import NO_ANSWER, complain
 
+# Whole parts of a request, by what is typed for them first.
+PARTS = {"/model": "MODEL", "/hardware": "--gpu"}
+
 
 def refuse(error: NoAnswer | UnreadableRequest, options: Sequence[RequestOption]) -> int:
     """Print why there is no answer, with the option of each field at fault; return the exit code."""
     if isinstance(error, UnreadableRequest):
         complain(str(error))
         return NO_ANSWER
-    flags = {"/" + option.field.replace(".", "/"): option.flag for option in options}
+    flags = PARTS | {"/" + option.field.replace(".", "/"): option.flag for option in options}
     complain(
         error.message,
         [

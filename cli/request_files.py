@@ -20,6 +20,11 @@ class UnreadableRequest(Exception):
     """A file or an assignment that is no part of a request."""
 
 
+def reason(error: Exception) -> str:
+    """Return why a file could not be read, without its name and the number that the system has for it."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def read_request(file: Path | None) -> dict[str, Any]:
     """Return the request of a file, JSON or YAML; an empty one without a file. Raises UnreadableRequest."""
     if file is None:
@@ -27,7 +32,7 @@ def read_request(file: Path | None) -> dict[str, Any]:
     try:
         text = sys.stdin.read() if file == STANDARD_INPUT else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableRequest(f"{file} cannot be read: {error}") from error
+        raise UnreadableRequest(f"{file} cannot be read: {reason(error)}") from error
     request = parsed(text, of=str(file))
     if not isinstance(request, dict):
         raise UnreadableRequest(f"{file} holds no object at its top.")

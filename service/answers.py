@@ -15,8 +15,8 @@ from service.persistence.records import AccuracyGroup, JobKind, JobState, PlanKi
 class JobBody:
     """A job; `result` and `error` are null until it is finished.
 
-    `estimate` is what was said of a quantization when it was queued; null of other jobs, in lists, and in the answer that
-    queues it, which has it beside the job.
+    `estimate` is what was said of a quantization when it was queued; null of other jobs, in lists, and in the answer
+    that queues it, which has it beside the job.
     """
 
     job_id: str

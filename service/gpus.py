@@ -10,6 +10,8 @@ from planners.errors import InvalidQuestion, PlimsollError
 from planners.hardware import Gpu, Hardware
 from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest, OneHardware
 
+GIB = 2**30
+
 # Where a client names no number, the search for the fewest ends here: 160 TB of
 # 80 GB cards hold 16 bytes for each of ten trillion parameters.
 MOST_GPUS_UNASKED = 2_048
@@ -50,7 +52,8 @@ def resolve_hardware(asked: OneHardware, catalogue: Catalogue) -> Hardware:
     if hardware.limit_bytes <= 0:
         pointer = "/hardware/reserve_bytes" if asked.reserve_bytes >= asked.used_bytes else "/hardware/used_bytes"
         raise InvalidQuestion(
-            f"reserve_bytes and used_bytes leave nothing of the GPU's {gpu.memory_bytes} bytes.", pointer=pointer
+            f"reserve_bytes and used_bytes leave nothing of the GPU's {gpu.memory_bytes / GIB:.1f} GiB.",
+            pointer=pointer,
         )
     return hardware
 

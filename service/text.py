@@ -11,10 +11,13 @@ from service.text_choices import choices_text, serving_choices_text
 from service.text_memory import memory_text, range_text, shares, spikes_text
 from service.text_tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
+VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
+
 
 def plan_text(body: Mapping[str, Any]) -> str:
     """Return a plan's answer as text; `body` is the response as JSON values."""
-    sections = [f"Plan {body['plan_id']}  ({body['kind']}): {body['verdict']}\n{wrapped(body['summary'])}"]
+    verdict = VERDICT_WORDS[body["verdict"]]
+    sections = [f"Plan {body['plan_id']}  ({body['kind']}): {verdict}\n{wrapped(body['summary'])}"]
     sections += _training(body) if body["kind"] == "train" else _serving(body)
     sections += [
         *(choices_text(body) if body["kind"] == "train" else serving_choices_text(body)),

@@ -9,6 +9,24 @@ from typing import Any
 # How Pydantic names a value that is no object; its own words name Python's classes.
 _OBJECT_EXPECTED = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type"})
 
+# Pydantic's own words are a programmer's.
+_WORDS = {
+    "missing": "Is missing",
+    "int_type": "Should be a whole number",
+    "int_from_float": "Should be a whole number",
+    "float_type": "Should be a number",
+    "bool_type": "Should be true or false",
+    "string_type": "Should be text",
+}
+# Which bound of an error's context is told, and how.
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "above"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "below"),
+}
+MOST_WRITTEN_OUT = 1e12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldError:
@@ -55,10 +73,19 @@ def _leads_on(place: Any, step: int | str) -> bool:
     return isinstance(place, Mapping) and step in place
 
 
+def _number(bound: float) -> str:
+    """Return a bound as people write it."""
+    return f"{bound:,}" if abs(bound) < MOST_WRITTEN_OUT else f"{bound:g}"
+
+
 def _detail(error: Mapping[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         return "Unknown field."
     if error["type"] in _OBJECT_EXPECTED:
         return "Should be an object."
-    message = str(error["msg"]).removeprefix("Value error, ")
+    bound = _BOUNDS.get(error["type"])
+    if bound is not None:
+        name, words = bound
+        return f"Should be {words} {_number(error['ctx'][name])}."
+    message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     return message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")

@@ -7,7 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.main import app
+from planners import PLANNER_VERSION
+from planners.version import planner_version
 from service.worker.child import PROJECT_ROOT
 
 PROGRAM = """
@@ -47,3 +51,9 @@ def test_answers_of_this_process_need_no_server_no_database_and_no_network(argum
 
 def test_a_list_of_hardware_needs_no_model_and_no_numbers():
     assert loaded_by("hardware", "h100") & {*HEAVY, "httpx", "numpy", "planners.huggingface.registry"} == set()
+
+
+def test_the_version_is_told_with_the_planners_own():
+    told = CliRunner().invoke(app, ["--version"])
+    assert told.exit_code == 0
+    assert told.output == f"plimsoll {PLANNER_VERSION}, planner {planner_version()}\n"

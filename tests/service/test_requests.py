@@ -112,6 +112,24 @@ def test_a_missing_field_is_pointed_at():
     assert pointers(TrainRequest, {"model": "x", "hardware": {"gpu": "h100"}}) == ["/training"]
 
 
+@pytest.mark.parametrize(
+    ("hardware", "told"),
+    [
+        ({"gpu": "h100", "gpus": 0}, "Should be at least 1."),
+        ({"gpu": "h100", "gpus": 8, "gpus_per_node": 2000}, "Should be at most 1,024."),
+        ({"gpu": "h100", "gpus": 8, "gpus_per_node": 1.5}, "Should be a whole number."),
+        ({"gpu": "h100", "gpus": 8, "gpus_per_node": "8"}, "Should be a whole number."),
+        ({"gpu": "h100", "gpus": 8, "network": 1}, "Should be an object."),
+        ({"gpus": 8}, "Is missing."),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_words_of_people(hardware: Any, told: str):
+    body = {"model": "gpt2", "hardware": hardware, "training": {"sequence_length": 512, "global_batch_size": 8}}
+    with pytest.raises(ValidationError) as refusal:
+        TrainRequest.model_validate(body)
+    assert told in [error.detail for error in field_errors(refusal.value.errors(), body)]
+
+
 def test_a_body_that_is_no_object_is_at_fault_as_a_whole():
     assert pointers(TrainRequest, []) == [""]
 

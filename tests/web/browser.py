@@ -51,7 +51,8 @@ SETTLED = "!document.querySelector('.waiting') && document.querySelectorAll('#pa
 # The catalogues are there to choose from.
 CATALOGUES = "document.querySelector('[data-models]')"
 DESKTOP = (1280, 900)
-PHONE = (390, 844)
+# The narrowest that is common: small phones, and larger ones with larger type.
+PHONE = (360, 740)
 # A picture of a longer page ends here.
 MOST_PICTURED_PIXELS = 6000
 

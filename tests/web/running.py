@@ -22,9 +22,10 @@ GONE_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningService:
-    """Where a service is, and the environment that its own commands need."""
+    """Where a service is, the folders that it reads models from, and the environment that its own commands need."""
 
     address: str
+    models: Path
     environment: Mapping[str, str]
 
     def new_key(self, *scopes: str) -> str:
@@ -41,11 +42,15 @@ def running_service(folder: Path) -> Iterator[RunningService]:
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PLIMSOLL_")}
     environment["PLIMSOLL_DATA_DIR"] = str(folder / "data")
+    for name in ("models", "outputs"):
+        (folder / name).mkdir()
+    environment["PLIMSOLL_MODEL_ROOTS"] = str(folder / "models")
+    environment["PLIMSOLL_OUTPUT_ROOTS"] = str(folder / "outputs")
     with (folder / "service.log").open("wb") as log:
         command = [sys.executable, "-m", "cli.main", "serve", "--port", str(port)]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        service = RunningService(address=f"http://127.0.0.1:{port}", environment=environment)
+        service = RunningService(address=f"http://127.0.0.1:{port}", models=folder / "models", environment=environment)
         _wait_until_ready(service.address, process, folder / "service.log")
         yield service
     finally:

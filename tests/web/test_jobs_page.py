@@ -7,6 +7,7 @@ import json
 import httpx
 import pytest
 
+from tests.service.worker.quantization.small_llama import write_checkpoint
 from tests.web.browser import CATALOGUES, NEEDS_CHROMIUM, Browser
 from tests.web.running import RunningService
 
@@ -56,6 +57,50 @@ def test_a_quantization_is_followed_to_its_plots(page: Browser):
     page.until("document.querySelectorAll('#list tbody tr').length > 0")
 
 
+def test_a_checkpoint_is_quantized_and_written_and_its_estimate_told(page: Browser, service: RunningService):
+    write_checkpoint(service.models / "small")
+    page.visit("/ui/jobs")
+    page.until(CATALOGUES)
+    page.fill("weights.path", "small", form="#quantize")
+    page.fill("output", "small-nf4", form="#quantize")
+    page.click("#quantize button")
+    page.until_text("#job h2", "quantize:")
+    page.until_text("#job", "Left alone: ")
+    page.until_text("#job h2", "quantize: succeeded")
+    assert "Written to small-nf4" in page.text("#job")
+
+
+def test_a_folder_that_may_not_be_read_is_marked_and_asks_for_no_key(page: Browser):
+    page.visit("/ui/jobs")
+    page.until(CATALOGUES)
+    page.fill("weights.path", "/elsewhere", form="#quantize")
+    page.click("#quantize button")
+    page.until_text("#note", "outside")
+    assert "key" not in page.text("#note")
+    page.until("document.querySelector('[name=\"weights.path\"]').getAttribute('aria-invalid') === 'true'")
+    page.forget_refusals()
+
+
+def test_a_quantization_of_nothing_is_refused_in_the_form_s_words(page: Browser):
+    page.visit("/ui/jobs")
+    page.until(CATALOGUES)
+    page.click("#quantize button")
+    page.until_text("#note", "Model: Is missing.")
+    page.forget_refusals()
+
+
+def test_a_scheme_is_asked_for_its_own_settings_only(page: Browser):
+    page.visit("/ui/jobs")
+    shown = "[...document.querySelectorAll('#quantize [data-when]')].map((field) => !field.hidden)"
+    page.until("document.querySelector('[name=double_quantization]').checkVisibility()")
+    # Block size, double quantization.
+    assert page.value(shown) == [True, True]
+    page.fill("scheme", "int4", form="#quantize")
+    assert page.value(shown) == [True, False]
+    page.fill("scheme", "fp8", form="#quantize")
+    assert page.value(shown) == [False, False]
+
+
 def test_a_running_job_is_cancelled(page: Browser):
     quantize(page, LONG)
     page.until("[...document.querySelectorAll('#job button')].some((button) => button.textContent === 'Cancel')")
@@ -95,7 +140,14 @@ def test_two_plans_are_compared_and_differences_marked(page: Browser, plans: lis
     page.until("document.querySelector('tr.differs')")
     marked = page.value("[...document.querySelectorAll('tr.differs th')].map((cell) => cell.textContent)")
     assert "≠ memory: peak" in marked
-    assert "layout.data parallel" not in " ".join(marked)
+    assert "≠ training: global batch size" in marked
+    assert "layout: data parallel" not in " ".join(marked)
+
+
+def test_plans_of_one_question_differ_in_nothing(page: Browser, plans: list[str]):
+    page.visit(f"/ui/compare?a={plans[0]}&b={plans[0]}")
+    page.until_text("[data-part='What was asked']", "No difference.")
+    page.until_text("[data-part='What came of it']", "No difference.")
 
 
 def test_the_reference_works_without_the_outside(page: Browser):

@@ -152,7 +152,11 @@ def test_the_layers_of_a_stage_are_told_chunk_by_chunk(stage: dict[str, Any], to
 # A clock that goes when it is told, and what is to be done by it.
 CLOCK = """let now = 0; let waiting = [];
     Object.defineProperty(performance, "now", { value: () => now });
-    globalThis.setTimeout = (act, after) => { const timer = { at: now + after, act }; waiting.push(timer); return timer; };
+    globalThis.setTimeout = (act, after) => {
+        const timer = { at: now + after, act };
+        waiting.push(timer);
+        return timer;
+    };
     globalThis.clearTimeout = (timer) => { waiting = waiting.filter((each) => each !== timer); };
     const until = (end) => {
         for (const timer of waiting.filter(({ at }) => at <= end)) { now = timer.at; clearTimeout(timer); timer.act(); }

@@ -14,6 +14,10 @@ PIPELINE = (
     "&training.global_batch_size=32&framework=megatron&layout.pipeline_parallel=4&layout.data_parallel=2"
     "&layout.virtual_pipeline={chunks}&training.micro_batch_size=1"
 )
+LARGE = (
+    "/?model=meta-llama/Llama-3.1-8B&hardware.gpu=h100-sxm-80gb&hardware.gpus=1024&training.sequence_length=4096"
+    "&training.global_batch_size=1024&framework=fsdp2&layout.data_parallel=1024&training.micro_batch_size=1"
+)
 # 70B parameters in 16 bytes each are ten times what eight of these cards have.
 TOO_LARGE = (
     "/?model=meta-llama/Llama-3.1-70B&hardware.gpu=a100-sxm-40gb&hardware.gpus=8&training.sequence_length=4096"
@@ -86,6 +90,29 @@ def test_each_gpu_tells_what_it_holds(page: Browser):
     page.click(".holds summary")
     assert "lm_head.weight" in page.text(".holds")
     assert "embed_tokens" not in page.text(".holds")
+
+
+def test_the_gpus_are_gone_through_with_the_arrow_keys(page: Browser):
+    page.ask(PIPELINE.format(chunks=2))
+    page.value("document.querySelector('.gpu[tabindex=\"0\"]').focus()")
+    for key, code in (("Home", 36), ("ArrowRight", 39), ("ArrowDown", 40)):
+        page.press(key, code)
+    # From 0 to 1, and four further a row down.
+    page.until_text(".holds", "GPU 5 in node 0")
+    # 32 layers on 4 stages in 2 chunks: GPU 5 is on the third stage, which has the third four layers of each half.
+    assert "layers 8–11, 24–27" in page.text(".holds")
+    assert page.value("document.querySelectorAll('.gpu[tabindex=\"0\"]').length") == 1
+
+
+def test_any_gpu_of_a_large_mesh_is_reached(page: Browser):
+    page.ask(LARGE)
+    assert "GPUs 0 to 511 of 1,024" in page.text(".pager")
+    page.value("document.querySelectorAll('.pager button')[1].click()")
+    page.until_text(".pager", "GPUs 512 to 1,023 of 1,024")
+    page.value("document.querySelector('.pager input').value = '7'")
+    page.value("document.querySelector('.pager input').dispatchEvent(new Event('input'))")
+    page.until_text(".holds", "GPU 7 in node 0")
+    page.until_text(".pager", "GPUs 0 to 511")
 
 
 def test_an_alternative_is_selected_by_keyboard(page: Browser):

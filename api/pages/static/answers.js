@@ -40,7 +40,9 @@ export function problemOf(problem, form = null) {
   const details = (problem.errors ?? []).map(({ pointer, detail }) => ({ pointer, text: `${fieldText(form, pointer)}: ${detail}` }));
   const [only] = details;
   const message = details.length === 1 && problem.message.startsWith(only.pointer) ? only.text : problem.message;
-  return [el("div", { class: "problem", role: "alert" }, el("strong", {}, message),
+  // A list of all that is known may follow, which is no headline.
+  const [headline] = message.match(/^.*?[.;](?=\s)|.*/s);
+  return [el("div", { class: "problem", role: "alert" }, el("strong", {}, headline), message.slice(headline.length),
     KEY_WANTED.has(problem.code) ? askForKey(problem.status) : null,
     details.length > 1 ? el("ul", {}, details.map(({ text }) => el("li", {}, text))) : null)];
 }

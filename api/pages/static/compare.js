@@ -50,7 +50,7 @@ function sideBySide(title, caption, first, second, changeOf) {
   });
   const headings = ["Figure", "First", "Second", ...(changeOf ? ["Change"] : [])];
   return section(title, el("p", { class: "quiet" }, differing ? `${whole(differing)} of ${whole(rows.length)} figures differ, marked ≠.${caption}` : "No difference."),
-    el("div", { class: "scroll compared", tabindex: 0, role: "region", "aria-label": title }, el("table", { class: differing ? null : "alike" },
+    el("div", { class: `scroll compared ${changeOf ? "changes" : ""}`, tabindex: 0, role: "region", "aria-label": title }, el("table", { class: differing ? null : "alike" },
       el("thead", {}, el("tr", {}, headings.map((heading) => el("th", { scope: "col" }, heading)))), el("tbody", {}, rows))));
 }
 

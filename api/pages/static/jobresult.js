@@ -1,6 +1,7 @@
 // What a finished job found: predicted beside measured, or bytes before and after with the error of each layer.
 
 import { legend, stackedBar } from "./bars.js";
+import { beforeAndAfter } from "./jobestimate.js";
 import { chart } from "./charts.js";
 import { el, facts, table } from "./elements.js";
 import { duration, gib, percent, words } from "./quantities.js";
@@ -33,13 +34,12 @@ function differenceText(error) {
 
 function quantizationParts(result) {
   const tensors = result.tensors ?? [];
-  const scale = result.original_bytes;
   return [
     facts([["Bits a parameter", Number(result.bits_per_parameter).toFixed(2)], ["Relative error", Number(result.relative_error).toPrecision(3)],
-      ["SQNR", result.sqnr_db == null ? "no error" : `${result.sqnr_db.toFixed(1)} dB`], ["Time", duration(result.seconds)], ["Rate", result.bytes_per_second == null ? "–" : `${gib(result.bytes_per_second)}/s`],
+      ["SQNR", result.sqnr_db == null ? "no error" : `${result.sqnr_db.toFixed(1)} dB`], ["Quantizing took", duration(result.seconds)], ["Rate", result.bytes_per_second == null ? "–" : `${gib(result.bytes_per_second)}/s`],
       ["Host memory", result.peak_host_bytes == null ? "–" : gib(result.peak_host_bytes)]]),
-    stackedBar({ title: `Before: ${gib(result.original_bytes)}`, parts: { before: result.original_bytes }, format: gib, scale }),
-    stackedBar({ title: `After: ${gib(result.quantized_bytes)}, ${percent(result.quantized_bytes / scale)} of it`, parts: { after: result.quantized_bytes }, format: gib, scale }),
+    ...beforeAndAfter(result),
+    result.output ? el("p", {}, "Written to ", el("code", {}, result.output.path), `, ${gib(result.output.file_bytes)} of files.`) : null,
     tensors.length ? errorByLayer(tensors) : null,
     tensors.length ? tensorTable(tensors) : null,
   ].filter(Boolean);

@@ -41,11 +41,13 @@ function open(id) {
 async function list() {
   try {
     const { items } = await ask(`/jobs?${new URLSearchParams(requestOf(filters))}`);
-    document.querySelector("#list").replaceChildren(table(items.length ? "Jobs, newest first" : "No jobs", ["Job", "Kind", "State", "Plan", "Begun", "Worker"],
+    const jobs = table(items.length ? "Jobs, newest first" : "No jobs", ["Job", "Kind", "State", "Plan", "Begun", "Worker"],
       items.map((job) => [
         el("button", { type: "button", onclick: () => open(job.job_id) }, job.job_id.slice(0, 8)), job.kind, words(job.state),
         job.plan_id ? el("code", {}, job.plan_id.slice(0, 10)) : "", job.started_at ? new Date(job.started_at).toLocaleString() : "", job.worker ?? "",
-      ])));
+      ]));
+    jobs.classList.add("cards");
+    document.querySelector("#list").replaceChildren(jobs);
   } catch (problem) {
     note.replaceChildren(...problemOf(problem));
   }

@@ -4,6 +4,7 @@ import { legend } from "./bars.js";
 import { chart } from "./charts.js";
 import { el, section } from "./elements.js";
 import { GIB, duration, gib, words } from "./quantities.js";
+import { layerAt } from "./ranks.js";
 
 // A phase too short to be seen is drawn this wide, as a part of forward and backward.
 const LEAST_WIDTH = 0.12;
@@ -27,6 +28,7 @@ export function memoryOverTime(plan) {
 }
 
 function curve(stage, plan) {
+  const held = plan.sharding.stages[stage.stage];
   const spans = spansOf(plan);
   const moments = stage.moments.filter((moment) => placeOf(moment, stage, spans) !== null)
     .map((moment) => ({ ...moment, x: placeOf(moment, stage, spans) }));
@@ -34,14 +36,14 @@ function curve(stage, plan) {
   const room = plan.memory.limit_bytes - stage.items.fragmentation - stage.items.runtime;
   return chart({
     name: "moments",
-    title: `Stage ${stage.stage}: the peak is ${nameOf(peak)}, ${gib(peak.allocated_bytes)} of tensors`,
+    title: `Stage ${stage.stage}: the peak is ${nameOf(peak, held)}, ${gib(peak.allocated_bytes)} of tensors`,
     x: { label: "One micro-batch, then the optimizer", bands: bandsOf(spans, moments) },
     y: { label: "Live tensors", format: gib, unit: GIB },
     areas: areasOf(moments, stage, spans),
     points: moments.map((moment) => ({ x: moment.x, y: moment.allocated_bytes, kind: moment === peak ? "chosen" : "small",
-      label: `${nameOf(moment)}: ${gib(moment.allocated_bytes)} (${partsOf(moment.items)})` })),
+      label: `${nameOf(moment, held)}: ${gib(moment.allocated_bytes)} (${partsOf(moment.items)})` })),
     marks: room > 0 ? [{ y: room, label: `room for tensors, ${gib(room)}` }] : [],
-    notes: [{ x: peak.x, y: peak.allocated_bytes, label: `Peak: ${nameOf(peak)}` }],
+    notes: [{ x: peak.x, y: peak.allocated_bytes, label: `Peak: ${nameOf(peak, held)}` }],
   });
 }
 
@@ -89,5 +91,5 @@ function areasOf(moments, stage, spans) {
 const everLive = ({ moments }) => Object.fromEntries(Object.keys(moments[0].items)
   .map((name) => [name, Math.max(...moments.map((moment) => moment.items[name]))]));
 
-const nameOf = ({ phase, layer }) => (layer === null ? words(phase) : `${words(phase)} of layer ${layer}`);
+const nameOf = ({ phase, layer }, held) => (layer === null ? words(phase) : `${words(phase)} of layer ${layerAt(held, layer)}`);
 const partsOf = (items) => Object.entries(items).filter(([, bytes]) => bytes > 0).map(([name, bytes]) => `${words(name)} ${gib(bytes)}`).join(", ");

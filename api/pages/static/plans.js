@@ -34,7 +34,7 @@ function draw(cursor) {
       plan.created_at ? new Date(plan.created_at).toLocaleString() : "",
       el("a", { href: `/ui/compare?a=${encodeURIComponent(plan.plan_id)}` }, "compare"), plan.summary,
     ]));
-  list.classList.add("nowrap");
+  list.classList.add("nowrap", "cards");
   document.querySelector("#list").replaceChildren(list);
   more.hidden = cursor === null;
   more.onclick = () => load(undefined, cursor);

@@ -19,8 +19,8 @@ export function gib(bytes) {
 export const percent = (fraction) => `${(100 * fraction).toFixed(1)} %`;
 export const whole = (count) => Math.round(count).toLocaleString("en");
 
-// Seconds that a unit has, and from how many on it is used: 75 s say more than 1.25 min.
-const DURATIONS = [[86400, "d", 86400], [3600, "h", 3600], [60, "min", 120], [1, "s", 1], [1e-3, "ms", 0]];
+// Seconds that a unit has, and from how many on it is used: 75 s say more than 1.25 min, 25 h more than 1.04 d.
+const DURATIONS = [[86400, "d", 172800], [3600, "h", 3600], [60, "min", 120], [1, "s", 1], [1e-3, "ms", 0]];
 const durationUnit = (seconds) => DURATIONS.find(([, , least]) => Math.abs(seconds) >= least);
 
 /** Return a duration in the largest unit that it fills. */

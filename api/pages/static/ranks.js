@@ -17,8 +17,21 @@ export function expertCoordinate(rank, mesh) {
   return Math.floor((rank % perStage) / mesh.expert_tensor_parallel) % mesh.expert_parallel;
 }
 
+/** Return runs of layers: 0–3, 16–19. */
+export const runsText = (chunks) => chunks.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ");
+
 /** Return the layers of a stage in words: of each chunk where it has several. */
-export const layersText = (chunks) => `layers ${chunks.map(([first, last]) => (first === last ? first : `${first}–${last}`)).join(", ")}`;
+export const layersText = (chunks) => `layers ${runsText(chunks)}`;
 
 /** Return [first, last] of each chunk of a stage; plans that were stored before there were chunks have one. */
 export const chunksOf = ({ layers, chunks }) => chunks ?? [layers];
+
+/** Return the model's layer that is meant where a stage's are counted as one run. */
+export function layerAt(stage, layer) {
+  let left = layer - stage.layers[0];
+  for (const [first, last] of chunksOf(stage)) {
+    if (left <= last - first) return first + left;
+    left -= last - first + 1;
+  }
+  return layer;
+}
