@@ -73,6 +73,13 @@ def test_empty_lines_after_an_answer_keep_no_connection(connection: socket.socke
     assert all_that_comes(connection) == b""
 
 
+def test_a_protocol_that_was_asked_for_in_vain_keeps_no_connection(connection: socket.socket):
+    connection.sendall(WHOLE[:-2] + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n")
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\n")
+    assert all_that_comes(connection) == b""
+
+
 @pytest.mark.parametrize("begun", [b"{", b" " * 100], ids=["in part", "whole"])
 def test_the_rest_of_a_body_that_nobody_reads_keeps_no_connection(connection: socket.socket, begun: bytes):
     connection.sendall(UNREAD)
