@@ -2,7 +2,8 @@
 
 uvicorn's protocol on httptools limits neither: a client that sends its head a byte at a time, or
 without end, holds a connection and memory for as long as it likes. From the end of the head on, the
-body is `BodyLimit`'s.
+body is `BodyLimit`'s, and after the answer the time for a further head begins: uvicorn's own, for kept
+connections, ends with whatever is sent, be it an empty line or the rest of a body that nobody reads.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_seconds = head_seconds
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._is_in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
@@ -37,8 +39,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes before the end of a head."""
-        if self._head_timer is not None:
+        """Count what comes before the end of a head, and is no body's."""
+        if self._head_timer is not None and not self._is_in_body:
             self._head_bytes += len(data)
         super().data_received(data)
         # Still within a head: no body is among what was counted.
@@ -47,7 +49,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.send_400_response(f"The head of the request is larger than {MOST_HEAD_BYTES} bytes.")
 
     def on_message_begin(self) -> None:
-        """Begin to wait for a further head on a connection that was kept."""
+        """Begin to wait for a further head that follows at once, before the answer to the one before it."""
         super().on_message_begin()
         if self._head_timer is None:
             self._await_head()
@@ -55,7 +57,19 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Wait no longer."""
         self._stop_timer()
+        self._is_in_body = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Take what follows for a further head."""
+        self._is_in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for a further head, unless a request is under way or one has begun."""
+        super().on_response_complete()
+        if self.cycle.response_complete and self._head_timer is None:
+            self._await_head()
 
     def _await_head(self) -> None:
         self._head_bytes = 0

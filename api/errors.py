@@ -38,6 +38,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "job-quota-reached": 429,
     "key-not-found": 404,
     "no-suitable-device": 422,
+    "rank-failed": 500,
     "not-yet-available": 501,
     "overloaded": 503,
     "path-not-allowed": 403,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planners.errors import InvalidQuestion, PlanningStopped, PlimsollError
-from planners.layout.search import never
 from planners.plans import FleetEntry, TrainingAnswer
 from planners.questions import TrainingQuestion
 from planners.run import SECONDS_AN_HOUR
+from planners.stopping import ShouldStop, never
 from planners.training import plan_training
 
 Rank = tuple[float, ...]
@@ -24,7 +24,7 @@ class FleetAnswer:
     answer: TrainingAnswer
 
 
-def plan_fleet(questions: Sequence[TrainingQuestion], should_stop: Callable[[], bool] = never) -> FleetAnswer:
+def plan_fleet(questions: Sequence[TrainingQuestion], should_stop: ShouldStop = never) -> FleetAnswer:
     """Return the plan of the best entry; the questions differ in their hardware only.
 
     An entry that cannot run the job is listed with its refusal. Raises

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ from planners.serving.front import Point, pareto_front, point_of
 from planners.serving.learned import Learned, Ranks
 from planners.serving.search import Found, search_fleet, search_layouts
 from planners.serving.settings import Settings, resolve_settings, stated_scaling
+from planners.stopping import ShouldStop, never
 
 MOST_ALTERNATIVES = 5
 MILLION = 10**6
@@ -52,13 +54,14 @@ FITTED_ON = (
 )
 
 
-def plan_serving(question: ServingQuestion) -> ServingAnswer:
+def plan_serving(question: ServingQuestion, should_stop: ShouldStop = never) -> ServingAnswer:
     """Return the best deployment for the question, or the closest where none fits.
 
     Raises `InvalidQuestion` and `ImpossibleLayout` with the field for a question
-    that makes no sense, `NotYetAvailable` for one this version does not answer.
+    that makes no sense, `NotYetAvailable` for one this version does not answer,
+    and `PlanningStopped` once `should_stop`, asked many times a second, says so.
     """
-    return plan_serving_fleet((question,)).answer
+    return plan_serving_fleet((question,), should_stop).answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +72,13 @@ class ServingFleetAnswer:
     answer: ServingAnswer
 
 
-def plan_serving_fleet(questions: Sequence[ServingQuestion]) -> ServingFleetAnswer:
+def plan_serving_fleet(questions: Sequence[ServingQuestion], should_stop: ShouldStop = never) -> ServingFleetAnswer:
     """Return the best deployment over several kinds of GPUs; the questions differ in these alone.
 
     An entry that cannot serve the model is listed with its refusal. Raises what
     `plan_serving` raises on the first entry where none can.
     """
-    found = search_fleet(questions)
+    found = search_fleet(questions, should_stop)
     best = found.candidates[0]
     question, settings = best.question, best.settings
     answer = ServingAnswer(
@@ -91,7 +94,7 @@ def plan_serving_fleet(questions: Sequence[ServingQuestion]) -> ServingFleetAnsw
             layouts_excluded=found.excluded,
             layouts_fitting=len({id(other.replica) for other in found.candidates if other.replica.fits}),
         ),
-        advice=serving_advice(question, settings, best, _best_candidate),
+        advice=serving_advice(question, settings, best, functools.partial(_best_candidate, should_stop)),
         assumptions=(
             *question.model.assumptions,
             *question.hardware.gpu.assumptions,
@@ -102,8 +105,8 @@ def plan_serving_fleet(questions: Sequence[ServingQuestion]) -> ServingFleetAnsw
     return ServingFleetAnswer(chosen=best.entry, answer=answer)
 
 
-def _best_candidate(question: ServingQuestion) -> Candidate:
-    return search_layouts(question, resolve_settings(question)).candidates[0]
+def _best_candidate(should_stop: ShouldStop, question: ServingQuestion) -> Candidate:
+    return search_layouts(question, resolve_settings(question), should_stop).candidates[0]
 
 
 def _alternatives(candidates: Sequence[Candidate]) -> tuple[ServingAlternative, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from planners.advice import advice_for
 from planners.architecture import ModelSpec, OperationKind
@@ -13,7 +13,7 @@ from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, 
 from planners.layout.chosen import layout_of
 from planners.layout.exclusion import every_broken_rule
 from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
-from planners.layout.search import Found, Pool, never, search
+from planners.layout.search import Found, Pool, search
 from planners.layout.sharding import sharding_of
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
@@ -29,6 +29,7 @@ from planners.precision import training_precision
 from planners.questions import TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 from planners.run import SECONDS_AN_HOUR, run_of
+from planners.stopping import ShouldStop, never
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import Efficiency, efficiency_on
 
@@ -41,7 +42,7 @@ KERNEL_KINDS = ("eager", "fused", "compiled")
 GIB = 2**30
 
 
-def plan_training(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> TrainingAnswer:
+def plan_training(question: TrainingQuestion, should_stop: ShouldStop = never) -> TrainingAnswer:
     """Return the best layout for a training job, or the closest where none fits.
 
     `should_stop` is asked several times a second. Raises `PlanningStopped` once it
@@ -56,13 +57,13 @@ def plan_training(question: TrainingQuestion, should_stop: Callable[[], bool] = 
     return dataclasses.replace(answer, advice=advice_for(question, answer, best))
 
 
-def best_layout(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> Alternative:
+def best_layout(question: TrainingQuestion, should_stop: ShouldStop = never) -> Alternative:
     """Return the layout that `plan_training` would choose, without an account of it; raises the same."""
     found = _found(question, should_stop)
     return _alternative(question, found, *found.chosen)
 
 
-def plan_without_advice(question: TrainingQuestion, should_stop: Callable[[], bool] = never) -> TrainingAnswer:
+def plan_without_advice(question: TrainingQuestion, should_stop: ShouldStop = never) -> TrainingAnswer:
     """Return the answer of `plan_training` without its advice; raises the same."""
     found = _found(question, should_stop)
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
@@ -84,7 +85,7 @@ def plan_without_advice(question: TrainingQuestion, should_stop: Callable[[], bo
     )
 
 
-def _found(question: TrainingQuestion, should_stop: Callable[[], bool]) -> Found:
+def _found(question: TrainingQuestion, should_stop: ShouldStop) -> Found:
     """Return what the search finds; where nothing can exist, raise with every rule that is broken."""
     check_question(question)
     check_fixed(question)

@@ -210,6 +210,12 @@ class QueueFull(TryLater):
         self.limit = limit
 
 
+class RankFailed(PlimsollError):
+    """One of the processes that ran a plan's ranks ended without an account of itself."""
+
+    code = "rank-failed"
+
+
 class NoSuitableDevice(PlimsollError):
     """This worker has no device that the run could take place on, or too little memory for it."""
 

@@ -15,6 +15,7 @@ from planners.hardware import Hardware
 from planners.huggingface.stored_formats import stored_formats
 from planners.inference import plan_serving_fleet
 from planners.plans import Layout
+from planners.stopping import ShouldStop
 from planners.training import plan_training
 from service.artifacts.checkpoint import Checkpoint, stated_rope_theta
 from service.artifacts.kubernetes import Placement
@@ -31,8 +32,6 @@ from service.requests.hardware import Fleet
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 
-# Asked by a planner's thread now and then: whether nobody waits for its answer any more.
-ShouldStop: TypeAlias = Callable[[], bool]
 Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
 Answerer: TypeAlias = Callable[[ResolvedQuestion, ShouldStop], Answered]
 
@@ -59,7 +58,7 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
     return body, question.hardware
 
 
-def infer_answer(request: InferRequest, resolved: ResolvedQuestion, _should_stop: ShouldStop) -> Answered:
+def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop: ShouldStop) -> Answered:
     """Return the plan of a deployment, and the GPUs it is on."""
     asked = in_stored_formats(request, resolved.model)
     questions = [
@@ -67,7 +66,7 @@ def infer_answer(request: InferRequest, resolved: ResolvedQuestion, _should_stop
         for hardware, learned in zip(resolved.fleet, resolved.learned, strict=True)
     ]
     started = time.perf_counter()
-    ranked = plan_serving_fleet(questions)
+    ranked = plan_serving_fleet(questions, should_stop)
     seconds = time.perf_counter() - started
     found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
     checkpoint = _checkpoint(request, resolved.model)

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from planners.errors import PlanningStopped, PlimsollError
+from planners.stopping import ShouldStop
 from service.errors import Overloaded
-from service.plan_making import ShouldStop
 
 MOST_AT_ONCE = 4
 LONGEST_WAIT_FRACTION = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import time
 from collections.abc import Callable
@@ -13,6 +14,21 @@ BURST_SECONDS = 2.0
 """A bucket holds what comes in within this time: a page's requests come at once."""
 MOST_CALLERS = 10_000
 """A caller who was longest silent is forgotten, and begins anew with a full bucket."""
+SITE_PREFIX_BITS = 64
+"""Of an IPv6 address, what tells sites apart: each is given 2**64 addresses or more. Source: RFC 6177, section 2."""
+
+
+def caller_at(host: str) -> str:
+    """Return what everyone at an address counts as: itself, or an IPv6 site; what is no address stands for itself."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, SITE_PREFIX_BITS), strict=False))
 
 
 class RateLimits:

@@ -166,8 +166,8 @@ class Settings(BaseSettings):
     key_requests_per_second: float = Field(
         default=50.0,
         ge=0,
-        description="How many requests a second one API key (without one, one address beyond this machine) may send to "
-        "each API process, twice as many at once; 0 sets no limit.",
+        description="How many requests a second one API key (without one, one IPv4 address or IPv6 /64 beyond this "
+        "machine) may send to each API process, twice as many at once; 0 sets no limit.",
     )
     key_job_limit: int = Field(default=100, ge=0, description="How many unfinished jobs one API key may have.")
     tls_certificate_file: Path | None = Field(

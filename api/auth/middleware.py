@@ -16,7 +16,7 @@ from planners.errors import PlimsollError
 from service.errors import Unauthenticated
 from service.keys import ANONYMOUS, Caller, KeyRing
 from service.persistence.records import KEY_SCOPES, KeyScope
-from service.rate_limits import RateLimits
+from service.rate_limits import RateLimits, caller_at
 from service.settings import Settings, is_loopback
 
 _CALLER = "plimsoll.caller"
@@ -84,7 +84,7 @@ class Authentication:
             )
         # The cluster's API server is one address, and its question stands in the path of every workload.
         if not (is_free or is_near):
-            self._limits.take(f"address {host}")
+            self._limits.take(f"address {caller_at(host)}")
         return ANONYMOUS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
 from planners.plans import Step
 from planners.questions import TrainingQuestion
+from planners.stopping import ShouldStop, never
 from planners.timing.efficiency import Efficiency, efficiency_on
 from planners.timing.step import (
     StepSeconds,
@@ -90,12 +91,7 @@ class _Evaluated:
     fitting: int
 
 
-def never() -> bool:
-    """Return false: the search goes on to its end."""
-    return False
-
-
-def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: Callable[[], bool] = never) -> Found:
+def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldStop = never) -> Found:
     """Return the best layout of all jobs' frameworks, or the closest where none fits.
 
     `should_stop` is asked before every chunk of layouts. Raises `PlanningStopped`
@@ -145,7 +141,7 @@ def _pool(
     excluded: Counter[str],
     *,
     with_offload: bool,
-    should_stop: Callable[[], bool],
+    should_stop: ShouldStop,
 ) -> Pool | None:
     """Return the contenders of one framework for one batch of GPU counts; None where no layout can exist."""
     everything = candidate_grid(question, job, counts, with_offload=with_offload)
@@ -163,7 +159,7 @@ def _pool(
     return _evaluated(possible, bases[order], job, question.hardware, should_stop)
 
 
-def _evaluated(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, should_stop: Callable[[], bool]) -> Pool:
+def _evaluated(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, should_stop: ShouldStop) -> Pool:
     """Return the contenders among some bases of a grid, in the grid's order."""
     efficiency = efficiency_on(job.profile.name, hardware)
     step = max(LAYOUTS_A_CHUNK // math.prod(grid.shape[:-1]), 1)

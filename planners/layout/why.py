@@ -17,12 +17,13 @@ from planners.layout.exclusion import contradictions, every_broken_rule
 from planners.layout.fixed import check_values
 from planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
 from planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity
-from planners.layout.search import Pool, never, search
+from planners.layout.search import Pool, search
 from planners.layout.violations import TRAINING_FIELDS, Violation, named_fields
 from planners.memory.job import Job
 from planners.memory.peak import VERDICT_NAMES, memory_of
 from planners.plans import Comparison, Layout, Memory, Reason, StageMemory, Step
 from planners.questions import NamedLayout, TrainingQuestion
+from planners.stopping import ShouldStop, never
 
 GIB = 2**30
 # A part of the step is named as a cause when it makes up so much of the difference.
@@ -54,7 +55,7 @@ class Planned:
 
 
 def comparisons(
-    question: TrainingQuestion, pool: Pool, index: int, jobs_of: JobsOf, should_stop: Callable[[], bool] = never
+    question: TrainingQuestion, pool: Pool, index: int, jobs_of: JobsOf, should_stop: ShouldStop = never
 ) -> tuple[Comparison, ...]:
     """Return why each layout that the question names lost to the plan, layout `index` of `pool`.
 
@@ -68,7 +69,7 @@ def comparisons(
 
 
 def _compared(
-    question: TrainingQuestion, number: int, chosen: Planned, jobs_of: JobsOf, should_stop: Callable[[], bool]
+    question: TrainingQuestion, number: int, chosen: Planned, jobs_of: JobsOf, should_stop: ShouldStop
 ) -> Comparison:
     asked = _asked(question, question.compare[number])
 

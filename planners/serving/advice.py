@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planners.architecture import KvKind
-from planners.errors import PlimsollError
+from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
 from planners.questions import ServingQuestion
 from planners.serving.answer import ServingAdvice
@@ -47,7 +47,10 @@ class Change:
 def serving_advice(
     question: ServingQuestion, settings: Settings, best: Candidate, plan: Planner
 ) -> tuple[ServingAdvice, ...]:
-    """Return the changes that improve on `best`, each planned by `plan`; none if nothing is lacking."""
+    """Return the changes that improve on `best`, each planned by `plan`; none if nothing is lacking.
+
+    Raises `PlanningStopped` where `plan` does.
+    """
     if best.is_satisfying and best.replica.verdict == "fits":
         return ()
     offered: dict[str, ServingAdvice] = {}
@@ -56,6 +59,8 @@ def serving_advice(
             continue
         try:
             changed = plan(change.question)
+        except PlanningStopped:
+            raise
         except PlimsollError:
             # The change asks for something this model or engine cannot do: not an offer.
             continue

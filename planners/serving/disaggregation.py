@@ -7,10 +7,10 @@ alone (M/D/1), decoding is never interrupted, and the cache crosses once.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planners.serving.batching import HALVINGS, TAIL_PART, Deployment, SteadyState
-from planners.serving.pace import pace_of
+from planners.serving.pace import Pace, pace_of
 from planners.serving.queueing import Waiting, place_wait, prompt_wait
 
 # Prompts are never let closer to what the prefill replicas can do than this: the wait grows without bound.
@@ -26,6 +26,14 @@ class DisaggregatedDeployment(Deployment):
 
     prefill_replicas: int
     transfer_seconds: float
+    decode_pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look up the times of both kinds of replicas, which every load asks for thousands of times."""
+        Deployment.__post_init__(self)
+        # A prompt wholly cached leaves nothing of other requests' prefill.
+        undisturbed = dataclasses.replace(self.traffic, cached_fraction=1.0)
+        object.__setattr__(self, "decode_pace", pace_of(self.work, undisturbed))
 
     @property
     def decode_replicas(self) -> int:
@@ -84,9 +92,7 @@ class DisaggregatedDeployment(Deployment):
         return self.pace.first_token_seconds(1) + self.transfer_seconds
 
     def _token_seconds(self, running: float) -> float:
-        # A prompt wholly cached leaves nothing of other requests' prefill.
-        undisturbed = dataclasses.replace(self.traffic, cached_fraction=1.0)
-        return pace_of(self.work, undisturbed).token_seconds(max(1.0, running))
+        return self.decode_pace.token_seconds(max(1.0, running))
 
     def _decode_seconds(self, running: float) -> float:
         return max(1, self.traffic.output_tokens - 1) * self._token_seconds(running)

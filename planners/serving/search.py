@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planners.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
+from planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
 from planners.questions import ServingQuestion
 from planners.serving.batching import Deployment
 from planners.serving.candidates import Candidate, judged
@@ -17,6 +17,7 @@ from planners.serving.ranking import rank
 from planners.serving.replica import Replica, plan_replica, work_of
 from planners.serving.settings import Settings, resolve_settings
 from planners.serving.weights import layout_obstacle
+from planners.stopping import ShouldStop, never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +39,13 @@ class Found:
     refusals: tuple[Refusal, ...] = ()
 
 
-def search_fleet(questions: Sequence[ServingQuestion]) -> Found:
+def search_fleet(questions: Sequence[ServingQuestion], should_stop: ShouldStop = never) -> Found:
     """Return the candidates of every kind of GPUs, format and batch limit allowed, best first by the objective.
 
     The questions differ in their GPUs alone. Of several choices those that cannot be
-    count as excluded. Raises what the first choice raises where none is possible, and
-    `InvalidQuestion` where the objective cannot rank the GPUs.
+    count as excluded. `should_stop` is asked before each replica and each division of
+    replicas is looked at. Raises what the first choice raises where none is possible,
+    `InvalidQuestion` where the objective cannot rank the GPUs, and `PlanningStopped`.
     """
     _check_prices(questions)
     candidates: list[Candidate] = []
@@ -55,7 +57,9 @@ def search_fleet(questions: Sequence[ServingQuestion]) -> Found:
         before = len(candidates)
         for choice in choices:
             try:
-                found = search_layouts(choice, resolve_settings(choice), entry=entry)
+                found = search_layouts(choice, resolve_settings(choice), should_stop, entry=entry)
+            except PlanningStopped:
+                raise
             except PlimsollError as error:
                 if len(choices) == len(questions) == 1:
                     raise
@@ -83,10 +87,13 @@ def _check_prices(questions: Sequence[ServingQuestion]) -> None:
             )
 
 
-def search_layouts(question: ServingQuestion, settings: Settings, *, entry: int = 0) -> Found:
+def search_layouts(
+    question: ServingQuestion, settings: Settings, should_stop: ShouldStop = never, *, entry: int = 0
+) -> Found:
     """Return the candidates of one kind of GPUs in one choice of formats and limits, best first by the objective.
 
-    Raises `ImpossibleLayout` if the fixed degrees leave none, with what forbids the first of them.
+    Raises `ImpossibleLayout` if the fixed degrees leave none, with what forbids the first of them, and
+    `PlanningStopped` once `should_stop` says so.
     """
     _check_fixed(question)
     candidates: list[Candidate] = []
@@ -100,8 +107,10 @@ def search_layouts(question: ServingQuestion, settings: Settings, *, entry: int 
             obstacles.extend([obstacle] if obstacle is not None else [])
             continue
         considered += 1
+        if should_stop():
+            raise PlanningStopped
         replica = plan_replica(question, settings, degrees)
-        candidates.extend(_with_replicas(question, settings, replica, choices, entry))
+        candidates.extend(_with_replicas(question, settings, replica, choices, entry, should_stop))
     if not candidates:
         raise _nothing_left(question, obstacles, considered)
     candidates.sort(key=rank)
@@ -233,7 +242,12 @@ def _replica_choices(question: ServingQuestion, gpus_per_replica: int) -> range:
 
 
 def _with_replicas(
-    question: ServingQuestion, settings: Settings, replica: Replica, choices: range, entry: int
+    question: ServingQuestion,
+    settings: Settings,
+    replica: Replica,
+    choices: range,
+    entry: int,
+    should_stop: ShouldStop,
 ) -> Iterator[Candidate]:
     """Yield the fewest replicas, the fewest that satisfy, and the most where more is better.
 
@@ -243,7 +257,7 @@ def _with_replicas(
     runs = replica.places >= 1 and replica.fits and settings.profile.timed_as is not None
     work = work_of(question, settings, replica) if runs else None
     if question.disaggregated is not None:
-        yield from _disaggregated(question, settings, replica, work, choices, entry)
+        yield from _disaggregated(question, settings, replica, work, choices, entry, should_stop)
         return
 
     def candidate(replicas: int) -> Candidate:
@@ -279,6 +293,7 @@ def _disaggregated(
     work: ReplicaWork | None,
     choices: range,
     entry: int,
+    should_stop: ShouldStop,
 ) -> Iterator[Candidate]:
     """Yield every division of the most replicas into prefilling and decoding ones that the question allows."""
     replicas, asked = choices[-1], question.disaggregated
@@ -290,6 +305,8 @@ def _disaggregated(
             want not in (None, gpus) for want, gpus in zip((asked.prefill_gpus, asked.decode_gpus), pools, strict=True)
         ):
             continue
+        if should_stop():
+            raise PlanningStopped
         deployment = None
         if work is not None:
             deployment = DisaggregatedDeployment(

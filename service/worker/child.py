@@ -23,7 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from service.worker.child_main import MAX_RESULT_BYTES, MAX_TEXT_CHARACTERS, OUT_OF_MEMORY_PHRASES, clean_text
+from service.worker.child_main import (
+    LOG_LINES,
+    MAX_RESULT_BYTES,
+    MAX_TEXT_CHARACTERS,
+    OUT_OF_MEMORY_PHRASES,
+    clean_text,
+)
 
 OutcomeKind = Literal["succeeded", "failed", "oom", "timeout", "crashed", "cancelled"]
 
@@ -34,7 +40,6 @@ DRAIN_SECONDS = 2.0
 MAX_LINE_BYTES = MAX_RESULT_BYTES + 4_096
 """A result and what is around it."""
 LOG_BYTES = 16 * 1024
-LOG_LINES = 40
 READ_BYTES = 2**16
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 # A task has no business with any of these, which may hold passwords, and its environment shows in /proc.

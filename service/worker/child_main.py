@@ -30,6 +30,8 @@ MAX_RESULT_BYTES = 16 * 2**20
 """A larger result is a file's business, not a row's."""
 REPORT_INTERVAL_SECONDS = 0.1
 """Reports that follow sooner are dropped; a task may report every step of a tight loop."""
+LOG_LINES = 80
+"""Of what a task prints, the last lines that are kept with its error."""
 MAX_TEXT_CHARACTERS = 2_000
 """Of an error's detail or a progress message."""
 LARGEST_OOM_SCORE = 1_000
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     target, limits = arguments[0], json.loads(arguments[1])
     die_with_parent(limits["parent_pid"], signal.SIGKILL)
     _limit_memory(limits["memory_bytes"], address_space=limits["limit_address_space"])
-    channel = _take_stdout()
+    channel = take_stdout()
     try:
         request = json.load(sys.stdin)
         result = load_task(target)(request, _Reporter(channel))
@@ -79,8 +81,8 @@ def _limit_memory(memory_bytes: int, *, address_space: bool) -> None:
         Path("/proc/self/oom_score_adj").write_text(str(LARGEST_OOM_SCORE))
 
 
-def _take_stdout() -> IO[bytes]:
-    """Return the real stdout, and let everything that is printed go to stderr."""
+def take_stdout() -> IO[bytes]:
+    """Return the real stdout, and let everything that is printed from now on go to stderr."""
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return channel

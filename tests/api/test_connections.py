@@ -20,6 +20,7 @@ PATIENCE_SECONDS = 60.0
 
 HEAD = b"POST /plan/infer HTTP/1.1\r\nhost: plimsoll\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
 WHOLE = b"GET /healthz HTTP/1.1\r\nhost: plimsoll\r\n\r\n"
+UNREAD = b"POST /no/such/address HTTP/1.1\r\nhost: plimsoll\r\ncontent-length: 100\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,37 @@ def test_the_second_head_of_a_connection_is_waited_for_no_longer(connection: soc
     assert connection.recv(65536).startswith(b"HTTP/1.1 200")
     connection.sendall(WHOLE[:-4])
     assert all_that_comes(connection) == b""
+
+
+@pytest.mark.parametrize("begun", [b"\r\n", b"\r\n\r\n"])
+def test_empty_lines_after_an_answer_keep_no_connection(connection: socket.socket, begun: bytes):
+    connection.sendall(WHOLE)
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    connection.sendall(begun)
+    assert all_that_comes(connection) == b""
+
+
+def test_a_protocol_that_was_asked_for_in_vain_keeps_no_connection(connection: socket.socket):
+    connection.sendall(WHOLE[:-2] + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n")
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\n")
+    assert all_that_comes(connection) == b""
+
+
+@pytest.mark.parametrize("begun", [b"{", b" " * 100], ids=["in part", "whole"])
+def test_the_rest_of_a_body_that_nobody_reads_keeps_no_connection(connection: socket.socket, begun: bytes):
+    connection.sendall(UNREAD)
+    assert connection.recv(65536).startswith(b"HTTP/1.1 404")
+    connection.sendall(begun)
+    assert all_that_comes(connection) == b""
+
+
+def test_a_large_body_that_nobody_reads_is_no_head(connection: socket.socket):
+    body = b" " * (2 * MOST_HEAD_BYTES)
+    connection.sendall(UNREAD.replace(b"100", str(len(body)).encode()))
+    assert connection.recv(65536).startswith(b"HTTP/1.1 404")
+    connection.sendall(body + WHOLE)
+    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_that_does_not_come_is_refused_and_the_connection_closed(connection: socket.socket):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from service.errors import RateLimited
-from service.rate_limits import RateLimits
+from service.rate_limits import RateLimits, caller_at
 
 
 class Clock:
@@ -40,3 +40,21 @@ def test_no_rate_limits_nothing():
     limits = RateLimits(0.0, clock=Clock())
     for _ in range(1000):
         limits.take("a")
+
+
+@pytest.mark.parametrize(
+    ("host", "caller"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        # As a socket that takes both kinds names an IPv4 client.
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:0:1::7", "2001:db8:0:1::/64"),
+        ("2001:db8:0:1:ffff:ffff:ffff:ffff", "2001:db8:0:1::/64"),
+        ("2001:db8:0:2::7", "2001:db8:0:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("testclient", "testclient"),
+        ("", ""),
+    ],
+)
+def test_a_site_has_one_bucket_however_many_addresses_it_has(host: str, caller: str):
+    assert caller_at(host) == caller

@@ -3,38 +3,44 @@
 RANK, LOCAL_RANK and WORLD_SIZE are set as torchrun sets them, so that torchrun
 can start the ranks as well. FOLDER holds `task.json`; the ranks find each other
 through a file there, not over a port that others could reach, and each leaves
-`rank<N>.json`. Rank 0 tells its progress on stdout, a JSON line at a time.
+`rank<N>.json`. Rank 0 tells its progress on stdout, a JSON line at a time; whatever else
+is printed goes to stderr, and so does the stack of a rank that is told to end.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import resource
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
 
+from service.worker.child_main import take_stdout
 from service.worker.device_run.devices import Device
 from service.worker.device_run.running import run_rank
 from service.worker.dry_run.job import read_job
 from service.worker.dry_run.stacks import find_stack
+from service.worker.dry_run.step import Report
 
 TASK_FILE = "task.json"
 MEETING_FILE = "meeting"
-# A rank that waits longer for the others has lost one.
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run this rank and leave its account."""
+    # Python's own handlers do not run while a rank waits for another in native code.
+    faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)
+    channel = take_stdout()
     folder = Path(arguments[0])
     task: dict[str, Any] = json.loads((folder / TASK_FILE).read_text())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -43,20 +49,19 @@ def main(arguments: Sequence[str]) -> int:
     device = Device(**task["device"])
     if not device.is_cpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    with real_group(folder, device, rank=rank, ranks=ranks):
-        account = _account_of(task["request"], device, rank)
+    patience = timedelta(seconds=task["patience_seconds"])
+    with real_group(folder, device, rank=rank, ranks=ranks, patience=patience):
+        account = _account_of(task["request"], device, rank, _reporter(channel) if rank == 0 else _keep_silent)
         # Before the group is left: others may wait in it for ever, where memory ran out here.
         _leave(account, result_file(folder, rank))
     return 0
 
 
 @contextmanager
-def real_group(folder: Path, device: Device, *, rank: int, ranks: int) -> Iterator[None]:
-    """Join the group of all ranks."""
+def real_group(folder: Path, device: Device, *, rank: int, ranks: int, patience: timedelta) -> Iterator[None]:
+    """Join the group of all ranks; a rank that waits longer than `patience` for the others raises."""
     meeting = f"file://{folder / MEETING_FILE}"
-    dist.init_process_group(
-        BACKENDS[device.type], init_method=meeting, rank=rank, world_size=ranks, timeout=COLLECTIVE_TIMEOUT
-    )
+    dist.init_process_group(BACKENDS[device.type], init_method=meeting, rank=rank, world_size=ranks, timeout=patience)
     try:
         yield
     finally:
@@ -74,16 +79,19 @@ def _leave(account: Mapping[str, Any], file: Path) -> None:
     unfinished.rename(file)  # whoever looks sees all of it or nothing
 
 
-def _account_of(request: Mapping[str, Any], device: Device, rank: int) -> dict[str, Any]:
+def _account_of(request: Mapping[str, Any], device: Device, rank: int, report: Report) -> dict[str, Any]:
     job = read_job(request)
     stack = find_stack(job.framework, job.kernels)
     (stage,) = job.deciding_stages  # a pipeline's stages are run one at a time, and not here
-    return run_rank(job, stack, stage, device, rank=rank, report=_report if rank == 0 else _keep_silent)
+    return run_rank(job, stack, stage, device, rank=rank, report=report)
 
 
-def _report(done: int, total: int, unit: str, message: str) -> None:
-    sys.stdout.write(json.dumps([done, total, unit, message]) + "\n")
-    sys.stdout.flush()
+def _reporter(channel: IO[bytes]) -> Report:
+    def report(done: int, total: int, unit: str, message: str) -> None:
+        channel.write(json.dumps([done, total, unit, message]).encode() + b"\n")
+        channel.flush()
+
+    return report
 
 
 def _keep_silent(done: int, total: int, unit: str, message: str) -> None:

@@ -55,8 +55,8 @@ from service.worker.quantization.sources import (
     WeightSource,
     matrix,
 )
-from service.worker.quantization.termination import termination_raises
 from service.worker.tasks import Report
+from service.worker.termination import termination_raises
 
 # transformers 5.23: the initializer_range of LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config and GPT2Config.
 DEFAULT_INITIALIZER_RANGE = 0.02

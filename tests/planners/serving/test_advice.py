@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import pytest
+
 from planners.catalogue import catalogue
+from planners.errors import PlanningStopped
 from planners.huggingface import describe_config
 from planners.inference import plan_serving
 from planners.questions import ServiceLevel
@@ -116,3 +119,11 @@ def test_a_batch_whose_states_take_the_card_is_offered_smaller():
     (offer,) = [advice for advice in answer.advice if "serving.max_num_seqs" in advice.change]
     assert offer.fits
     assert offer.change["serving.max_num_seqs"] < 2048
+
+
+def test_no_change_is_tried_once_nobody_waits():
+    # A 70B does not fit one card: the search is over after its one replica, and the advice would begin.
+    answers = iter([False, True])
+    with pytest.raises(PlanningStopped):
+        plan_serving(question(model(LLAMA_70B), gpus=1, layout=ONE_CARD), lambda: next(answers))
+    assert next(answers, None) is None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
-from planners.questions import ServiceLevel
-from planners.serving.search import search_layouts
+from planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped
+from planners.questions import Disaggregation, ServiceLevel
+from planners.serving.search import search_fleet, search_layouts
 from planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import LLAMA_70B, MIXTRAL, hardware, model, question
 
@@ -187,3 +187,28 @@ def test_the_layout_counts_attention_ranks_among_its_gpus():
     assert found(model(MIXTRAL), gpus=4, layout=layout).candidates[0].gpus == 4
     with pytest.raises(ImpossibleLayout, match="is 4, and gpus is 8"):
         found(model(MIXTRAL), gpus=8, layout=layout)
+
+
+def test_a_search_that_nobody_waits_for_stops_before_its_next_replica():
+    # Eight GPUs: ten replicas (above), of which two are looked at.
+    asked = question(gpus=8)
+    answers = iter([False, False, True])
+    with pytest.raises(PlanningStopped):
+        search_layouts(asked, resolve_settings(asked), lambda: next(answers))
+    assert next(answers, None) is None
+
+
+def test_a_search_of_several_gpus_does_not_take_its_end_for_a_refusal():
+    answers = iter([False, True])
+    with pytest.raises(PlanningStopped):
+        search_fleet([question(gpus=1), question(gpus=1)], lambda: next(answers))
+
+
+def test_dividing_replicas_into_pools_stops_once_nobody_waits():
+    # One replica's degrees, and then a division for each of 1 to 7 prefilling replicas.
+    layout = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 8}
+    asked = question(gpus=8, layout=layout, disaggregated=Disaggregation())
+    answers = iter([False, False, False, True])
+    with pytest.raises(PlanningStopped):
+        search_layouts(asked, resolve_settings(asked), lambda: next(answers))
+    assert next(answers, None) is None

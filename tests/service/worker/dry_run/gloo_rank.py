@@ -6,6 +6,7 @@ Started by `test_real_ranks.py` with RANK and WORLD_SIZE set: `gloo_rank FOLDER`
 import json
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -16,13 +17,17 @@ from service.worker.device_run.running import run_rank
 from service.worker.dry_run.stacks import find_stack
 from tests.service.worker.dry_run.cases import job
 
+# Less than those who started it wait for all: it raises, and says where.
+PATIENCE = timedelta(minutes=5)
+
 
 def main():
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     torch.set_num_threads(1)
     device = find_device("cpu", planned_gpu="h100-sxm-80gb", any_gpu_kind=False)
     accounts = {}
-    with real_group(folder, device, rank=rank, ranks=int(os.environ["WORLD_SIZE"])):
+    ranks = int(os.environ["WORLD_SIZE"])
+    with real_group(folder, device, rank=rank, ranks=ranks, patience=PATIENCE):
         for name, case in json.loads((folder / "cases.json").read_text()).items():
             wanted = job(**case)
             (stage,) = wanted.deciding_stages
