@@ -30,7 +30,8 @@ FLAGS = (
     Flag(names=("speculate",), field="speculate", form="whole"),
 )
 DEFAULT_MODEL = "bigscience/bloom-560m"
-# Until 3.0 the length where none is given; since then TGI takes what its memory allows, which is never less by much.
+# Where no length is given, TGI takes what its memory allows since 3.0, and before then 4,096 tokens or what the model
+# has positions for; a prompt of that length is what it warms up with.
 DEFAULT_TOTAL_TOKENS = 4096
 # What a prefill batch has room for besides the longest prompt.
 PREFILL_EDGE_TOKENS = 50
@@ -73,6 +74,7 @@ def tgi_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> La
             "serving": {**_lengths(read), **formats, "engine": "transformers"},
             "layout": {"tensor_parallel": _shards(read, gpus), "pipeline_parallel": 1},
         },
+        shortens="max_model_len" not in read.values,
         notes=tuple(
             f"{note} and is not taken into account" for field, note in UNCOUNTED.items() if field in read.values
         ),
@@ -94,10 +96,11 @@ def _shards(read: Arguments, gpus: int) -> int:
 
 
 def _lengths(read: Arguments) -> dict[str, Any]:
-    longest = int(read.values.get("max_model_len", DEFAULT_TOTAL_TOKENS))
+    told = read.values.get("max_model_len")
+    longest = int(DEFAULT_TOTAL_TOKENS if told is None else told)
     prompt = int(read.values.get("max_input_tokens", longest - 1))
     lengths: dict[str, Any] = {
-        "max_model_len": longest,
+        **({} if told is None else {"max_model_len": longest}),
         "max_num_batched_tokens": int(read.values.get("max_num_batched_tokens", prompt + PREFILL_EDGE_TOKENS)),
     }
     fraction = read.values.get("gpu_memory_utilization")

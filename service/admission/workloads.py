@@ -31,6 +31,8 @@ WHOLE = re.compile(r"^[1-9][0-9]{0,5}$")
 LEADER_WORKER_SET_SIZE = "LWS_GROUP_SIZE"
 # The model format of KServe's server for Hugging Face's checkpoints, and how its runtime starts it.
 KSERVE_HUGGING_FACE = "huggingface"
+# A group that names no end to its growth has KubeRay's, which is as good as none (raycluster_types.go).
+MOST_RAY_WORKERS = 1_000
 # What KServe calls the container that it makes of a model.
 KSERVE_CONTAINER = "kserve-container"
 KSERVE_HUGGING_FACE_COMMAND = ("python3", "-m", "huggingfaceserver")
@@ -273,7 +275,10 @@ def _ray_job(manifest: Mapping[str, Any]) -> PodGroup:
 
 
 def ray_pods(cluster: Mapping[str, Any], path: Path) -> tuple[Pods, ...]:
-    """Return the pods of a Ray cluster's spec, the head first; raises UnreadableObject."""
+    """Return the pods of a Ray cluster's spec, the head first; raises UnreadableObject.
+
+    A cluster that Ray scales (`enableInTreeAutoscaling`) has as many as it may come to have.
+    """
     head_path = (*path, "headGroupSpec", "template")
     head = pods_of(part_at(cluster, ("headGroupSpec", "template"), path), head_path)
     if not head.containers:
@@ -284,7 +289,10 @@ def ray_pods(cluster: Mapping[str, Any], path: Path) -> tuple[Pods, ...]:
     for number, group in enumerate(as_list(cluster.get("workerGroupSpecs"), (*path, "workerGroupSpecs"))):
         place = (*path, "workerGroupSpecs", str(number))
         workers = as_mapping(group, place)
-        count = pod_count(workers, "replicas", place) * pod_count(workers, "numOfHosts", place)
+        groups = pod_count(workers, "replicas", place)
+        if cluster.get("enableInTreeAutoscaling") is True:
+            groups = max(groups, min(pod_count(workers, "maxReplicas", place), MOST_RAY_WORKERS))
+        count = groups * pod_count(workers, "numOfHosts", place)
         members.append(pods_of(part_at(workers, ("template",), place), (*place, "template"), count))
     return tuple(members)
 

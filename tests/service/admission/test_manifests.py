@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from planners.catalogue import catalogue
+from service.admission import judge, sizing
 from service.admission.judge import AdmissionService
 from service.admission.kinds import READ_KINDS
 from service.admission.policy import Policies
@@ -27,6 +28,7 @@ from tests.service.admission.test_judge import Plans
 FOLDER = Path(__file__).parent / "manifests"
 VERDICT = re.compile(r"^# (fits|warned|refused|unjudged)(?:: (.+))?$", re.MULTILINE)
 LEAST_MANIFESTS = 60
+PATIENCE_SECONDS = 600.0
 
 
 def documents() -> Iterator[Any]:
@@ -37,6 +39,13 @@ def documents() -> Iterator[Any]:
 
 
 ALL = list(documents())
+
+
+@pytest.fixture(autouse=True)
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing run out of time: what a manifest is told does not depend on the machine."""
+    monkeypatch.setattr(judge, "LONGEST_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(sizing, "LONGEST_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +85,7 @@ def verdict(answer: Answer) -> str:
 async def test_a_published_manifest_is_judged_as_its_comment_says(sizer, text: str, objects: list[dict[str, Any]]):
     match = VERDICT.search(text)
     assert match is not None
-    answer = await a_judge(sizer, objects[:-1]).review(a_creation(objects[-1]))
+    answer = await a_judge(sizer, objects[:-1]).review(a_creation(objects[-1]), seconds=PATIENCE_SECONDS)
     said = " ".join((answer.message, *answer.warnings))
     assert (verdict(answer), (match[2] or "") in said) == (match[1], True), said
 

@@ -46,6 +46,21 @@ def test_a_cluster_without_an_application_is_its_pods():
 
 
 @pytest.mark.parametrize(
+    ("scaling", "pods"),
+    [({}, 1), ({"replicas": 0}, 0), ({"replicas": 1, "maxReplicas": 4}, 4), ({"maxReplicas": 2**31 - 1}, 1000)],
+)
+def test_a_cluster_that_ray_scales_has_all_that_it_may_have(scaling: dict[str, int], pods: int):
+    manifest = a_service("")
+    cluster = manifest["spec"]["rayClusterConfig"]
+    cluster["enableInTreeAutoscaling"] = "maxReplicas" in scaling
+    del cluster["workerGroupSpecs"][0]["replicas"]
+    cluster["workerGroupSpecs"][0] |= scaling
+    (group,) = ray_service(manifest)
+    # The head, too.
+    assert group.pods == pods + 1
+
+
+@pytest.mark.parametrize(
     ("config", "told"),
     [
         ("{", "is no YAML"),

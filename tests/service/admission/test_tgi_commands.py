@@ -40,16 +40,22 @@ def test_all_gpus_hold_the_model_unless_it_is_told_otherwise(flags: str, shards:
     assert launch(f"--model-id m {flags}").request["layout"]["tensor_parallel"] == shards
 
 
-def test_lengths_that_are_not_written_are_the_launchers_own():
-    # 4,096 tokens, and a prompt one shorter with 50 tokens of edge.
-    assert launch("--model-id m").request["serving"] == {
-        "max_model_len": 4096, "max_num_batched_tokens": 4145, "engine": "transformers",
-    }  # fmt: skip
+def test_a_length_that_is_not_written_is_what_fits():
+    # A prompt one shorter than 4,096 tokens with 50 tokens of edge.
+    read = launch("--model-id m")
+    assert (read.shortens, read.request["serving"]) == (
+        True, {"max_num_batched_tokens": 4145, "engine": "transformers"},
+    )  # fmt: skip
+    assert not launch("--model-id m --max-total-tokens 4096").shortens
 
 
 @pytest.mark.parametrize(
     ("flags", "formats"),
-    [("--dtype bfloat16", {"weights": "bf16"}), ("--quantize awq", {}), ("--quantize fp8", {"weights": "fp8"})],
+    [
+        ("--dtype bfloat16", {"weights": "bf16"}),
+        ("--quantize awq", {"weights": "int4"}),
+        ("--quantize fp8", {"weights": "fp8"}),
+    ],
 )
 def test_formats_are_said_or_left_to_the_checkpoint(flags: str, formats: dict[str, str]):
     assert launch(f"--model-id m {flags}").request["serving"].items() >= formats.items()
@@ -59,7 +65,8 @@ def test_formats_are_said_or_left_to_the_checkpoint(flags: str, formats: dict[st
     ("flags", "parts", "reason"),
     [
         ("--dtype odd", {}, "--dtype odd"),
-        ("--quantize odd", {}, "--quantize odd"),
+        ("--quantize odd", {}, "--quantize odd is no scheme this service knows"),
+        ("--quantize exl2", {}, "--quantize exl2 is told by the checkpoint's config, which is not in the object"),
         ("--num-shard x", {}, "--num-shard is 'x'"),
         ("", {"unread": ("ConfigMap settings (x)",)}, "variables that are not in the object"),
     ],
