@@ -18,6 +18,7 @@ from planners.memory.job import Job
 from planners.memory.moments import StackedMoments, moments_of, stacked_moments
 from planners.memory.nvme import placed
 from planners.memory.phases import forward_begins, phase_items
+from planners.memory.run_ahead import run_ahead_bytes
 from planners.memory.runtime import runtime_bytes
 from planners.memory.spikes import host_peak_bytes, spikes_of
 from planners.memory.stages import StageRows, all_stages, deciding_stages
@@ -61,7 +62,12 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
             np.maximum(worst, total, out=worst)
     allocated: FloatArray = worst.max(axis=0)
     # The runtime is the same on every stage, and fragmentation never less for more that is allocated.
-    peaks: FloatArray = allocated + _fragmentation(allocated, job) + _runtime(layouts, job)
+    runtime = _runtime(layouts, job)
+    peaks: FloatArray = allocated + _fragmentation(allocated, job) + runtime
+    if job.profile.run_ahead is not None:
+        held_back = worst + _fragmentation(worst, job) + runtime + np.ceil(run_ahead_bytes(layouts, rows, job))
+        piled_up: FloatArray = held_back.max(axis=0)
+        peaks = np.where(piled_up <= job.limit_bytes, piled_up, peaks)
     return np.broadcast_to(peaks, layouts.shape)
 
 
@@ -111,7 +117,10 @@ def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> 
 
 
 def _fragmentation(allocated_bytes: FloatArray, job: Job) -> FloatArray:
-    fragmented: FloatArray = np.ceil(allocated_bytes * (job.profile.runtime.reserved_over_allocated - 1.0))
+    runtime = job.profile.runtime
+    fragmented: FloatArray = np.ceil(
+        allocated_bytes * (runtime.reserved_over_allocated - 1.0) + runtime.reserved_slack_bytes
+    )
     return fragmented
 
 
@@ -131,6 +140,10 @@ def _account(layout: Candidates, job: Job) -> Account:
     moments = stacked_moments(phases, shape)
     worst = moments.items.sum(axis=1).argmax(axis=0)
     items: FloatArray = np.take_along_axis(moments.items, worst[None, None, :], axis=0)[0]
+    fragmentation, runtime = _fragmentation(items.sum(axis=0), job), np.broadcast_to(_runtime(layout, job), worst.shape)
+    piled_up = np.broadcast_to(np.ceil(run_ahead_bytes(layout, rows, job)), shape)[:, 0]
+    if (items.sum(axis=0) + fragmentation + runtime + piled_up).max() <= job.limit_bytes:
+        fragmentation = fragmentation + piled_up
     elsewhere = placed(held, layout, job)
     host = np.ceil(elsewhere.host + offloaded_bytes(active, layout, rows))
     return Account(
@@ -140,8 +153,8 @@ def _account(layout: Candidates, job: Job) -> Account:
         moments=moments,
         items=items,
         phase=moments.phase[worst],
-        fragmentation=_fragmentation(items.sum(axis=0), job),
-        runtime=np.broadcast_to(_runtime(layout, job), worst.shape),
+        fragmentation=fragmentation,
+        runtime=runtime,
         host=np.broadcast_to(host, shape)[:, 0],
         nvme=np.broadcast_to(np.ceil(elsewhere.nvme), shape)[:, 0],
     )
