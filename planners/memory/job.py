@@ -51,7 +51,10 @@ class CompanionJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """Everything but the layout, seen through one framework's profile; compared by identity."""
+    """Everything but the layout, seen through one framework's profile; compared by identity.
+
+    `limit_bytes` is what one device offers.
+    """
 
     model: ModelSpec
     profile: Profile
@@ -67,6 +70,7 @@ class Job:
     gradient_compression: str
     sequence_length: int
     global_batch_size: int
+    limit_bytes: int
     offload_target: str
     pipeline_schedule: str
     evaluation: Evaluation | None
@@ -159,6 +163,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         gradient_compression=question.gradient_compression,
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
+        limit_bytes=question.hardware.limit_bytes,
         offload_target=question.layout.offload_target or "cpu",
         pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
         evaluation=question.evaluation,

@@ -19,6 +19,7 @@ from planners.memory.moment import moment_of
 from planners.memory.moments import StackedMoments, moments_of, stacked_moments
 from planners.memory.nvme import placed
 from planners.memory.phases import forward_begins, phase_items
+from planners.memory.run_ahead import run_ahead_bytes
 from planners.memory.runtime import runtime_bytes
 from planners.memory.spikes import host_peak_bytes, spikes_of
 from planners.memory.stages import StageRows, all_stages, deciding_stages
@@ -65,9 +66,7 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
         for states, work in items.sums(axes=worst.ndim):
             np.add(states, work, out=total)
             np.maximum(worst, total, out=worst)
-    allocated: FloatArray = worst.max(axis=0)
-    # The runtime is the same on every stage, and fragmentation never less for more that is allocated.
-    peaks: FloatArray = allocated + _fragmentation(allocated, job) + _runtime(layouts, job)
+    peaks = _peaks(worst, layouts, rows, job)
     return np.broadcast_to(peaks, layouts.shape)
 
 
@@ -121,8 +120,31 @@ def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> 
     )
 
 
+def _peaks(allocated: FloatArray, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return the peaks of layouts whose stages, the first axis, allocate so much at their worst moments."""
+    runtime = _runtime(layouts, job)
+    if job.profile.run_ahead is not None:
+        reserved: FloatArray = (allocated + _surplus(allocated, layouts, rows, job)).max(axis=0) + runtime
+        return reserved
+    most: FloatArray = allocated.max(axis=0)  # fragmentation is never less for more that is allocated
+    return most + _fragmentation(most, job) + runtime
+
+
+def _surplus(allocated: FloatArray, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return what every stage reserves beside what it allocates; buffers pile up only where they leave room."""
+    fragmentation = _fragmentation(allocated, job)
+    if job.profile.run_ahead is None:
+        return fragmentation
+    piled_up = fragmentation + np.ceil(run_ahead_bytes(layouts, rows, job))
+    has_room = (allocated + piled_up).max(axis=0) + _runtime(layouts, job) <= job.limit_bytes
+    return np.where(has_room, piled_up, fragmentation)
+
+
 def _fragmentation(allocated_bytes: FloatArray, job: Job) -> FloatArray:
-    fragmented: FloatArray = np.ceil(allocated_bytes * (job.profile.runtime.reserved_over_allocated - 1.0))
+    runtime = job.profile.runtime
+    fragmented: FloatArray = np.ceil(
+        allocated_bytes * (runtime.reserved_over_allocated - 1.0) + runtime.reserved_slack_bytes
+    )
     return fragmented
 
 
@@ -143,7 +165,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     one = moments.of_layout(index)
     worst = allocated[..., index].argmax(axis=0)
     items: FloatArray = np.take_along_axis(one.items, worst[None, None, :], axis=0)[0]
-    most: FloatArray = allocated.max(axis=(0, 1))
+    most: FloatArray = allocated.max(axis=0)
     runtime = _runtime(layouts, job)
     elsewhere = placed(held, layouts, job)
     host = np.ceil(elsewhere.host + offloaded_bytes(active, layouts, rows, held, job))
@@ -154,11 +176,11 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         moments=one,
         items=items,
         phase=one.phase[worst],
-        fragmentation=_fragmentation(items.sum(axis=0), job),
+        fragmentation=np.broadcast_to(_surplus(most, layouts, rows, job), shape)[:, index],
         runtime=np.broadcast_to(runtime[index], worst.shape),
         host=np.broadcast_to(host, shape)[:, index],
         nvme=np.broadcast_to(np.ceil(elsewhere.nvme), shape)[:, index],
-        peaks=most + _fragmentation(most, job) + runtime,
+        peaks=_peaks(most, layouts, rows, job),
     )
 
 

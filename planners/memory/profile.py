@@ -113,6 +113,19 @@ class Fp8Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunAhead:
+    """What tensor parallelism's buffers hold for a host that runs ahead of the device (`planners/memory/run_ahead.py`).
+
+    `layer_bytes` are of each token and hidden feature of a layer. From `below_gpus` GPUs and
+    `below_tensor_ranks` tensor-parallel ranks on the host was seen to wait, and nothing is held.
+    """
+
+    layer_bytes: int
+    below_gpus: int
+    below_tensor_ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossPath:
     """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment.
 
@@ -227,13 +240,18 @@ class ErrorBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeBytes:
-    """What a process holds outside the allocator, and the allocator's own surplus."""
+    """What a process holds outside the allocator, and the allocator's own surplus: a multiple, and bytes besides.
+
+    `world_communicators` of all ranks stand beside those of the mesh axes.
+    """
 
     context_bytes: int
     nccl_pair_bytes: int
     nccl_group_bytes: int
+    world_communicators: int
     workspace_bytes: int
     reserved_over_allocated: float
+    reserved_slack_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +260,7 @@ class Profile:
 
     `kernel_choices` are the ways of running the model's operations that the file
     tells apart. `fp8` is None where products in fp8 cast what they need and keep 16
-    bits. `unties_head` marks a stack that gives every model a head of its own;
+    bits, `run_ahead` where it was not looked for. `unties_head` marks a stack that gives every model a head of its own;
     `loads_whole_weights` one that puts all weights on every GPU before it shards
     them. `optimizer_transient_copies` counts the copies of the stored
     parameters that the optimizer's step makes (torch's foreach: one). `widens_embedding_states` marks a stack that
@@ -257,6 +275,7 @@ class Profile:
     sharding: ShardingRules
     kernels: Kernels
     fp8: Fp8Storage | None
+    run_ahead: RunAhead | None
     loss: LossPath
     weights: WeightTraffic
     spikes: OutsideStep
@@ -308,6 +327,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         sharding=_read(ShardingRules, table["sharding"]),
         kernels=_read(Kernels, table["kernels"]),
         fp8=_read(Fp8Storage, table["fp8"]) if "fp8" in table else None,
+        run_ahead=_read(RunAhead, table["run_ahead"]) if "run_ahead" in table else None,
         loss=_read(LossPath, table["loss"]),
         weights=_read(WeightTraffic, table["weights"]),
         spikes=_read(OutsideStep, table["spikes"]),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.candidates import Candidates, FloatArray, IntArray
 from planners.memory.profile import RuntimeBytes
 
 
 def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:
-    """Return context, workspace and one communicator for each mesh axis with more than one rank.
+    """Return context, workspace, a communicator for each mesh axis with more than one rank, and the stack's of all.
 
     A communicator of two ranks needs fewer channels than a larger one
     (NVIDIA/nccl issue 964).
@@ -21,7 +21,12 @@ def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:
         layouts.pipeline_parallel,
         layouts.context_parallel,
     ):
-        total = total + np.where(
-            degree > 2, runtime.nccl_group_bytes, np.where(degree == 2, runtime.nccl_pair_bytes, 0)
-        )
+        total = total + _communicator_bytes(degree, runtime)
+    if runtime.world_communicators:
+        total = total + runtime.world_communicators * _communicator_bytes(layouts.gpus, runtime)
     return total
+
+
+def _communicator_bytes(ranks: IntArray, runtime: RuntimeBytes) -> IntArray:
+    found: IntArray = np.where(ranks > 2, runtime.nccl_group_bytes, np.where(ranks == 2, runtime.nccl_pair_bytes, 0))
+    return found

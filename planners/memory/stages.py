@@ -67,12 +67,14 @@ class DealtStages:
 def compute_weighted_stages(model: ModelSpec, pipeline_parallel: int) -> DealtStages:
     """Return the stages of a pipeline whose blocks are dealt out by their matrices.
 
-    A stage takes blocks until its share of all products is exceeded, the block
-    that exceeds it included, and so stages can be left with nothing. Only layers and
+    A stage takes blocks until it has its share of all products, the block
+    that reaches it included, and so stages can be left with nothing. Only layers and
     the head cost; the embedding stands first, the last norm before the head, the
     cast of the logits and the loss behind it. Source: nanotron, `build_model` of
-    helpers or trainer.py, which weighs a layer by its matrices and the head by
-    vocabulary x hidden size; the blocks of models/llama.py.
+    models/base.py, which weighs a layer by its matrices and the head by
+    vocabulary x hidden size; the blocks of models/llama.py. It reads as if a share had to be exceeded; in the
+    published runs whose shares end with a layer, 10 of 20 blocks' worth and 5 of 20, the first stage has 10 layers
+    and 5, by their memory and by their time.
     """
     return _compute_weighted_stages(Same(model), pipeline_parallel)
 
@@ -94,7 +96,7 @@ def _compute_weighted_stages(same: Same[ModelSpec], pipeline_parallel: int) -> D
     for cost in costs:
         stages.append(stage)
         done += cost
-        if done * pipeline_parallel > whole * (stage + 1) and stage < pipeline_parallel - 1:
+        if done * pipeline_parallel >= whole * (stage + 1) and stage < pipeline_parallel - 1:
             stage += 1
     of_layers = stages[EMBEDDINGS : EMBEDDINGS + model.num_layers]
     return DealtStages(

@@ -73,17 +73,23 @@ NANOTRON_MODEL = {
 }
 
 
-def test_blocks_are_dealt_out_until_a_stage_s_share_is_exceeded():
-    # 16 layers and a head of 4 are 20, 10 a stage: the 11th layer is the first that exceeds 10.
+def test_blocks_are_dealt_out_until_a_stage_has_its_share():
+    # 16 layers and a head of 4 are 20, 10 a stage: ten layers are exactly that.
     halves = compute_weighted_stages(llama(**NANOTRON_MODEL), 2)
-    assert (halves.layers, halves.head) == ((11, 5), 1)
-    # 5 a stage: 6 layers exceed 5, 11 exceed 10, 16 exceed 15, and the head is left.
+    assert (halves.layers, halves.head) == ((10, 6), 1)
+    # 5 a stage: layers 5, 10 and 15 end one, and the last has layer 16 and the head.
     quarters = compute_weighted_stages(llama(**NANOTRON_MODEL), 4)
-    assert (quarters.layers, quarters.head) == ((6, 5, 5, 0), 3)
+    assert (quarters.layers, quarters.head) == ((5, 5, 5, 1), 3)
 
 
-# Sixteen stages of 1.25: five layers are four stages, and layer 16 exceeds 15 and ends the twelfth. Norm and head go to
-# the 13th, the cast to the 14th and the loss to the 15th, since all blocks together exceed every share but the last.
+def test_the_block_that_exceeds_a_share_is_still_of_the_stage():
+    # 20 by 8 are 2.5 a stage: three layers, up to 5 two more, up to 7.5 three, and so on; the seventh ends with the head.
+    eighths = compute_weighted_stages(llama(**NANOTRON_MODEL), 8)
+    assert (eighths.layers, eighths.head) == ((3, 2, 3, 2, 3, 2, 1, 0), 6)
+
+
+# Sixteen stages of 1.25: two layers, one, one and one are four stages, so that layer 15 ends the twelfth. Layer 16, norm
+# and head are the 13th: they exceed its 16.25. All blocks together have every share: cast and loss are one stage each.
 @pytest.mark.parametrize(("stages", "reached"), [(1, 1), (8, 8), (16, 15)])
 def test_stages_are_left_empty_where_the_head_outweighs_them(stages: int, reached: int):
     assert compute_weighted_stages(llama(**NANOTRON_MODEL), stages).reached == reached
@@ -93,7 +99,7 @@ def test_only_first_and_head_s_stage_decide_where_blocks_are_dealt_out():
     rows = deciding_stages(one_layout(pipeline_parallel=4), llama(**NANOTRON_MODEL), 8, rule="by_compute")
     assert rows.stage.ravel().tolist() == [0, 3]
     assert rows.has_head.ravel().tolist() == [False, True]
-    assert rows.layers.ravel().tolist() == [6, 0]
+    assert rows.layers.ravel().tolist() == [5, 1]
 
 
 def test_one_stage_has_everything_where_blocks_are_dealt_out():
