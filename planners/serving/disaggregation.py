@@ -7,10 +7,10 @@ alone (M/D/1), decoding is never interrupted, and the cache crosses once.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planners.serving.batching import HALVINGS, TAIL_PART, Deployment, SteadyState
-from planners.serving.pace import pace_of
+from planners.serving.pace import Pace, pace_of
 from planners.serving.queueing import Waiting, place_wait, prompt_wait
 
 # Prompts are never let closer to what the prefill replicas can do than this: the wait grows without bound.
@@ -21,11 +21,20 @@ MOST_LOAD = 0.98
 class DisaggregatedDeployment(Deployment):
     """`prefill_replicas` of the `replicas` prefill, the others decode; `places` are a decoding one's.
 
-    `transfer_seconds` is the time a prompt's cache takes from one to the other.
+    `transfer_seconds` is the time a prompt's cache takes from one to the other, and
+    `decoding` are the times of a replica that nobody's prompt disturbs.
     """
 
     prefill_replicas: int
     transfer_seconds: float
+    decoding: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look up the times of either kind of replica."""
+        Deployment.__post_init__(self)
+        # A prompt wholly cached leaves nothing of other requests' prefill.
+        undisturbed = dataclasses.replace(self.traffic, cached_fraction=1.0)
+        object.__setattr__(self, "decoding", pace_of(self.work, undisturbed))
 
     @property
     def decode_replicas(self) -> int:
@@ -84,9 +93,7 @@ class DisaggregatedDeployment(Deployment):
         return self.pace.first_token_seconds(1) + self.transfer_seconds
 
     def _token_seconds(self, running: float) -> float:
-        # A prompt wholly cached leaves nothing of other requests' prefill.
-        undisturbed = dataclasses.replace(self.traffic, cached_fraction=1.0)
-        return pace_of(self.work, undisturbed).token_seconds(max(1.0, running))
+        return self.decoding.token_seconds(max(1.0, running))
 
     def _decode_seconds(self, running: float) -> float:
         return max(1, self.traffic.output_tokens - 1) * self._token_seconds(running)
