@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -119,8 +120,9 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldS
     return _choose(question, _merged(pools), sum(excluded.values()))
 
 
+@functools.cache
 def _keep_freed_memory() -> None:
-    """Let the allocator keep what a formula's arrays give back for the next ones.
+    """Let the allocator keep what a formula's arrays give back for the next ones; once told, it keeps to it.
 
     glibc asks the kernel for every block above a threshold, and gives it back
     when freed, so that each array's pages are new and touched for the first time;

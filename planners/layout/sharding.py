@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from dataclasses import dataclass
 
 import numpy as np
 
 from planners.architecture import Split, Weight
-from planners.layout.candidates import Candidates, IntArray
+from planners.layout.candidates import BoolArray, Candidates, IntArray
 from planners.layout.experts import expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
 from planners.memory.stages import StageRows, all_stages
 from planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
-from planners.sharding import ShardingPolicy, ShardLayout, framework_policy
+from planners.sharding import ShardLayout, framework_policy
 from planners.sharding.weights import checkpoint_tensor
 
 MESH_ORDER = ("pipeline", "data", "context", "tensor")
+# Of the models and layouts that are asked for again and again with another batch, sequence or budget.
+MOST_KEPT_TABLES = 256
 
 
 def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
@@ -45,7 +48,7 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
             for row in range(rows.stage.size)
         ),
         weights=_weights(
-            job, rows, _shard_layout(one, job), framework_policy(job.profile.name, int(one.zero_stage[0]))
+            _parts_on_stages(job, rows), _shard_layout(one, job), job.profile.name, int(one.zero_stage[0])
         ),
     )
 
@@ -75,18 +78,37 @@ def _shard_layout(one: Candidates, job: Job) -> ShardLayout:
     )
 
 
-def _weights(job: Job, rows: StageRows, layout: ShardLayout, policy: ShardingPolicy) -> tuple[ShardedWeight, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartOnStages:
+    """A part of the model, how many of its blocks each stage has, and which holds a tied embedding again."""
+
+    part: BlockWeights
+    blocks: tuple[int, ...]
+    tied_copies: tuple[int, ...] | None = None
+
+    def copies_of(self, weight: Weight) -> list[int]:
+        """Return how many tensors of a weight of this part each stage has."""
+        again = self.tied_copies if weight.split is Split.VOCABULARY else None
+        held = self.blocks if again is None else [sum(both) for both in zip(self.blocks, again, strict=True)]
+        return [count * weight.tensors for count in held]
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_TABLES)
+def _weights(
+    parts: tuple[_PartOnStages, ...], layout: ShardLayout, framework: str, zero_stage: int
+) -> tuple[ShardedWeight, ...]:
     """Return every kind of weight once, with how many there are; names have `*` for layer and expert."""
+    policy = framework_policy(framework, zero_stage)
     copies: dict[tuple[str, tuple[int, ...]], int] = {}
-    on_stages: dict[tuple[str, tuple[int, ...]], IntArray] = {}
+    on_stages: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     first: dict[tuple[str, tuple[int, ...]], Weight] = {}
-    for part, blocks in _parts_on_stages(job, rows):
-        for weight in (*part.frozen, *part.trainable):
+    for held in parts:
+        for weight in (*held.part.frozen, *held.part.trainable):
             key = (weight.name.format(layer="*", expert="*"), weight.shape)
             first.setdefault(key, weight)
-            copies[key] = copies.get(key, 0) + part.block.repeats * weight.tensors
-            held = blocks + _tied_copies(weight, part, job, rows)
-            on_stages[key] = on_stages.get(key, np.zeros_like(held)) + held * weight.tensors
+            copies[key] = copies.get(key, 0) + held.part.block.repeats * weight.tensors
+            before = on_stages.get(key, [0] * len(held.blocks))
+            on_stages[key] = [sum(both) for both in zip(before, held.copies_of(weight), strict=True)]
     return tuple(
         ShardedWeight(
             name=name,
@@ -95,22 +117,25 @@ def _weights(job: Job, rows: StageRows, layout: ShardLayout, policy: ShardingPol
             axis=first[name, shape].dim,
             local_shape=checkpoint_tensor(first[name, shape], layout, policy),
             copies=count,
-            stage_copies=tuple(on_stages[name, shape].tolist()),
+            stage_copies=tuple(on_stages[name, shape]),
         )
         for (name, shape), count in copies.items()
     )
 
 
-def _parts_on_stages(job: Job, rows: StageRows) -> Iterator[tuple[BlockWeights, IntArray]]:
-    """Yield each part of the model with how many of its blocks each stage has."""
-    yield job.embedding, rows.has_embedding[:, 0].astype(np.int64)
-    for part, counts in zip(job.layers, rows.layers_of_kind, strict=True):
-        yield part, counts[:, 0]
-    yield job.head, rows.has_head[:, 0].astype(np.int64)
+def _parts_on_stages(job: Job, rows: StageRows) -> tuple[_PartOnStages, ...]:
+    """Return the parts of the model with what each stage has of them."""
+    again = rows.has_head & ~rows.has_embedding & np.bool_(job.model.tied_head)
+    return (
+        _PartOnStages(part=job.embedding, blocks=_counts(rows.has_embedding), tied_copies=_counts(again)),
+        *(
+            _PartOnStages(part=part, blocks=_counts(counts))
+            for part, counts in zip(job.layers, rows.layers_of_kind, strict=True)
+        ),
+        _PartOnStages(part=job.head, blocks=_counts(rows.has_head)),
+    )
 
 
-def _tied_copies(weight: Weight, part: BlockWeights, job: Job, rows: StageRows) -> IntArray:
-    """Return 1 for each stage that holds the embedding's matrix again, for a tied head."""
-    is_tied = part is job.embedding and job.model.tied_head and weight.split is Split.VOCABULARY
-    again = rows.has_head & ~rows.has_embedding & np.bool_(is_tied)
-    return again[:, 0].astype(np.int64)
+def _counts(of_stages: IntArray | BoolArray) -> tuple[int, ...]:
+    """Return the whole numbers of one layout's stages."""
+    return tuple(of_stages[:, 0].astype(np.int64).tolist())

@@ -21,7 +21,8 @@ MOST_LOAD = 0.98
 class DisaggregatedDeployment(Deployment):
     """`prefill_replicas` of the `replicas` prefill, the others decode; `places` are a decoding one's.
 
-    `transfer_seconds` is the time a prompt's cache takes from one to the other.
+    `transfer_seconds` is the time a prompt's cache takes from one to the other, and
+    `decoding` are the times of a replica that nobody's prompt disturbs.
     """
 
     prefill_replicas: int
