@@ -124,6 +124,28 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = {
         windows=Windows.ALL_BUT_EVERY_FOURTH,
         window_default=4096,
     ),
+    # Every fourth layer does not rotate its queries and keys, which changes no weight and no product.
+    "smollm3": DenseFamily(
+        tied_by_default=True,
+        key_value_heads_default=4,
+        windows=Windows.ALL,
+        ignored=("max_window_layers", "no_rope_layer_interval", "no_rope_layers"),
+    ),
+    "seed_oss": DenseFamily(
+        qkv_bias=Bias(key="attention_bias", default=True),
+        output_bias=Bias(key="attention_out_bias"),
+        head_dim_default=128,
+        key_value_heads_default=8,
+        ignored=("residual_dropout",),
+    ),
+    "ernie4_5": DenseFamily(
+        qkv_bias=Bias(key="use_bias"),
+        output_bias=Bias(key="use_bias"),
+        feed_forward_bias=Bias(key="use_bias"),
+        tied_by_default=True,
+        head_dim_default=128,
+        key_value_heads_default=2,
+    ),
     "starcoder2": DenseFamily(
         qkv_bias=Bias(key="use_bias", default=True),
         output_bias=Bias(key="use_bias", default=True),

@@ -1,4 +1,4 @@
-"""The vision tower and projector of Kimi K2.5 (MoonViT-3d)."""
+"""The vision towers and projectors of Kimi K2.5 (MoonViT-3d) and of Kimi-VL (MoonViT, of the same weights)."""
 
 from __future__ import annotations
 
@@ -57,10 +57,7 @@ def kimi_k25_projector(config: ConfigReader, vision: ConfigReader, text_width: i
     """Return the projector, which puts four patches together and brings them to the text's width."""
     config.ignore("media_placeholder_token_id", "projection_layer_norm_eps", "use_unified_vision_chunk",
                   "video_placeholder")  # fmt: skip
-    width = _width(vision)
-    if (vision.whole_numbers("merge_kernel_size") or (2, 2)) != (2, 2):
-        raise vision.error("merge_kernel_size", "Only squares of two by two patches can be described.")
-    merged = MERGED_PATCHES * width
+    merged = _merged_width(vision)
     normed = vision.size("mm_hidden_size", default=config.size("projection_hidden_size", default=DEFAULT_WIDTH))
     return vision_weights(
         (
@@ -69,6 +66,28 @@ def kimi_k25_projector(config: ConfigReader, vision: ConfigReader, text_width: i
             *linear("mm_projector.proj.2", text_width, merged),
         )
     )
+
+
+def kimi_vl_projector(config: ConfigReader, vision: ConfigReader, text_width: int) -> tuple[Weight, ...]:
+    """Return Kimi-VL's projector, of the same shapes as K2.5's.
+
+    Source: KimiVLMultiModalProjector in vllm/model_executor/models/kimi_vl.py.
+    """
+    config.ignore("media_placeholder_token_id")
+    merged = _merged_width(vision)
+    return vision_weights(
+        (
+            *norm("multi_modal_projector.pre_norm", _width(vision)),
+            *linear("multi_modal_projector.linear_1", merged, merged),
+            *linear("multi_modal_projector.linear_2", text_width, merged),
+        )
+    )
+
+
+def _merged_width(vision: ConfigReader) -> int:
+    if (vision.whole_numbers("merge_kernel_size") or (2, 2)) != (2, 2):
+        raise vision.error("merge_kernel_size", "Only squares of two by two patches can be described.")
+    return MERGED_PATCHES * _width(vision)
 
 
 def _width(config: ConfigReader) -> int:

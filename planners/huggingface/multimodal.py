@@ -16,7 +16,7 @@ from planners.architecture.weight import Weight
 from planners.huggingface.config import ConfigReader
 from planners.huggingface.gemma3n_towers import gemma3n_projector, gemma3n_tower
 from planners.huggingface.gemma4_vision import gemma4_projector, gemma4_tower
-from planners.huggingface.kimi_vision import kimi_k25_projector, kimi_k25_tower
+from planners.huggingface.kimi_vision import kimi_k25_projector, kimi_k25_tower, kimi_vl_projector
 from planners.huggingface.llama4_vision import llama4_projector, llama4_tower
 from planners.huggingface.minimax_m3_vision import minimax_m3_projector, minimax_m3_tower
 from planners.huggingface.mllama import mllama_projector, mllama_tower
@@ -230,6 +230,9 @@ WRAPPERS: Mapping[str, Wrapper] = {
     ),
     "kimi_k25": Wrapper(
         text_type="deepseek_v3", fixed_tower=kimi_k25_tower, tied_by_default=False, projector=kimi_k25_projector
+    ),
+    "kimi_vl": Wrapper(
+        text_type="deepseek_v3", fixed_tower=kimi_k25_tower, tied_by_default=False, projector=kimi_vl_projector
     ),
     "step3p7": Wrapper(
         text_type="step3p5",

@@ -23,7 +23,11 @@ ASSUMED_INPUT_TOKENS = 1024
 ASSUMED_OUTPUT_TOKENS = 1024
 # Beyond any machine's or model's; refuses absurd sizes before they are computed with.
 MOST_TOKENS = 2**31
+BLACKWELL_FORMAT, PCIE = "nvfp4", "pcie"
 MOST_CONCURRENCY = 10**7
+# Engines that read a cache in nvfp4 by FlashInfer's trtllm-gen kernels alone, which are built for compute capability
+# 10.x and not for Blackwell's cards without NVLink, 12.x (vllm-project/vllm#49011, NVIDIA/TensorRT-LLM#10241).
+NVFP4_CACHE_BY_TRTLLM_GEN = frozenset({"vllm", "tensorrt-llm"})
 INPUT_LENGTH, OUTPUT_LENGTH = "/serving/input_length", "/serving/output_length"
 
 
@@ -100,7 +104,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     return Settings(
         profile=profile,
         weights=weight_format(question.weights),
-        kv=kv_format(question.kv_cache, profile),
+        kv=_cache_format(question, profile),
         max_model_len=max_model_len,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -118,6 +122,20 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         learned=question.learned.get(question.weights),
         assumptions=tuple(notes),
     )
+
+
+def _cache_format(question: ServingQuestion, profile: EngineProfile) -> KvFormat:
+    """Return the cache's format; raise where the engine version lacks it, or kernels that read it on this card."""
+    found, gpu = kv_format(question.kv_cache, profile), question.hardware.gpu
+    reads_nvfp4 = BLACKWELL_FORMAT in gpu.peak_flops_per_second and gpu.link_kind != PCIE
+    if found.name == BLACKWELL_FORMAT and profile.engine in NVFP4_CACHE_BY_TRTLLM_GEN and not reads_nvfp4:
+        others = (name for name in profile.kv_dtypes if name != BLACKWELL_FORMAT)
+        raise InvalidQuestion(
+            f"{profile.engine} reads an nvfp4 cache on Blackwell cards with NVLink alone (compute capability 10.x), "
+            f"and {gpu.name} is none; allowed are {', '.join(others)}.",
+            pointer="/serving/kv_cache",
+        )
+    return found
 
 
 def _check_card(question: ServingQuestion) -> None:

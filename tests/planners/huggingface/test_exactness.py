@@ -272,6 +272,9 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "olmo": (SMALL, {**SMALL, "attention_bias": True}),
     "olmo2": (SMALL, {**SMALL, "attention_bias": True}),
     "olmo3": (SMALL,),
+    "smollm3": (SMALL, {**SMALL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    "seed_oss": (SMALL, {**SMALL, "attention_bias": False}, {**SMALL, "attention_out_bias": True, "mlp_bias": True}),
+    "ernie4_5": (SMALL, {**SMALL, "use_bias": True, "tie_word_embeddings": False}),
     "nemotron": (SMALL, {**SMALL, "attention_bias": True, "mlp_bias": True}),
     "cohere2": (SMALL, {**SMALL, "attention_bias": True}),
     **MIXTURE_VARIANTS,
@@ -281,8 +284,8 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 # Types whose checkpoints need code of their own: transformers has no module for them.
 WITHOUT_A_MODULE = frozenset(
     {
-        "Yi", "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "kimi_k2", "mimo", "minicpm",
-        "nemotron-nas", "qwen",
+        "Yi", "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "kimi_k2", "kimi_vl", "mimo",
+        "minicpm", "nemotron-nas", "qwen",
     }
 )  # fmt: skip
 # Text models that are published only within a wrapper and are compared there.

@@ -134,3 +134,21 @@ def test_the_first_yi_models_are_llamas_under_another_type() -> None:
         describe_config({**config, "model_type": model_type}, name="34b") for model_type in ("llama", "Yi")
     )
     assert list(as_yi.named_weights()) == list(as_llama.named_weights())
+
+
+def test_kimi_vl_is_moonlight_with_a_tower_and_a_projector() -> None:
+    # Patches 3 x 14^2 x 1,152 + 1,152, positions 64^2 x 1,152; a layer 4 x 1,152^2 + 2 x 1,152 x 4,304 and biases
+    # 4 x 1,152 + 4,304 + 1,152, norms 4 x 1,152 = 15,239,504, 27 of them; last norm 2,304: 416,866,032.
+    # Projector: norm 2,304, 4,608^2 + 4,608, 2,048 x 4,608 + 2,048: 30,679,808.
+    moonlight, seeing = (
+        catalogue().model(f"moonshotai/{name}") for name in ("Moonlight-16B-A3B", "Kimi-VL-A3B-Instruct")
+    )
+    alone = describe_config(moonlight.config, name="moonlight").parameters
+    assert describe_config(seeing.config, name="kimi-vl").parameters == alone + 416_866_032 + 30_679_808
+
+
+def test_kimi_vl_puts_squares_of_two_by_two_patches_together() -> None:
+    config = dict(catalogue().model("moonshotai/Kimi-VL-A3B-Instruct").config)
+    config["vision_config"] = {**config["vision_config"], "merge_kernel_size": [3, 3]}
+    with pytest.raises(InvalidModelConfig, match="two by two"):
+        describe_config(config, name="kimi-vl")

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from planners.architecture import ModelSpec
+from planners.catalogue import catalogue
 from planners.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
+from planners.hardware import GpuCount, Hardware
 from planners.inference import plan_serving
 from planners.questions import RopeScaling
 from planners.serving.settings import resolve_settings
@@ -37,6 +39,27 @@ def test_the_field_and_the_allowed_values_are_told(changes: dict[str, Any], poin
         plan_serving(question(**changes))
     assert refused.value.pointer == pointer
     assert told in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "is_planned"),
+    [
+        ("h100-sxm-80gb", "vllm", False),
+        ("rtx-5090-32gb", "vllm", False),  # compute capability 12.0
+        ("rtx-5090-32gb", "tensorrt-llm", False),
+        ("b200-sxm-180gb", "vllm", True),
+        ("rtx-5090-32gb", "sglang", True),
+    ],
+)
+def test_an_nvfp4_cache_is_planned_where_the_engine_has_kernels_for_it(gpu: str, engine: str, is_planned: bool):
+    card = Hardware(gpu=catalogue().gpu(gpu), gpus=GpuCount(minimum=1, maximum=1), gpus_per_node=8)
+    asked = dataclasses.replace(question(kv_cache="nvfp4", engine=engine, engine_version=None), hardware=card)
+    if is_planned:
+        assert resolve_settings(asked).kv.name == "nvfp4"
+        return
+    with pytest.raises(InvalidQuestion, match=r"Blackwell cards with NVLink.*allowed are .*fp8") as refused:
+        resolve_settings(asked)
+    assert refused.value.pointer == "/serving/kv_cache"
 
 
 def test_a_context_beyond_the_limit_is_planned_where_rope_scaling_is_stated():
