@@ -38,7 +38,9 @@ def test_nothing_is_gathered_by_a_single_rank():
     assert held(pipeline_parallel=4) == [0.0] * 4
 
 
-@pytest.mark.parametrize(("ranks", "replicas", "piles"), [(16, 1, True), (32, 1, False), (16, 31, True), (16, 32, False)])
+@pytest.mark.parametrize(
+    ("ranks", "replicas", "piles"), [(16, 1, True), (32, 1, False), (16, 31, True), (16, 32, False)]
+)
 def test_hosts_of_wide_groups_and_of_512_gpus_do_not_run_ahead(ranks: int, replicas: int, piles: bool):
     assert (held(tensor_parallel=ranks, data_parallel=replicas)[0] > 0) is piles
 
