@@ -66,8 +66,9 @@ def torchtitan_toml(launch: TrainingLaunch) -> str:
         "dtype": parameters,
         "mixed_precision_param": gathered,
         "mixed_precision_reduce": "float32",
-        "enable_cpu_offload": layout.offload == "optimizer+parameters",
     }
+    if layout.offload == "optimizer+parameters":
+        training["enable_cpu_offload"] = True
     if launch.plan.run.steps is not None:
         training["steps"] = launch.plan.run.steps
     tables: dict[str, dict[str, Any]] = {

@@ -18,18 +18,18 @@ from service.worker.dry_run.host_memory import on_host
 @contextlib.contextmanager
 def shards_on_host() -> Iterator[None]:
     """Let FSDP's parameters that are to lie on the host move as they do between a device and its host."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
-    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+    from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
-    gathered: Any = FSDPParam.__dict__["all_gather_inputs"]
-    reduce = _fsdp_param_group.foreach_reduce
-    FSDPParam.all_gather_inputs = property(functools.partial(_copied_up, gathered.fget))  # type: ignore[assignment, method-assign]
-    _fsdp_param_group.foreach_reduce = functools.partial(_reduced_and_copied_down, reduce)  # type: ignore[assignment]
+    shard: Any = _fsdp_param.FSDPParam
+    group: Any = _fsdp_param_group
+    inputs, reduce = shard.__dict__["all_gather_inputs"], group.foreach_reduce
+    shard.all_gather_inputs = property(functools.partial(_copied_up, inputs.fget))
+    group.foreach_reduce = functools.partial(_reduced_and_copied_down, reduce)
     try:
         yield
     finally:
-        FSDPParam.all_gather_inputs = gathered  # type: ignore[method-assign]
-        _fsdp_param_group.foreach_reduce = reduce  # type: ignore[assignment]
+        shard.all_gather_inputs = inputs
+        group.foreach_reduce = reduce
 
 
 def _copied_up(inputs_of: Any, parameter: Any) -> Any:

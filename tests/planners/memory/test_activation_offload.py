@@ -23,14 +23,16 @@ def _job(framework="accelerate"):
     return training_job(ASKED, load_profile(framework))
 
 
-def test_with_full_recompute_the_host_holds_every_layers_input_and_the_device_one():
-    # 4 layers keep 16,384 tokens x 64 features x 4 bytes (autocast's stream is fp32) = 4,194,304 bytes each, more than
-    # loading 1.1 MB takes.
+def test_with_full_recompute_trl_sends_every_layers_input_the_last_norm_s_tensors_and_the_log_softmax():
+    # 4 layers keep 16,384 tokens x 64 features x 4 bytes (autocast's stream is fp32) = 4,194,304 bytes each. The last
+    # norm keeps its input twice in fp32 (8 x 64), a statistic (4) and its output in 16 bits (2 x 64) for each token:
+    # 644 bytes. The log-softmax is 16,384 x 1,000 in fp32.
     rows = candidates_from_rows([{"recompute": FULL, "activation_offload": moved} for moved in (False, True)])
     long = question(model=small_llama(), gpus=1, sequence_length=16_384, global_batch_size=2)
     job = training_job(long, load_profile("accelerate"))
-    assert micro_batch_offload_bytes(rows, job).tolist() == [0, 4 * 4_194_304]
-    assert memory_of(rows, 1, job, hardware(1)).host_bytes == 4 * 4_194_304
+    sent = 4 * 4_194_304 + 16_384 * (644 + 4 * 1000)
+    assert micro_batch_offload_bytes(rows, job).tolist() == [0, sent]
+    assert memory_of(rows, 1, job, hardware(1)).host_bytes == sent
 
 
 def test_the_device_is_relieved_of_all_layers_but_the_one_at_work():
@@ -44,17 +46,25 @@ def test_the_device_is_relieved_of_all_layers_but_the_one_at_work():
 
 
 def test_a_synchronous_copy_takes_the_link_down_and_up():
-    # 4 layers x 128 tokens x 64 features x 4 bytes = 131,072 bytes down and up for each of two micro-batches at
-    # 64 GB/s x 0.8 = 51.2 GB/s: 10.24 us.
+    # 4 layers x 128 tokens x 64 features x 4 bytes = 131,072 bytes; of the head 128 x 644 = 82,432, its matrix cast,
+    # 2 x 64,000, and the log-softmax twice, 2 x 4 x 128,000: 1,365,504 bytes down and up for each of two micro-batches
+    # at 64 GB/s x 0.8 = 51.2 GB/s: 106.68 us.
     rows = candidates_from_rows([{"recompute": FULL, "activation_offload": True}])
     busy = np.array([1.0])
     seconds = activation_offload_seconds(
         rows, _job("ddp"), hardware(1), load_efficiency("ddp", "test-80gb"), forward=busy, backward=busy
     )
-    assert seconds[0] == pytest.approx(10.24e-6)
+    assert seconds[0] == pytest.approx(106.68e-6)
 
 
-@pytest.mark.parametrize(("pass_seconds", "exposed"), [(1.0, 0.0), (5.12e-6, 0.0), (2e-6, 2 * 3.12e-6)])
+# 131,072 bytes of inputs, 82,432 of the last norm and 512,000 of log-softmax, twice, at 51.2 GB/s.
+ONE_WAY_SECONDS = 2 * 725_504 / 51.2e9
+
+
+@pytest.mark.parametrize(
+    ("pass_seconds", "exposed"),
+    [(1.0, 0.0), (ONE_WAY_SECONDS, 0.0), (ONE_WAY_SECONDS - 3e-6, 2 * 3e-6)],
+)
 def test_an_overlapped_copy_shows_only_what_the_pass_does_not_hide(pass_seconds, exposed):
     rows = candidates_from_rows([{"recompute": FULL, "activation_offload": True}])
     busy = np.array([pass_seconds])
@@ -85,3 +95,21 @@ def test_a_plan_that_offloads_activations_says_so():
     plan = plan_without_advice(question(framework="accelerate", activation_offload=True)).plan
     assert plan.layout.activation_offload
     assert plan.memory.host_bytes > 0
+
+
+def _activations_left(framework, layers, **row):
+    model = small_llama(num_hidden_layers=layers, vocab_size=8)
+    asked = question(model=model, gpus=2, sequence_length=4096, global_batch_size=2, precision="bf16-mixed")
+    job = training_job(asked, load_profile(framework))
+    rows = candidates_from_rows([{"activation_offload": True, "data_parallel": 2, "shard_group": 2, **row}])
+    return memory_of(rows, 0, job, hardware(2)).items.activations
+
+
+def test_trl_leaves_what_comes_twice_of_every_layer_below():
+    # Of each further layer: two norms' inputs in fp32, their outputs and attention's output: 64 x (8 + 4 + 2) bytes.
+    grown = _activations_left("accelerate", 5, zero_stage=3) - _activations_left("accelerate", 4, zero_stage=3)
+    assert grown == 4096 * 64 * 14
+
+
+def test_torch_s_hook_leaves_nothing_of_other_layers():
+    assert _activations_left("ddp", 5, zero_stage=0) == _activations_left("ddp", 4, zero_stage=0)

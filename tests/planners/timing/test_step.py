@@ -102,6 +102,13 @@ def test_offload_costs_time_and_the_device_s_optimizer_none():
     assert offloaded.parts.offload > 28 * 8.03e9 / 8 / 51.2e9
 
 
+def test_fsdp2_moves_fp32_shards_up_for_two_gathers_and_gradients_down():
+    offloaded = step("fsdp2", layout={**SHARDED, "offload": 2})
+    assert offloaded.parts.optimizer == 0.0
+    # An eighth of 8.03e9 parameters: 28 bytes each on the host at 51.2 GB/s, and 2 x 4 + 4 over a link as fast, 0.78 s.
+    assert offloaded.parts.offload > (28 + 12) * 8.03e9 / 8 / 51.2e9
+
+
 def test_context_parallelism_hides_behind_attention_or_costs_time():
     asked = job("fsdp2", sequence_length=131072, global_batch_size=8)
     one = one_layout(context_parallel=8, zero_stage=3)

@@ -57,6 +57,12 @@ def test_whole_layers_are_recomputed_by_fsdps_own_option(tmp_path: Path):
     assert environment["FSDP_ACTIVATION_CHECKPOINTING"] == "true"
 
 
+def test_states_on_the_host_are_fsdps_own_option(tmp_path: Path):
+    given = launch("accelerate", data_parallel=8, zero_stage=3, offload="optimizer+parameters")
+    _, environment = launched(given, tmp_path)
+    assert environment["FSDP_OFFLOAD_PARAMS"] == "true"
+
+
 def test_hybrid_sharding_has_groups(tmp_path: Path):
     _, environment = launched(launch("accelerate", data_parallel=16, zero_stage=3, shard_group=8), tmp_path)
     assert environment["PARALLELISM_CONFIG_DP_REPLICATE_SIZE"] == "2"

@@ -250,3 +250,9 @@ def test_every_third_layer_is_recomputed_and_the_schedule_is_gpipes(folder: Path
     checkpoint = found.activation_checkpoint
     assert (checkpoint.mode, checkpoint.selective_ac_option) == ("selective", "3")
     assert found.parallelism.pipeline_parallel_schedule == "GPipe"
+
+
+@pytest.mark.parametrize(("offload", "told"), [("none", False), ("optimizer+parameters", True)])
+def test_states_on_the_host_are_torchtitans_own_option(offload: str, told: bool, folder: Path):
+    found = parsed(launch("fsdp2", data_parallel=8, zero_stage=3, offload=offload), folder)
+    assert found.training.enable_cpu_offload is told

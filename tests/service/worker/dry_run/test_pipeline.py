@@ -4,7 +4,7 @@ import pytest
 
 from service.worker.dry_run.job import PipelineStage
 from service.worker.dry_run.ledger import Kind
-from service.worker.dry_run.pipeline import one_forward_one_backward, traced_micro_batches
+from service.worker.dry_run.pipeline import all_forward_all_backward, one_forward_one_backward, traced_micro_batches
 from service.worker.dry_run.task import run
 from tests.service.worker.dry_run.cases import config, request, requested_bytes, traced
 
@@ -105,3 +105,16 @@ def _most_inputs(ledger):
     ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == F]
     last = ledger._live_after(ranges[-1][1] - 1)
     return sum(piece.requested_bytes for piece in last if piece.requested_bytes == 64 * 64 * 2)
+
+
+def test_gpipe_runs_every_micro_batch_forward_before_the_first_goes_back():
+    assert [step.phase for step in all_forward_all_backward(3)] == [F, F, F, B, B, B]
+
+
+@pytest.mark.slow
+def test_under_gpipe_the_last_stage_keeps_logits_and_log_softmax_of_every_micro_batch():
+    # 64 tokens of 101 words, 2 bytes of the output and 4 of the log-softmax, for each of three micro-batches.
+    ledger = traced_stage(1, framework="fsdp2", zero_stage=3, pipeline_schedule="gpipe", accumulation_steps=3)
+    ranges = [(start, end) for mark, start, end in ledger.phase_ranges() if mark.phase == F]
+    live = ledger._live_after(ranges[-1][1] - 1)
+    assert sum(piece.requested_bytes for piece in live if piece.kind == Kind.LOGITS) == 3 * 64 * 101 * (2 + 4)
