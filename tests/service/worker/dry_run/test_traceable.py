@@ -17,13 +17,14 @@ def check(**changes):
 
 
 @pytest.mark.parametrize(
-    "wanted", [
+    "wanted",
+    [
         EXPERTS,
         EXPERTS | {"recompute": "selective"},
         CONTEXT,
         CONTEXT | {"recompute": "full"},
         CONTEXT | {"framework": "megatron", "zero_stage": 1},
-    ]
+    ],
 )
 def test_what_is_traced_is_not_refused(wanted):
     check(**wanted)
