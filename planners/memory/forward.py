@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.layout.candidates import FloatArray
+from planners.layout.candidates import SELECTIVE, FloatArray
 from planners.memory.items import NOTHING, Items
 from planners.memory.job import GPIPE
+from planners.memory.messages import keeps_first_input
 from planners.memory.moment import Moment, items_at
 
 FP32_BYTES = 4
@@ -46,10 +47,23 @@ def _last_layer_gathered(moment: Moment) -> Items:
         "forward and loss",
         parameters=held.parameters,
         gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
-        activations=before + moment.others_activations + moment.constant_activations,
+        activations=before + _held_embedding(moment) + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + moment.buckets + accumulated,
     )
+
+
+def _held_embedding(moment: Moment) -> FloatArray:
+    """Return the embedding's output, which transformers' model holds until its last layer is through.
+
+    Nothing where a layer keeps it: its input, if it is recomputed, and a LayerNorm's that learns. Source: transformers
+    5.23, models/llama/modeling_llama.py, `LlamaModel.forward` (`inputs_embeds`).
+    """
+    job, active = moment.job, moment.active
+    if not job.profile.kernels.transformers_attention or (job.method == "full" and keeps_first_input(job)):
+        return NOTHING
+    is_kept = (active.recomputed_layers > 0) | (moment.layouts.recompute == SELECTIVE)
+    return np.where(moment.rows.has_embedding & ~is_kept, active.message, 0.0)
 
 
 def _root_gathered_again(moment: Moment) -> Items:

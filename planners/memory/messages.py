@@ -28,7 +28,7 @@ def message_bytes(layouts: Candidates, rows: StageRows, job: Job, message: Float
     sending = chunks - rows.has_head
     in_flight = rows.in_flight
     buffers = micro_batches * (receiving + sending) + in_flight * sending
-    keeps_input = (layouts.recompute == FULL) | (layouts.recompute == SELECTIVE) | _keeps_first_input(job)
+    keeps_input = (layouts.recompute == FULL) | (layouts.recompute == SELECTIVE) | keeps_first_input(job)
     shared = np.where(keeps_input, in_flight * receiving, 0.0)
     return np.where(pipelined, message * (buffers - shared), 0.0)
 
@@ -44,6 +44,6 @@ def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, mess
     return np.where((layouts.pipeline_parallel > 1) & ~rows.has_head, message, 0.0)
 
 
-def _keeps_first_input(job: Job) -> bool:
+def keeps_first_input(job: Job) -> bool:
     """Return whether a layer's first norm keeps its input as it came, and not in fp32."""
     return not job.profile.kernels.norm_keeps_fp32 or has_layer_norms(job.layers[0].block)
