@@ -92,7 +92,7 @@ def test_a_quantization_of_nothing_is_refused_in_the_form_s_words(page: Browser)
 def test_a_scheme_is_asked_for_its_own_settings_only(page: Browser):
     page.visit("/ui/jobs")
     shown = "[...document.querySelectorAll('#quantize [data-when]')].map((field) => !field.hidden)"
-    page.until("document.querySelector('[name=double_quantization]').checkVisibility()")
+    page.until(CATALOGUES)
     # Block size, double quantization.
     assert page.value(shown) == [True, True]
     page.fill("scheme", "int4", form="#quantize")

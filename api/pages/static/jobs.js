@@ -25,6 +25,8 @@ async function start(form, path, body) {
 }
 
 function refuse(form, problem) {
+  // Where no model is named it is read of the checkpoint's folder.
+  for (const error of problem.errors ?? []) if (error.pointer === "/model/path") error.pointer = "/weights/path";
   markFields(form, problem.errors ?? []);
   note.replaceChildren(...problemOf(problem, form));
   note.scrollIntoView({ block: "nearest" });
