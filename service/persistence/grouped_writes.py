@@ -60,16 +60,19 @@ class GroupedWrites(Generic[Record, Outcome]):
     async def put(self, record: Record) -> Outcome:
         """Write a record, and return what became of it once it is committed; raise what the write raised.
 
-        Raises Overloaded, with nothing written, while the first that waits has waited too long.
+        Raises Overloaded, with nothing written, as `check_backlog` does.
         """
-        now = self._clock()
-        if self._waiting and (waited := now - self._waiting[0].since) > LONGEST_WAIT_SECONDS:
-            raise Overloaded(waiting=len(self._waiting), retry_after_seconds=math.ceil(waited), until="stored")
+        self.check_backlog()
         stored: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(record, stored, now))
+        self._waiting.append(_Waiting(record, stored, self._clock()))
         if self._task is None:
             self._task = asyncio.create_task(self._write_all(), name="grouped writes")
         return await stored
+
+    def check_backlog(self) -> None:
+        """Raise Overloaded while the first that waits has waited too long."""
+        if self._waiting and (waited := self._clock() - self._waiting[0].since) > LONGEST_WAIT_SECONDS:
+            raise Overloaded(waiting=len(self._waiting), retry_after_seconds=math.ceil(waited), until="stored")
 
     async def close(self) -> None:
         """Wait until everything that was put is written."""
