@@ -165,12 +165,12 @@ class TryLater(PlimsollError):
 
 
 class Overloaded(TryLater):
-    """More searches wait than can be answered in time."""
+    """More plans wait to be searched for, or to be stored, than can be answered in time."""
 
     code = "overloaded"
 
-    def __init__(self, *, waiting: int, retry_after_seconds: int) -> None:
-        super().__init__(f"{waiting} plans wait to be searched for.", retry_after_seconds=retry_after_seconds)
+    def __init__(self, *, waiting: int, retry_after_seconds: int, until: str = "searched for") -> None:
+        super().__init__(f"{waiting} plans wait to be {until}.", retry_after_seconds=retry_after_seconds)
 
 
 class RateLimited(TryLater):

@@ -18,6 +18,9 @@ class PlanStore(Protocol):
         `reader` is the id of a key that may see it from now on.
         """
 
+    def check_backlog(self) -> None:
+        """Raise Overloaded while a further plan would be refused."""
+
     async def get(self, plan_id: str) -> StoredPlan:
         """Return a plan; raises PlanNotFound."""
 
@@ -59,6 +62,9 @@ class PlansInMemory:
         """Store a plan unless its id is stored already; return whether it was not. Anyone here may see it."""
         del reader
         return self._plans.setdefault(plan.plan_id, plan) is plan
+
+    def check_backlog(self) -> None:
+        """Do nothing: nothing waits here."""
 
     async def get(self, plan_id: str) -> StoredPlan:
         """Return a plan; raises PlanNotFound."""

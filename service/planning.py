@@ -144,6 +144,8 @@ class PlanningService:
         if not resolved.has_one_layout:
             with suppress(PlanNotFound):
                 return await self._found_again(resolved.identity.plan_id)
+        # Before the search, which would be in vain.
+        self._database.plans.check_backlog()
         stored, search = await self._threads.run(lambda should_stop: made_plan(resolved, answer, should_stop))
         if not await self._database.plans.put(stored, reader=reader):
             # Stored before, here or by another replica, with another search time.

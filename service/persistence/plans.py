@@ -55,9 +55,13 @@ class PlanStore:
     async def put(self, plan: StoredPlan, *, reader: str | None = None) -> bool:
         """Store a plan unless its id is stored already; committed on return. Return whether it was stored.
 
-        `reader` is the id of a key that may see it from now on. Raises DatabaseUnavailable and Unstorable.
+        `reader` is the id of a key that may see it from now on. Raises DatabaseUnavailable, Overloaded and Unstorable.
         """
         return await self._writes.put(_Put(plan=plan, reader=reader))
+
+    def check_backlog(self) -> None:
+        """Raise Overloaded while plans wait so long to be stored that a further one would be refused."""
+        self._writes.check_backlog()
 
     async def get(self, plan_id: str) -> StoredPlan:
         """Return a plan; raises PlanNotFound."""

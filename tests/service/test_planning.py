@@ -12,10 +12,11 @@ import pytest
 from planners.catalogue import catalogue
 from planners.errors import InvalidModelConfig, InvalidQuestion, UnknownModel
 from planners.hardware import SiteEfficiency
-from service.errors import HubUnreachable, InvalidCheckpoint, PathNotAllowed
+from service.errors import HubUnreachable, InvalidCheckpoint, Overloaded, PathNotAllowed
 from service.models import ModelResolver
 from service.persistence.database import Database
 from service.persistence.records import PlanFilter
+from service.plan_store import DatabaseInMemory, PlanDatabase, PlansInMemory
 from service.planning import OnPlanned, PlannedAnswer, PlanningService
 from service.planning_threads import PlanningTimedOut
 from service.requests.serving import InferRequest
@@ -30,7 +31,7 @@ async def nothing_calibrated() -> dict[str, SiteEfficiency]:
     return {}
 
 
-def service(database: Database, on_planned: OnPlanned | None = None, **settings: Any) -> PlanningService:
+def service(database: PlanDatabase, on_planned: OnPlanned | None = None, **settings: Any) -> PlanningService:
     given = Settings(**settings)
     models = ModelResolver(catalogue(), given)
     return PlanningService(database, given, catalogue(), models, nothing_calibrated, on_planned=on_planned)
@@ -64,6 +65,19 @@ async def test_one_layout_that_another_replica_stored_is_answered_with_the_same_
     first, second = [await replica.plan_infer(request) for replica in replicas]
     assert second == first
     assert made == [first.plan_id]
+
+
+async def test_what_could_not_be_stored_in_time_is_not_searched_for():
+    class FallenBehind(PlansInMemory):
+        def check_backlog(self) -> None:
+            raise Overloaded(waiting=100, retry_after_seconds=4, until="stored")
+
+    made: list[str] = []
+    database = DatabaseInMemory()
+    database.plans = FallenBehind()
+    with pytest.raises(Overloaded, match="100 plans wait to be stored"):
+        await planned(service(database, on_planned=lambda plan, *_: made.append(plan.plan_id)))
+    assert made == []
 
 
 async def test_two_replicas_asked_at_once_give_the_same_bytes(database: Database):

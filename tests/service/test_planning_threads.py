@@ -9,7 +9,7 @@ import pytest
 from service.errors import Overloaded
 from service.planning_threads import LATEST_SHARE, MOST_AT_ONCE, PlanningThreads, PlanningTimedOut
 
-# A request may take so long, and so wait for 50 s at most.
+# A request may take so long, and so wait for 10 s at most.
 TIMEOUT_SECONDS = 100.0
 
 
@@ -65,17 +65,50 @@ async def after_one_search_of(seconds: float, clock: Clock) -> PlanningThreads:
     return threads
 
 
-async def test_what_would_wait_for_longer_than_half_its_time_is_refused(clock: Clock, gate: Gate):
-    # The mean of nothing and 200 s is 20 s: with four threads the turn comes 5 s later for each that waits.
-    threads = await after_one_search_of(20 / LATEST_SHARE, clock)
-    # Ten are ahead of the last one here, the six behind the threads and those in them: 50 s.
+async def test_what_would_wait_for_longer_than_a_tenth_of_its_time_is_refused(clock: Clock, gate: Gate):
+    # The mean of nothing and 40 s is 4 s: with four threads the turn comes 1 s later for each that waits.
+    threads = await after_one_search_of(4 / LATEST_SHARE, clock)
+    # Ten are ahead of the last one here, the six behind the threads and those in them: 10 s.
     tasks = await waiting(threads, gate, MOST_AT_ONCE + 10)
     with pytest.raises(Overloaded) as refused:
         await threads.run(gate)
-    assert refused.value.retry_after_seconds == 55
+    assert refused.value.retry_after_seconds == 11
     gate.opened.set()
     assert await asyncio.gather(*tasks) == ["done"] * len(tasks)
     assert await threads.run(gate) == "done"
+
+
+class LoopClock(Clock):
+    """A clock that stands still in the threads: their searches take no time, and yet end one after the other."""
+
+    def __call__(self) -> float:
+        return self.now if threading.current_thread() is threading.main_thread() else 0.0
+
+
+async def test_searches_that_end_one_after_the_other_are_waited_for_one_after_the_other():
+    clock, ends = LoopClock(), threading.Semaphore(0)
+    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+    tasks = {asyncio.ensure_future(threads.run(lambda _should_stop: ends.acquire())) for _ in range(16)}
+
+    async def end_one() -> None:
+        clock.now += 1.0
+        ends.release()
+        (done,), _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        tasks.remove(done)
+
+    # The first end begins to count, the second comes 1 s after it.
+    await end_one()
+    await end_one()
+    # Of 14 under way ten wait, and the next would be the eleventh: 11 s.
+    with pytest.raises(Overloaded) as refused:
+        await threads.run(lambda _should_stop: None)
+    assert refused.value.retry_after_seconds == 11
+    await end_one()
+    # The tenth, after 10 s.
+    tenth = asyncio.ensure_future(threads.run(lambda _should_stop: "done"))
+    ends.release(len(tasks))
+    assert await tenth == "done"
+    await asyncio.gather(*tasks)
 
 
 async def test_many_short_searches_wait_their_turn(clock: Clock, gate: Gate):

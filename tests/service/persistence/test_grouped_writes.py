@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.errors import DatabaseUnavailable, Unstorable
-from service.persistence.grouped_writes import GroupedWrites
+from service.errors import DatabaseUnavailable, Overloaded, Unstorable
+from service.persistence.grouped_writes import LONGEST_WAIT_SECONDS, GroupedWrites
 
 
 class Disk:
@@ -105,3 +105,24 @@ async def test_closing_waits_for_what_was_put():
 
 async def test_closing_with_nothing_to_write_returns():
     await GroupedWrites(Disk().write).close()
+
+
+async def test_what_comes_once_the_first_has_waited_too_long_is_refused_and_the_rest_is_written():
+    disk, now = Disk(), 0.0
+    writes = GroupedWrites(disk.write, clock=lambda: now)
+    disk.may_go_on.clear()
+    tasks = [asyncio.create_task(writes.put("under way"))]
+    await asyncio.sleep(0.01)
+    tasks.append(asyncio.create_task(writes.put("first")))
+    await asyncio.sleep(0.01)
+    now = LONGEST_WAIT_SECONDS
+    tasks.append(asyncio.create_task(writes.put("in time")))
+    await asyncio.sleep(0.01)
+    now = LONGEST_WAIT_SECONDS + 0.5
+    with pytest.raises(Overloaded, match="2 plans wait to be stored") as refused:
+        await writes.put("too late")
+    assert refused.value.retry_after_seconds == 4
+    disk.may_go_on.set()
+    await asyncio.gather(*tasks)
+    await writes.put("again")
+    assert disk.groups == [["under way"], ["first", "in time"], ["again"]]

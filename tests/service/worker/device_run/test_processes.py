@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -44,8 +45,14 @@ def stand_in(tmp_path, monkeypatch):
     return put
 
 
-def has_children():
-    return bool(psutil.Process().children(recursive=True))
+def living_ranks():
+    """Return this process's children that are ranks, by their numbers; it may have others."""
+    living = {}
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if (rank := child.environ().get("RANK")) is not None:
+                living[int(rank)] = child
+    return living
 
 
 @pytest.mark.slow
@@ -77,13 +84,13 @@ def test_the_last_words_of_every_rank_are_kept_and_nobody_lives_on(stand_in, cap
     with pytest.raises(RankFailed, match="Rank 1 of 2 ended with status 3"):
         run()
     assert capsys.readouterr().err == "Rank 0:\n  rank 0 was here\nRank 1:\n  rank 1 was here\n"
-    assert not has_children()
+    assert not living_ranks()
 
 
 def test_ranks_that_hang_after_their_account_are_done(stand_in):
     stand_in(f"echo '{ACCOUNT}' >$folder/part$RANK; mv $folder/part$RANK $folder/rank$RANK.json; exec sleep 600")
     assert len(run()) == 2
-    assert not has_children()
+    assert not living_ranks()
 
 
 def test_one_that_crashes_after_its_account_is_done(stand_in):
@@ -106,17 +113,16 @@ def test_a_task_that_is_told_to_end_ends_its_ranks_and_leaves_their_last_words(s
     ending.join()
     assert "rank 0 was here" in (told := capsys.readouterr().err)
     assert "rank 1 was here" in told
-    assert not has_children()
+    assert not living_ranks()
 
 
 @pytest.mark.slow
 def test_a_rank_that_gets_no_further_is_given_up_and_the_others_say_where_they_stood(capsys):
     def stop_the_other(_done, _total, _unit, message):
         if message == "step 1 of 3":
-            (other,) = (child for child in psutil.Process().children() if child.environ()["RANK"] == "1")
-            other.suspend()
+            living_ranks()[1].suspend()
 
     with pytest.raises(RankFailed, match="Rank 0 of 2"):
         run(report=stop_the_other)
     assert "imed out" in capsys.readouterr().err
-    assert not has_children()
+    assert not living_ranks()
