@@ -58,10 +58,8 @@ def test_a_named_framework_is_searched_alone():
 
 def test_profile_files_hold_no_key_twice_and_no_unknown_one():
     folder = resources.files("planners.memory") / "profiles"
-    keys = {
-        entry.name: set(tomllib.loads(entry.read_text())) - {"variants", "fp8", "run_ahead"}
-        for entry in folder.iterdir()
-    }
+    own = {"variants", "fp8", "run_ahead"}
+    keys = {entry.name: set(tomllib.loads(entry.read_text())) - own for entry in folder.iterdir()}
     assert len({frozenset(names) for names in keys.values()}) == 1
 
 

@@ -8,7 +8,7 @@ from planners.memory.stages import all_stages
 from tests.planners.factories import llama
 from tests.planners.training_cases import job, memory, one_layout
 
-# 64 tokens of 32 features and 4 bytes are 8192 bytes a layer; 2 tensor-parallel ranks gather half of it, 4 three quarters.
+# 64 tokens of 32 features and 4 bytes are 8192 bytes a layer; two ranks gather half, four three quarters.
 MODEL = llama(hidden_size=32, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=32, vocab_size=128)
 HALF, THREE_QUARTERS = 4096, 6144
 
@@ -38,11 +38,9 @@ def test_nothing_is_gathered_by_a_single_rank():
     assert held(pipeline_parallel=4) == [0.0] * 4
 
 
-@pytest.mark.parametrize(
-    ("ranks", "replicas", "piles"), [(16, 1, True), (32, 1, False), (16, 31, True), (16, 32, False)]
-)
-def test_hosts_of_wide_groups_and_of_512_gpus_do_not_run_ahead(ranks: int, replicas: int, piles: bool):
-    assert (held(tensor_parallel=ranks, data_parallel=replicas)[0] > 0) is piles
+@pytest.mark.parametrize(("ranks", "data", "piles"), [(16, 1, True), (32, 1, False), (16, 31, True), (16, 32, False)])
+def test_hosts_of_wide_groups_and_of_512_gpus_do_not_run_ahead(ranks: int, data: int, piles: bool):
+    assert (held(tensor_parallel=ranks, data_parallel=data)[0] > 0) is piles
 
 
 def test_stacks_where_it_was_not_looked_for_hold_nothing():

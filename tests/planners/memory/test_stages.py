@@ -83,13 +83,13 @@ def test_blocks_are_dealt_out_until_a_stage_has_its_share():
 
 
 def test_the_block_that_exceeds_a_share_is_still_of_the_stage():
-    # 20 by 8 are 2.5 a stage: three layers, up to 5 two more, up to 7.5 three, and so on; the seventh ends with the head.
+    # 20 by 8 are 2.5 a stage: three layers, up to 5 two more, up to 7.5 three, and so on; the seventh has the head.
     eighths = compute_weighted_stages(llama(**NANOTRON_MODEL), 8)
     assert (eighths.layers, eighths.head) == ((3, 2, 3, 2, 3, 2, 1, 0), 6)
 
 
-# Sixteen stages of 1.25: two layers, one, one and one are four stages, so that layer 15 ends the twelfth. Layer 16, norm
-# and head are the 13th: they exceed its 16.25. All blocks together have every share: cast and loss are one stage each.
+# Sixteen stages of 1.25: two layers, one, one and one are four stages, so layer 15 ends the twelfth. Layer 16, norm
+# and head are the 13th, which they exceed. All blocks together have every share: cast and loss are a stage each.
 @pytest.mark.parametrize(("stages", "reached"), [(1, 1), (8, 8), (16, 15)])
 def test_stages_are_left_empty_where_the_head_outweighs_them(stages: int, reached: int):
     assert compute_weighted_stages(llama(**NANOTRON_MODEL), stages).reached == reached

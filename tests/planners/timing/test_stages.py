@@ -28,9 +28,9 @@ def shape(pipeline: int, policy: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("pipeline", "most", "with_head"),
-    # Twenty layers' worth in all. Two stages of ten: the eleventh layer passes the share, five are left for the head.
-    # Four of five: 6, 5, 5, and the head alone. Eight of 2.5: 3, 3, 2, 3, 2, 3, the head, nothing.
-    [(1, 16, 16), (2, 11, 5), (4, 6, 0), (8, 3, 0)],
+    # Twenty layers' worth in all. Two stages of ten: ten layers are the share, six are left for the head.
+    # Four of five: 5, 5, 5, and one with the head. Eight of 2.5: 3, 2, 3, 2, 3, 2, one with the head, nothing.
+    [(1, 16, 16), (2, 10, 6), (4, 5, 1), (8, 3, 1)],
 )
 def test_stages_by_cost_give_the_head_s_stage_fewer_layers(pipeline: int, most: int, with_head: int):
     assert shape(pipeline, "cost") == (most, with_head)
