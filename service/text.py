@@ -100,7 +100,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
         titled(f"KV cache of one {_cache_owner(plan['layout'])}", pairs(facts)),
     ]
     if performance is not None:
-        sections.append(titled("Speed of the deployment", _curve(performance)))
+        sections.append(titled("Speed of the deployment", _latency(performance), "", _curve(performance)))
     header = ("layout", "at once", "whole answer", "per token", "tokens/s", "verdict")
     return [*sections, _alternatives(body["alternatives"], _serving_alternative, header)]
 
@@ -175,7 +175,20 @@ def _cache_owner(layout: Mapping[str, Any]) -> str:
     return "attention rank" if layout["attention_data_parallel"] > 1 else "replica"
 
 
+def _latency(performance: Mapping[str, Any]) -> str:
+    """Return the times asked about with their bands and, at a request rate, what 99 of 100 requests stay below."""
+    facts: list[tuple[str, str | None]] = []
+    for label, name in (("first token", "ttft"), ("per token", "tpot")):
+        bounds = range_text(performance, f"{name}_low_seconds", f"{name}_high_seconds", seconds_text)
+        facts.append((label, f"{seconds_text(performance[f'{name}_seconds'])} ({bounds})"))
+        tail = performance[f"{name}_p99_seconds"]
+        facts.append((f"{label}, 99 of 100", None if tail is None else f"within {seconds_text(tail)}"))
+    return pairs(facts)
+
+
 def _curve(performance: Mapping[str, Any]) -> str:
+    """Return the times by how many requests are kept running; those of a rate stand at what runs on average."""
+    mark = "asked" if performance["ttft_p99_seconds"] is None else "at the rate"
     asked = {key: value for key, value in performance.items() if key != "curve"}
     rows = {point["concurrency"]: point for point in (*performance["curve"], asked)}
     return table(
@@ -186,7 +199,7 @@ def _curve(performance: Mapping[str, Any]) -> str:
                 seconds_text(point["ttft_seconds"]),
                 seconds_text(point["tpot_seconds"]),
                 f"{point['output_tokens_per_second']:,.0f}",
-                "asked" if concurrency == performance["concurrency"] else "",
+                mark if concurrency == performance["concurrency"] else "",
             )
             for concurrency, point in sorted(rows.items())
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.text import _launch, _training_alternative, job_text
+from service.text import _curve, _latency, _launch, _training_alternative, job_text
 from service.text_tables import COLUMNS, gib, notes, pairs, seconds_text, table
 
 
@@ -99,3 +99,22 @@ def test_alternatives_say_what_they_offload(offload: str, has_activations: bool,
 
 def _alternative(layout: dict) -> dict:
     return {"layout": layout, "peak_bytes": 2**30, "step_seconds": 1.0, "verdict": "fits"}
+
+
+PERFORMANCE = {
+    "ttft_seconds": 0.2, "ttft_low_seconds": 0.1, "ttft_high_seconds": 0.5, "ttft_p99_seconds": None,
+    "tpot_seconds": 0.01, "tpot_low_seconds": 0.008, "tpot_high_seconds": 0.012, "tpot_p99_seconds": None,
+    "output_tokens_per_second": 100.0, "concurrency": 1, "curve": [],
+}  # fmt: skip
+
+
+def test_latencies_are_told_with_their_bands():
+    assert _latency(PERFORMANCE) == "  first token  200 ms (100 ms to 500 ms)\n  per token    10 ms (8 ms to 12 ms)"
+
+
+def test_a_rates_tails_are_told_and_its_row_is_marked():
+    at_a_rate = {**PERFORMANCE, "ttft_p99_seconds": 1.0, "tpot_p99_seconds": 0.02}
+    assert "first token, 99 of 100  within 1 s" in _latency(at_a_rate)
+    assert "per token, 99 of 100    within 20 ms" in _latency(at_a_rate)
+    assert _curve(at_a_rate).splitlines()[-1].endswith("at the rate")
+    assert _curve(PERFORMANCE).splitlines()[-1].endswith("asked")
