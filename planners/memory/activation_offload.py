@@ -83,7 +83,8 @@ def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Ho
     )
     if way == SYNCHRONOUS:
         head = active.head + size * held.head_matrix_elements
-        return active.stage + again + weights + head + LOG_SOFTMAX_SAVES * log_softmax
+        everything: FloatArray = active.stage + again + weights + head + LOG_SOFTMAX_SAVES * log_softmax
+        return everything
     if way == OVERLAPPED_ONCE:
         moves_weights = has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
         moved_weights = np.where(moves_weights | casts_weights(layouts, job), weights, 0.0)

@@ -165,7 +165,7 @@ def _plain_parameters(model: Any) -> list[torch.Tensor]:
 
 
 def _place(tensor: torch.Tensor) -> Place:
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tensor.dtype
 
 
 def _uses(tensor: torch.Tensor) -> int:

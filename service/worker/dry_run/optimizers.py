@@ -139,7 +139,8 @@ def model_optimizer(name: str, model: Any) -> Optimizer:
         from transformers.optimization import Adafactor
 
         # As transformers' Trainer makes it (trainer_optimizer.py): no first moment.
-        return TorchOptimizer(Adafactor(learning, lr=LEARNING_RATE, scale_parameter=False, relative_step=False))
+        adafactor = Adafactor(learning, lr=LEARNING_RATE, scale_parameter=False, relative_step=False)  # type: ignore[no-untyped-call]
+        return TorchOptimizer(adafactor)
     if name in KERNEL_RULES:
         embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
         return KernelOptimizer(name, learning, wide=[module.weight for module in embeddings])
