@@ -130,9 +130,9 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
                 sent = tokens * busiest * layer.exchanged_bytes / dispatch_division
                 exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
             kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered + exchanged)
-            unused_part, sums = layer.unused_bytes
-            sums_of_own = np.where(tensor > 1, tokens * sums / sequence_division, 0.0)
-            own = tokens * (unused_part + layer.selective_input_bytes / sequence_division) + sums_of_own
+            whole_sum, own_sum = layer.unused_bytes
+            sums_of_own = np.where(tensor > 1, tokens * own_sum / sequence_division, 0.0)
+            own = tokens * (whole_sum + layer.selective_input_bytes / sequence_division) + sums_of_own
             unused = np.maximum(unused, np.where(is_selective, own, 0.0))
         working_set = np.maximum(working_set, full)
         checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)

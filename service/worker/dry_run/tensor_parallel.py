@@ -32,6 +32,7 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
     With `gather_logits` every rank holds the logits of the whole vocabulary;
     without it they stay split, as a DTensor, for a loss that is parallel too.
     """
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     residual = Shard(SEQUENCE_DIM) if sequence_parallel else Replicate()
     plan: dict[str, Any] = {
         "model.embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=residual),
@@ -48,6 +49,9 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
     for layer in model.model.layers:
         plan = with_adapters(_layer_plan(sequence_parallel=sequence_parallel), layer, residual)
         parallelize_module(layer, mesh, plan)
+    for name, parameter in model.named_parameters():
+        if name in frozen:  # SequenceParallel makes a norm's weight anew, and lets it learn
+            parameter.requires_grad_(False)
 
 
 def _layer_plan(*, sequence_parallel: bool) -> dict[str, Any]:
