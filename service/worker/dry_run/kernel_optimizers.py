@@ -26,7 +26,7 @@ LEAST_PAGED_ELEMENTS = 100_000
 class KernelOptimizer:
     """An optimizer of `KERNEL_RULES`; `wide` parameters have states in fp32 whatever the rule says."""
 
-    def __init__(self, name: str, parameters: Iterable[nn.Parameter], wide: Iterable[nn.Parameter] = ()) -> None:
+    def __init__(self, name: str, parameters: Iterable[nn.Parameter], wide: Iterable[torch.Tensor] = ()) -> None:
         self._rule = KERNEL_RULES[name]
         self._parameters = list(parameters)
         self._wide = {id(parameter) for parameter in wide}
