@@ -3,61 +3,49 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from planners.identity import Same
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
-from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
-from planners.memory.activations import (
-    FP32_BYTES,
-    KeptBytes,
-    checkpoint_width,
-    kept_bytes,
-    meeting_gradients,
-    norm_backward_bytes,
-)
-from planners.memory.holdings import adapter_activation_bytes, in_zero_stages
-from planners.memory.job import BlockWeights, Job
-from planners.memory.kept_again import KeptAgain, kept_again
-from planners.memory.layer_moments import kept_at_second_norm, unneeded_bytes
-from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
-from planners.memory.profile import Profile
-from planners.memory.recurrent import scan_workspace_bytes
-from planners.memory.selective import (
-    exchanged_bytes,
-    scattered_bytes,
-    selective_input_bytes,
-    selectively_kept_bytes,
-    unused_bytes,
-)
+from planners.memory.activations import FP32_BYTES, KeptBytes
+from planners.memory.holdings import in_zero_stages
+from planners.memory.items import NOTHING
+from planners.memory.job import Job
+from planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
+from planners.memory.layer_moments import unneeded_bytes
+from planners.memory.rank_share import RankShare, rank_share
 from planners.memory.stages import StageRows
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
 # hidden states; a chunk lives in 16 bits and in fp32, beside the gradients of hidden states and head.
 FUSED_CHUNK_BYTES = 2 + 4
-# The kinds of layers of some hundred models, on a dozen stacks each.
-MOST_KEPT_LAYERS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Bytes a stage's activations need.
+    """A rank's bytes of one micro-batch, for each stage.
 
-    `stage` is what all its layers keep of one micro-batch, `layer` and
-    `checkpoint` what a layer keeps and what a fully recomputed one keeps,
-    `recomputed_layers` how many are and `kept_layers` how many are not, `kept_twice` the tensors of a layer that
-    several operations keep and `kept_again` the same as often as they come again (`kept_again.py`), `waiting` what is
-    on its way to the host, `working_set` one layer with everything,
-    `transient` the gradients that meet inside a layer's backward pass, `first_norm` what is left of them and of
-    the layer as its first norm is differentiated, `second_norm` the same of the norm between its halves,
-    `last_product` the gradients around a layer's last matrix, `message` what stages send each other, `unused` what
-    selective recomputation keeps of the layer at work beside what it computes again, `unneeded` what a first layer of
-    adapters does not keep, `experts_product` and `combine` what is there as the experts'
-    first matrices and the sum of their outputs are, `experts_reduced` as their gradients are reduced, `gathered` the
-    buffers that tensor parallelism gathers into and scatters from.
+    Kept until the backward pass:
+
+    - `stage` by all its layers, `layer` by one that is not recomputed, `checkpoint` by one that fully is;
+    - `recomputed_layers` and `kept_layers` count those that fully are and those that are not;
+    - `kept_twice` are a layer's tensors that several operations keep, `kept_again` the same as often as they come
+      again (`kept_again.py`); `waiting` is on its way to the host;
+    - `unneeded` is what a first layer of adapters does not keep, `unused` what selective recomputation keeps of the
+      layer at work beside what it computes again;
+    - `head` by the head, `logits` as `_logits` says.
+
+    There while a layer is differentiated:
+
+    - `working_set`, all that it keeps; `transient`, the gradients that meet in it;
+    - `last_product`, the gradients around its last matrix; `second_norm` and `first_norm`, what is left as the norm
+      between its halves is differentiated and as its first one is;
+    - `experts_product`, `combine` and `experts_reduced`, what is there as the experts' first matrices and the sum of
+      their outputs are, and as the experts' gradients are reduced.
+
+    `message` is what stages send each other, `gathered` the buffers that tensor parallelism gathers into and scatters
+    from.
     """
 
     stage: FloatArray
@@ -84,116 +72,140 @@ class Activity:
     gathered: FloatArray
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfKind:
+    """A rank's bytes of one layer of a kind: `whole` is all that it keeps, the others as `Activity` names them."""
+
+    whole: FloatArray
+    selective: FloatArray
+    unused: FloatArray
+    checkpoint: FloatArray
+    transient: FloatArray
+    first_norm: FloatArray
+    second_norm: FloatArray
+    last_product: FloatArray
+    experts_product: FloatArray
+    combine: FloatArray
+    experts_reduced: FloatArray
+    kept_twice: FloatArray
+    kept_again: FloatArray
+
+
 def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     """Return the activations of every stage of `rows`."""
-    profile, size = job.profile, job.precision.compute_bytes
-    tokens = layouts.local_tokens(job.sequence_length)
-    tensor = layouts.tensor_parallel.astype(np.float64)
-    sequence_division = np.where(layouts.sequence_parallel, tensor, 1.0)
-    # Ranks that cut an expert among them gather the tokens that were sent to it.
-    dispatch_division = np.maximum(sequence_division / expert_tensor_ranks(layouts, job), 1.0)
-    busiest = busiest_rank_multiple(layouts, job)
-
-    def on_rank(kept: KeptBytes) -> FloatArray:
-        scores = kept.score_bytes * job.sequence_length
-        divided = kept.sequence_bytes / sequence_division + (kept.tensor_bytes + scores) / tensor
-        if kept.ring_bytes:
-            divided = divided + np.where(layouts.context_parallel > 1, kept.ring_bytes / tensor, 0.0)
-        if kept.dispatched_bytes or kept.expert_bytes:
-            divided = divided + busiest * (kept.dispatched_bytes / dispatch_division + kept.expert_bytes / tensor)
-        result: FloatArray = tokens * (kept.gathered_bytes + divided)
-        return result
-
-    mode = layouts.recompute
-    is_selective = mode == SELECTIVE
-    has_selective = bool(is_selective.any())
-    wanted = layouts.full_layers
-    if job.recompute_every is not None:
-        wanted = rows.layers // job.recompute_every
-    limited = np.where(wanted == ALL_LAYERS, rows.layers, np.minimum(wanted, rows.layers))
-    recomputed = np.where(mode == FULL, limited, 0).astype(np.float64)
+    kernels, size = job.profile.kernels, job.precision.compute_bytes
+    share = rank_share(layouts, job)
     casts = casts_weights(layouts, job) & np.bool_(job.method == "full")
-    has_casts = bool(casts.any())
-    # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
-    stream_bytes = np.where(casts, FP32_BYTES, size) if has_casts else size
-    everything = kept_selectively = working_set = checkpoint = transient = first_norm = np.zeros(1)
-    experts_product = combine = experts_reduced = second_norm = last_product = unused = np.zeros(1)
-    twice = again = np.zeros(1)
-    for count, part in zip(rows.layers_of_kind, job.layers, strict=True):
-        layer = _layer_bytes(part, job)
-        full = np.where(casts, on_rank(layer.cast), on_rank(layer.whole)) if has_casts else on_rank(layer.whole)
-        everything = everything + count * full
-        if has_selective:
-            scattered = np.where(sequence_division > 1, tokens * layer.scattered_bytes / sequence_division, 0.0)
-            exchanged: float | FloatArray = 0.0
-            if layer.exchanged_bytes:
-                sent = tokens * busiest * layer.exchanged_bytes / dispatch_division
-                exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
-            kept_selectively = kept_selectively + count * (on_rank(layer.selective) + scattered + exchanged)
-            whole_sum, own_sum = layer.unused_bytes
-            sums_of_own = np.where(tensor > 1, tokens * own_sum / sequence_division, 0.0)
-            own = tokens * (whole_sum + layer.selective_input_bytes / sequence_division) + sums_of_own
-            unused = np.maximum(unused, np.where(is_selective, own, 0.0))
-        working_set = np.maximum(working_set, full)
-        checkpoint = np.maximum(checkpoint, tokens * layer.input_width * stream_bytes / sequence_division)
-        first_norm = np.maximum(first_norm, tokens * layer.input_width * layer.first_norm_bytes / sequence_division)
-        meeting = layer.meeting_gradients * busiest * layer.widest / tensor + layer.input_width / sequence_division
-        transient = np.maximum(transient, tokens * size * meeting)
-        one = busiest * layer.widest / tensor + layer.input_width / sequence_division
-        last_product = np.maximum(last_product, tokens * size * one)
-        second_norm = np.maximum(second_norm, on_rank(layer.second_norm))
-        if job.model.experts_per_token:
-            experts_product = np.maximum(experts_product, on_rank(layer.experts_product))
-            combine = np.maximum(combine, on_rank(layer.combine))
-            experts_reduced = np.maximum(experts_reduced, on_rank(layer.experts_reduced))
-        if layouts.activation_offload.any():
-            twice = twice + count * tokens * np.where(casts, layer.cast_again.once_bytes, layer.again.once_bytes)
-            again = again + count * tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
-        if layer.scan_workspace:
-            transient = np.maximum(transient, tokens * layer.scan_workspace / tensor)
-    kept = np.where(is_selective, kept_selectively, everything) if has_selective else everything
-    mean_layer = kept / np.maximum(rows.layers, 1)
-    head_bytes, cast_head_bytes = _head_bytes(job.head, Same(profile), job.attention, size)
-    head = np.where(casts, on_rank(cast_head_bytes), on_rank(head_bytes)) if has_casts else on_rank(head_bytes)
-    unneeded = _unneeded(rows, job, recomputed, on_rank)
+    kinds = [_of_kind(layer_bytes(part, job), share, casts, job) for part in job.layers]
+
+    def most(name: str) -> FloatArray:
+        return functools.reduce(np.maximum, (getattr(kind, name) for kind in kinds), NOTHING)
+
+    def of_all_layers(name: str) -> FloatArray:
+        counted = zip(rows.layers_of_kind, kinds, strict=True)
+        return sum((count * getattr(kind, name) for count, kind in counted), NOTHING)
+
+    kept = of_all_layers("whole")
+    is_selective = layouts.recompute == SELECTIVE
+    if is_selective.any():
+        kept = np.where(is_selective, of_all_layers("selective"), kept)
+    layers = np.maximum(rows.layers, 1)
+    recomputed, checkpoint = _recomputed_layers(layouts, rows, job), most("checkpoint")
+    unneeded = _unneeded(rows, job, recomputed, share)
     return Activity(
-        stage=mean_layer * (rows.layers - recomputed) + checkpoint * recomputed - unneeded,
-        layer=mean_layer,
+        stage=kept / layers * (rows.layers - recomputed) + checkpoint * recomputed - unneeded,
+        layer=kept / layers,
         checkpoint=checkpoint,
         recomputed_layers=recomputed,
         kept_layers=rows.layers - recomputed,
-        kept_twice=twice / np.maximum(rows.layers, 1),
-        kept_again=again / np.maximum(rows.layers, 1),
-        waiting=np.zeros(1),
-        working_set=working_set,
-        transient=transient if profile.kernels.backward_transients else np.zeros_like(transient),
-        first_norm=first_norm,
-        second_norm=second_norm,
-        last_product=last_product,
-        message=tokens * size * job.model.hidden_size / sequence_division,
-        unused=unused,
+        kept_twice=of_all_layers("kept_twice") / layers,
+        kept_again=of_all_layers("kept_again") / layers,
+        waiting=NOTHING,
+        working_set=most("whole"),
+        transient=most("transient") if kernels.backward_transients else NOTHING,
+        first_norm=most("first_norm"),
+        second_norm=most("second_norm"),
+        last_product=most("last_product"),
+        message=share.of_sequence(size * job.model.hidden_size),
+        unused=most("unused"),
         unneeded=unneeded,
-        experts_product=experts_product,
-        combine=combine,
-        experts_reduced=experts_reduced,
-        head=np.where(rows.has_head, head, 0.0),
-        logits=np.where(rows.has_head, _logits(layouts, job, tokens, tensor), 0.0),
+        experts_product=most("experts_product"),
+        combine=most("combine"),
+        experts_reduced=most("experts_reduced"),
+        head=np.where(rows.has_head, _where_cast(casts, *head_bytes(job), share), 0.0),
+        logits=np.where(rows.has_head, _logits(job, share), 0.0),
         gathered=np.where(
-            sequence_division > 1, tokens * job.model.hidden_size * profile.kernels.gathered_workspace_bytes, 0.0
+            share.sequence_division > 1, share.tokens * job.model.hidden_size * kernels.gathered_workspace_bytes, 0.0
         ),
     )
 
 
-def _unneeded(
-    rows: StageRows, job: Job, recomputed: FloatArray, on_rank: Callable[[KeptBytes], FloatArray]
-) -> FloatArray:
+def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) -> _OfKind:
+    size, tokens, layouts = job.precision.compute_bytes, share.tokens, share.layouts
+    # One number where nothing is cast, so that the kept inputs do not vary along the axis of stages for it.
+    stream_bytes = np.where(casts, FP32_BYTES, size) if casts.any() else size
+    widest = share.busiest * layer.widest / share.tensor
+    residual = layer.input_width / share.sequence_division
+    selective = unused = twice = again = NOTHING
+    if (layouts.recompute == SELECTIVE).any():
+        selective, unused = _selective(layer, share)
+    if layouts.activation_offload.any():
+        twice = tokens * np.where(casts, layer.cast_again.once_bytes, layer.again.once_bytes)
+        again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
+    is_mixture = bool(job.model.experts_per_token)
+    return _OfKind(
+        whole=_where_cast(casts, layer.whole, layer.cast, share),
+        selective=selective,
+        unused=unused,
+        checkpoint=share.of_sequence(layer.input_width * stream_bytes),
+        transient=np.maximum(
+            tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
+        ),
+        first_norm=share.of_sequence(layer.input_width * layer.first_norm_bytes),
+        second_norm=share.of(layer.second_norm),
+        last_product=tokens * size * (widest + residual),
+        experts_product=share.of(layer.experts_product) if is_mixture else NOTHING,
+        combine=share.of(layer.combine) if is_mixture else NOTHING,
+        experts_reduced=share.of(layer.experts_reduced) if is_mixture else NOTHING,
+        kept_twice=twice,
+        kept_again=again,
+    )
+
+
+def _where_cast(casts: BoolArray, plain: KeptBytes, cast: KeptBytes, share: RankShare) -> FloatArray:
+    """Return a rank's bytes of `cast` where autocast casts fp32 weights, of `plain` elsewhere."""
+    return np.where(casts, share.of(cast), share.of(plain)) if casts.any() else share.of(plain)
+
+
+def _selective(layer: LayerBytes, share: RankShare) -> tuple[FloatArray, FloatArray]:
+    """Return what selective recomputation keeps of a layer, and what of it only while the layer is at work."""
+    tokens, layouts = share.tokens, share.layouts
+    scattered = np.where(share.sequence_division > 1, share.of_sequence(layer.scattered_bytes), 0.0)
+    exchanged = NOTHING
+    if layer.exchanged_bytes:
+        sent = tokens * share.busiest * layer.exchanged_bytes / share.dispatch_division
+        exchanged = np.where(layouts.expert_parallel > 1, sent, 0.0)
+    whole_sum, own_sum = layer.unused_bytes
+    sums_of_own = np.where(share.tensor > 1, share.of_sequence(own_sum), 0.0)
+    own = tokens * (whole_sum + layer.selective_input_bytes / share.sequence_division) + sums_of_own
+    return share.of(layer.selective) + scattered + exchanged, np.where(layouts.recompute == SELECTIVE, own, 0.0)
+
+
+def _recomputed_layers(layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
+    """Return how many of a stage's layers are fully recomputed."""
+    wanted = layouts.full_layers if job.recompute_every is None else rows.layers // job.recompute_every
+    limited = np.where(wanted == ALL_LAYERS, rows.layers, np.minimum(wanted, rows.layers))
+    return np.where(layouts.recompute == FULL, limited, 0).astype(np.float64)
+
+
+def _unneeded(rows: StageRows, job: Job, recomputed: FloatArray, share: RankShare) -> FloatArray:
     """Return what the first layer does not keep where the embedding before it is frozen.
 
     A recomputed layer's input is made to need a gradient (peft, `enable_input_require_grads`).
     """
     kernels = job.profile.kernels
     if job.method == "full" or not kernels.backward_transients:
-        return np.zeros(1)
+        return NOTHING
     first = next(part for part in job.layers if 0 in part.block.layers)
     whole, needed = unneeded_bytes(
         first.block,
@@ -202,114 +214,7 @@ def _unneeded(
         element_bytes=job.precision.compute_bytes,
         learning=first.learning or frozenset(),
     )
-    return np.where(rows.has_embedding & (recomputed == 0), on_rank(whole) - on_rank(needed), 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LayerBytes:
-    """What one kind of layer keeps for each token, and the widths of what lives in its backward pass.
-
-    `whole` is everything, `cast` everything where autocast casts fp32 weights; `again` and `cast_again` are what of
-    them several operations keep.
-    """
-
-    whole: KeptBytes
-    cast: KeptBytes
-    again: KeptAgain
-    cast_again: KeptAgain
-    selective: KeptBytes
-    second_norm: KeptBytes
-    experts_product: KeptBytes
-    combine: KeptBytes
-    experts_reduced: KeptBytes
-    unused_bytes: tuple[int, int]
-    selective_input_bytes: int
-    scattered_bytes: int
-    exchanged_bytes: int
-    input_width: int
-    first_norm_bytes: int
-    widest: float
-    meeting_gradients: int
-    scan_workspace: float
-
-
-def _layer_bytes(part: BlockWeights, job: Job) -> _LayerBytes:
-    fp8_input_bytes = job.fp8.input_bytes if job.fp8 else 0
-    return _kept_of_layer(
-        part,
-        Same(job.profile),
-        job.method,
-        job.attention,
-        job.precision.compute_bytes,
-        fp8_input_bytes,
-        job.recompute_modules,
-    )
-
-
-@functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
-def _kept_of_layer(
-    part: BlockWeights,
-    same: Same[Profile],
-    method: str,
-    attention: str,
-    size: int,
-    fp8_input_bytes: int,
-    modules: tuple[str, ...],
-) -> _LayerBytes:
-    profile = same.value
-    kernels = profile.kernels
-    whole = kept_bytes(
-        part.block,
-        kernels,
-        attention=attention,
-        element_bytes=size,
-        learning=part.learning,
-        frozen_input_bytes=kernels.four_bit_input_bytes if method == "qlora" else 0,
-        fp8_input_bytes=fp8_input_bytes,
-    )
-    widest, meeting = meeting_gradients(part.block, part.learning, experts_in_turn=kernels.experts_in_turn)
-    return _LayerBytes(
-        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
-        cast=kept_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),
-        again=kept_again(part.block, kernels, element_bytes=size, learning=part.learning),
-        cast_again=kept_again(part.block, kernels, element_bytes=size, autocast=True),
-        selective=selectively_kept_bytes(
-            part.block,
-            kernels,
-            policy=profile.can.selective_policy,
-            attention=attention,
-            element_bytes=size,
-            fp8_input_bytes=fp8_input_bytes,
-            modules=modules,
-        ),
-        second_norm=kept_at_second_norm(
-            part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
-        ),
-        unused_bytes=unused_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
-        selective_input_bytes=selective_input_bytes(
-            part.block, policy=profile.can.selective_policy, element_bytes=size
-        ),
-        experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
-        combine=kept_at_combine(part.block, whole, size),
-        experts_reduced=kept_as_experts_are_reduced(part.block, whole, size),
-        scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
-        exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
-        input_width=checkpoint_width(part.block),
-        first_norm_bytes=norm_backward_bytes(part.block, kernels, size),
-        widest=widest,
-        meeting_gradients=meeting,
-        scan_workspace=scan_workspace_bytes(part.block, size),
-    )
-
-
-@functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
-def _head_bytes(head: BlockWeights, same: Same[Profile], attention: str, size: int) -> tuple[KeptBytes, KeptBytes]:
-    """Return what the head keeps for each token, and what where autocast casts fp32 weights."""
-    kernels = same.value.kernels
-    return (
-        kept_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),
-        kept_bytes(head.block, kernels, attention=attention, element_bytes=size, autocast=True),
-    )
+    return np.where(rows.has_embedding & (recomputed == 0), share.of(whole) - share.of(needed), 0.0)
 
 
 @once
@@ -320,10 +225,10 @@ def casts_weights(layouts: Candidates, job: Job) -> BoolArray:
     return in_zero_stages(layouts.zero_stage, stages) & np.bool_(is_wider)
 
 
-def _logits(layouts: Candidates, job: Job, tokens: FloatArray, tensor: FloatArray) -> FloatArray:
+def _logits(job: Job, share: RankShare) -> FloatArray:
     """Return logits, their upcast and their gradient at the worst moment, or one chunk of a fused loss."""
-    model, loss = job.model, job.profile.loss
-    division = tensor if loss.vocabulary_parallel else 1.0
+    model, loss, layouts, tokens = job.model, job.profile.loss, share.layouts, share.tokens
+    division = share.tensor if loss.vocabulary_parallel else 1.0
     accumulates = layouts.micro_batches(job.global_batch_size) > 1
     whole = np.where(
         (division > 1) if loss.vocabulary_parallel else False, loss.divided_logits_bytes, loss.logits_bytes

@@ -1,0 +1,144 @@
+"""What one layer and the head keep for each token, before any layout divides it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from planners.identity import Same
+from planners.memory.activations import (
+    KeptBytes,
+    checkpoint_width,
+    kept_bytes,
+    meeting_gradients,
+    norm_backward_bytes,
+)
+from planners.memory.holdings import adapter_activation_bytes
+from planners.memory.job import BlockWeights, Job
+from planners.memory.kept_again import KeptAgain, kept_again
+from planners.memory.layer_moments import kept_at_second_norm
+from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
+from planners.memory.profile import Profile
+from planners.memory.recurrent import scan_workspace_bytes
+from planners.memory.selective import (
+    exchanged_bytes,
+    scattered_bytes,
+    selective_input_bytes,
+    selectively_kept_bytes,
+    unused_bytes,
+)
+
+# The kinds of layers of some hundred models, on a dozen stacks each.
+MOST_KEPT_LAYERS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBytes:
+    """What one kind of layer keeps for each token, and the widths of what lives in its backward pass.
+
+    `whole` is everything, `cast` everything where autocast casts fp32 weights; `again` and `cast_again` are what of
+    them several operations keep.
+    """
+
+    whole: KeptBytes
+    cast: KeptBytes
+    again: KeptAgain
+    cast_again: KeptAgain
+    selective: KeptBytes
+    second_norm: KeptBytes
+    experts_product: KeptBytes
+    combine: KeptBytes
+    experts_reduced: KeptBytes
+    unused_bytes: tuple[int, int]
+    selective_input_bytes: int
+    scattered_bytes: int
+    exchanged_bytes: int
+    input_width: int
+    first_norm_bytes: int
+    widest: float
+    meeting_gradients: int
+    scan_workspace: float
+
+
+def layer_bytes(part: BlockWeights, job: Job) -> LayerBytes:
+    """Return what a layer of that kind keeps."""
+    fp8_input_bytes = job.fp8.input_bytes if job.fp8 else 0
+    return _kept_of_layer(
+        part,
+        Same(job.profile),
+        job.method,
+        job.attention,
+        job.precision.compute_bytes,
+        fp8_input_bytes,
+        job.recompute_modules,
+    )
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
+def _kept_of_layer(
+    part: BlockWeights,
+    same: Same[Profile],
+    method: str,
+    attention: str,
+    size: int,
+    fp8_input_bytes: int,
+    modules: tuple[str, ...],
+) -> LayerBytes:
+    profile = same.value
+    kernels = profile.kernels
+    whole = kept_bytes(
+        part.block,
+        kernels,
+        attention=attention,
+        element_bytes=size,
+        learning=part.learning,
+        frozen_input_bytes=kernels.four_bit_input_bytes if method == "qlora" else 0,
+        fp8_input_bytes=fp8_input_bytes,
+    )
+    widest, meeting = meeting_gradients(part.block, part.learning, experts_in_turn=kernels.experts_in_turn)
+    return LayerBytes(
+        whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
+        cast=kept_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),
+        again=kept_again(part.block, kernels, element_bytes=size, learning=part.learning),
+        cast_again=kept_again(part.block, kernels, element_bytes=size, autocast=True),
+        selective=selectively_kept_bytes(
+            part.block,
+            kernels,
+            policy=profile.can.selective_policy,
+            attention=attention,
+            element_bytes=size,
+            fp8_input_bytes=fp8_input_bytes,
+            modules=modules,
+        ),
+        second_norm=kept_at_second_norm(
+            part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
+        ),
+        unused_bytes=unused_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
+        selective_input_bytes=selective_input_bytes(
+            part.block, policy=profile.can.selective_policy, element_bytes=size
+        ),
+        experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
+        combine=kept_at_combine(part.block, whole, size),
+        experts_reduced=kept_as_experts_are_reduced(part.block, whole, size),
+        scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
+        exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
+        input_width=checkpoint_width(part.block),
+        first_norm_bytes=norm_backward_bytes(part.block, kernels, size),
+        widest=widest,
+        meeting_gradients=meeting,
+        scan_workspace=scan_workspace_bytes(part.block, size),
+    )
+
+
+def head_bytes(job: Job) -> tuple[KeptBytes, KeptBytes]:
+    """Return what the head keeps for each token, and what where autocast casts fp32 weights."""
+    return _kept_of_head(job.head, Same(job.profile), job.attention, job.precision.compute_bytes)
+
+
+@functools.lru_cache(maxsize=MOST_KEPT_LAYERS)
+def _kept_of_head(head: BlockWeights, same: Same[Profile], attention: str, size: int) -> tuple[KeptBytes, KeptBytes]:
+    kernels = same.value.kernels
+    return (
+        kept_bytes(head.block, kernels, attention=attention, element_bytes=size, learning=head.learning),
+        kept_bytes(head.block, kernels, attention=attention, element_bytes=size, autocast=True),
+    )

@@ -1,0 +1,63 @@
+"""How layouts divide what a micro-batch's tokens keep over their ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
+from planners.memory.activations import KeptBytes
+from planners.memory.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShare:
+    """A rank's part of one micro-batch, for each layout.
+
+    `tokens` are a rank's, `tensor` the ranks that divide a layer's matrices, `sequence_division` those that divide
+    tokens between them too, `dispatch_division` those that divide the tokens sent to experts, and `busiest` the tokens
+    of the rank with the most, as a multiple of the mean.
+    """
+
+    layouts: Candidates
+    sequence_length: int
+    tokens: FloatArray
+    tensor: FloatArray
+    sequence_division: FloatArray
+    dispatch_division: FloatArray
+    busiest: FloatArray
+
+    def of(self, kept: KeptBytes) -> FloatArray:
+        """Return the bytes that a rank keeps of its micro-batch."""
+        scores = kept.score_bytes * self.sequence_length
+        divided = kept.sequence_bytes / self.sequence_division + (kept.tensor_bytes + scores) / self.tensor
+        if kept.ring_bytes:
+            divided = divided + np.where(self.layouts.context_parallel > 1, kept.ring_bytes / self.tensor, 0.0)
+        if kept.dispatched_bytes or kept.expert_bytes:
+            in_experts = kept.dispatched_bytes / self.dispatch_division + kept.expert_bytes / self.tensor
+            divided = divided + self.busiest * in_experts
+        result: FloatArray = self.tokens * (kept.gathered_bytes + divided)
+        return result
+
+    def of_sequence(self, token_bytes: float | FloatArray) -> FloatArray:
+        """Return a rank's bytes of what is divided as the sequence is."""
+        result: FloatArray = self.tokens * token_bytes / self.sequence_division
+        return result
+
+
+def rank_share(layouts: Candidates, job: Job) -> RankShare:
+    """Return how the layouts divide the job's micro-batches."""
+    tensor = layouts.tensor_parallel.astype(np.float64)
+    sequence_division = np.where(layouts.sequence_parallel, tensor, 1.0)
+    return RankShare(
+        layouts=layouts,
+        sequence_length=job.sequence_length,
+        tokens=layouts.local_tokens(job.sequence_length),
+        tensor=tensor,
+        sequence_division=sequence_division,
+        # Ranks that cut an expert among them gather the tokens that were sent to it.
+        dispatch_division=np.maximum(sequence_division / expert_tensor_ranks(layouts, job), 1.0),
+        busiest=busiest_rank_multiple(layouts, job),
+    )
