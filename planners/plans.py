@@ -94,6 +94,7 @@ class MemoryMoment:
 class StageMemory:
     """One pipeline stage's peak; `layers` is its first and last layer.
 
+    Of an interleaved schedule `layers` only counts them, as `ShardedStage` says; moments name the layers that it has.
     `moments` are the forward pass's begin and those that can be the worst, in their
     order: of the micro-batch at which the stage is fullest, then of the optimizer's step.
     """

@@ -11,7 +11,7 @@ from planners.architecture import Split, Weight
 from planners.layout.candidates import BoolArray, Candidates, IntArray
 from planners.layout.experts import expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
-from planners.memory.stages import StageRows, all_stages
+from planners.memory.stages import StageRows, all_stages, held_chunks
 from planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
 from planners.sharding import ShardLayout, framework_policy
 from planners.sharding.weights import checkpoint_tensor
@@ -41,7 +41,7 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
             ShardedStage(
                 stage=int(rows.stage[row, 0]),
                 layers=(int(rows.first_layer[row, 0]), int(rows.first_layer[row, 0] + rows.layers[row, 0]) - 1),
-                chunks=_chunks(rows, row, int(one.virtual_pipeline[0])),
+                chunks=_chunks(one, int(rows.stage[row, 0]), job),
                 embedding=bool(rows.has_embedding[row, 0]),
                 head=bool(rows.has_head[row, 0]),
             )
@@ -53,19 +53,11 @@ def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
     )
 
 
-def _chunks(rows: StageRows, row: int, virtual_pipeline: int) -> tuple[tuple[int, int], ...]:
-    """Return the first and last layer of each run of layers of a stage.
-
-    Chunk after chunk goes through all stages; a rule sees to it that every chunk has as many layers
-    (`stages_are_even`). Source: Megatron-LM, megatron/core/transformer/transformer_layer.py,
-    get_transformer_layer_offset.
-    """
-    if virtual_pipeline == 1:
-        first = int(rows.first_layer[row, 0])
-        return ((first, first + int(rows.layers[row, 0]) - 1),)
-    of_chunk = int(rows.layers[row, 0]) // virtual_pipeline
-    firsts = [(chunk * rows.stage.size + int(rows.stage[row, 0])) * of_chunk for chunk in range(virtual_pipeline)]
-    return tuple((first, first + of_chunk - 1) for first in firsts)
+def _chunks(one: Candidates, stage: int, job: Job) -> tuple[tuple[int, int], ...]:
+    """Return the first and last layer of each run of layers of a stage of the first layout."""
+    degrees = (int(one.pipeline_parallel[0]), int(one.virtual_pipeline[0]))
+    held = held_chunks(job.model, stage, *degrees, rule=job.profile.can.stage_rule)
+    return tuple((layers.start, layers.stop - 1) for layers in held)
 
 
 def _shard_layout(one: Candidates, job: Job) -> ShardLayout:

@@ -57,12 +57,15 @@ def stacked_moments(phases: Sequence[Items], shape: tuple[int, ...]) -> StackedM
     )
 
 
-def moments_of(moments: StackedMoments, stage: int, first_layer: int) -> tuple[MemoryMoment, ...]:
-    """Return one stage's of one layout's moments in order; of several of one phase and layer the largest."""
+def moments_of(moments: StackedMoments, stage: int, layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
+    """Return one stage's of one layout's moments in order; of several of one phase and layer the largest.
+
+    `layers` are the stage's own, by their numbers in the model, lowest first; one without layers names none.
+    """
     largest: dict[tuple[int, float], MemoryMoment] = {}
     for index, phase in enumerate(moments.phase):
         name, layer = PHASES[int(phase)], float(moments.layer[index, stage])
-        moment = _moment(name, layer, moments.items[index, :, stage], first_layer)
+        moment = _moment(name, layer, moments.items[index, :, stage], layers)
         place = (IN_ORDER.index(name), -layer)
         known = largest.get(place)
         if known is None or moment.allocated_bytes > known.allocated_bytes:
@@ -70,11 +73,11 @@ def moments_of(moments: StackedMoments, stage: int, first_layer: int) -> tuple[M
     return tuple(largest[place] for place in sorted(largest))
 
 
-def _moment(phase: str, layer: float, items: FloatArray, first_layer: int) -> MemoryMoment:
+def _moment(phase: str, layer: float, items: FloatArray, layers: Sequence[int]) -> MemoryMoment:
     values = dict(zip(ALLOCATED_ITEMS, map(int, items), strict=True))
     return MemoryMoment(
         phase=phase,
-        layer=None if layer == ABOVE_ALL_LAYERS else first_layer + int(layer),
+        layer=layers[int(layer)] if layers and layer != ABOVE_ALL_LAYERS else None,
         allocated_bytes=sum(values.values()),
         items=LiveItems(**values),
     )

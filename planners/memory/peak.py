@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from planners.memory.phases import forward_begins, phase_items
 from planners.memory.run_ahead import run_ahead_bytes
 from planners.memory.runtime import runtime_bytes
 from planners.memory.spikes import host_peak_bytes, spikes_of
-from planners.memory.stages import StageRows, all_stages, deciding_stages
+from planners.memory.stages import StageRows, all_stages, deciding_stages, held_chunks
 from planners.plans import Memory, MemoryItems, StageMemory
 
 # Of 19 nanotron runs above 70 of 80 GB the median used 4.9 % of the peak rate, of those at 65 to 70 GB 25.8 %
@@ -37,11 +38,12 @@ NO, TIGHT, FITS = range(3)
 class Account:
     """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation.
 
-    `moments` are all of them, and `held` and `active` what the phases of all layouts were made of.
-    `peaks` are the peaks of all layouts.
+    `layers` are the numbers of each stage's layers, lowest first. `moments` are all of them, and `held` and `active`
+    what the phases of all layouts were made of. `peaks` are the peaks of all layouts.
     """
 
     rows: StageRows
+    layers: tuple[tuple[int, ...], ...]
     held: Holdings
     active: Activity
     moments: StackedMoments
@@ -171,6 +173,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     host = np.ceil(elsewhere.host + offloaded_bytes(active, layouts, rows, held, job))
     return Account(
         rows=rows,
+        layers=tuple(_layers_of(stage, layouts, index, job) for stage in rows.stage[:, index].tolist()),
         held=held,
         active=active,
         moments=one,
@@ -184,6 +187,12 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     )
 
 
+def _layers_of(stage: int, layouts: Candidates, index: int, job: Job) -> tuple[int, ...]:
+    """Return the numbers of the layers of one stage of one of the layouts, lowest first."""
+    degrees = (int(layouts.pipeline_parallel[index]), int(layouts.virtual_pipeline[index]))
+    return tuple(chain.from_iterable(held_chunks(job.model, stage, *degrees, rule=job.profile.can.stage_rule)))
+
+
 def _stage_memory(account: Account, row: int, index: int) -> StageMemory:
     values = {name: int(account.items[position, row]) for position, name in enumerate(ALLOCATED_ITEMS)}
     items = MemoryItems(**values, fragmentation=int(account.fragmentation[row]), runtime=int(account.runtime[row]))
@@ -194,5 +203,5 @@ def _stage_memory(account: Account, row: int, index: int) -> StageMemory:
         peak_bytes=items.total_bytes,
         phase=PHASES[int(account.phase[row])],
         items=items,
-        moments=moments_of(account.moments, row, first),
+        moments=moments_of(account.moments, row, account.layers[row]),
     )

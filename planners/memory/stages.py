@@ -12,7 +12,7 @@ of the weights for each (Narayanan et al. 2019, section 3.3, doi:10.1145/3341301
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,8 @@ MOST_KEPT_MODELS = 256
 class StageRows:
     """The stages whose memory is asked for, along a first axis before those of the layouts.
 
-    A layout with fewer stages than others has some of its own more than once.
+    A layout with fewer stages than others has some of its own more than once. `layers_of_kind` counts the layers that
+    `chunk_layers` deals to a stage; `first_layer` is the first one, were they one run.
     """
 
     stage: IntArray
@@ -133,55 +134,133 @@ def deciding_stages(
     An earlier stage keeps no fewer micro-batches. Of a model whose layers are all
     alike those are the first, and the second where it has more layers.
     """
-    degrees, inverse = distinct(layouts.pipeline_parallel)
-    deciding = [_deciding(Same(model), degree, rule) for degree in degrees.tolist()]
+    pipelines = _pipelines(layouts)
+    deciding = [
+        _deciding(Same(model), degree, chunks, rule)
+        for degree, chunks in zip(pipelines.stages.tolist(), pipelines.chunks.tolist(), strict=True)
+    ]
     most = max(len(stages) for stages in deciding)
     # The first stage stands in for those that a shorter list lacks.
-    rows = np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
-    return _rows(layouts, rows[:, inverse], model, global_batch_size, rule, schedule)
+    stage = np.array([(*(0,) * (most - len(stages)), *stages) for stages in deciding], dtype=np.int64).T
+    return _rows(layouts, pipelines, stage, model, global_batch_size, rule, schedule)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_DEGREES)
-def _deciding(same: Same[ModelSpec], pipeline_parallel: int, rule: str) -> tuple[int, ...]:
+def _deciding(same: Same[ModelSpec], pipeline_parallel: int, virtual_pipeline: int, rule: str) -> tuple[int, ...]:
     """Return the stages of one pipeline that can be the worst, in their order."""
-    stages, pipeline = np.arange(pipeline_parallel), np.full(pipeline_parallel, pipeline_parallel)
-    first, count, head = _dealt(same.value, stages, pipeline, rule)
-    layers = np.stack([before[first + count] - before[first] for before in _layers_before(same)], axis=1)
+    stages = np.arange(pipeline_parallel)
+    held = _held(same, stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule)
+    layers = np.stack(held.layers_of_kind, axis=1)
     kept: list[int] = []
     for stage in stages.tolist():
         if not any((layers[earlier] >= layers[stage]).all() for earlier in kept):
             kept.append(stage)
-    return tuple(sorted({*kept, int(head[0])}))
+    return tuple(sorted({*kept, *stages[held.has_head].tolist()}))
 
 
 def all_stages(
     layouts: Candidates, model: ModelSpec, global_batch_size: int, *, rule: str = "by_layers", schedule: str = "1f1b"
 ) -> StageRows:
     """Return every stage of every layout, in order; a shorter pipeline's last stage is repeated."""
-    pipeline = layouts.pipeline_parallel
-    stage = np.arange(pipeline.max()).reshape(-1, *(1,) * pipeline.ndim)
-    return _rows(layouts, np.minimum(stage, pipeline - 1), model, global_batch_size, rule, schedule)
+    pipelines = _pipelines(layouts)
+    stage = np.minimum(np.arange(pipelines.stages.max()).reshape(-1, 1), pipelines.stages - 1)
+    return _rows(layouts, pipelines, stage, model, global_batch_size, rule, schedule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pipelines:
+    """The pipelines that differ in stages or chunks a stage, and which of them each layout has, `place`."""
+
+    stages: IntArray
+    chunks: IntArray
+    place: IntArray
+
+
+def _pipelines(layouts: Candidates) -> _Pipelines:
+    most = int(layouts.virtual_pipeline.max())
+    keys, place = distinct((layouts.pipeline_parallel - 1) * most + layouts.virtual_pipeline - 1)
+    return _Pipelines(stages=keys // most + 1, chunks=keys % most + 1, place=place)
 
 
 def _rows(
-    layouts: Candidates, stage: IntArray, model: ModelSpec, global_batch_size: int, rule: str, schedule: str
+    layouts: Candidates,
+    pipelines: _Pipelines,
+    stage: IntArray,
+    model: ModelSpec,
+    global_batch_size: int,
+    rule: str,
+    schedule: str,
 ) -> StageRows:
-    """Return the rows of `stage`, [row, *pipeline degrees]."""
-    pipeline = layouts.pipeline_parallel
-    before_rows = len(layouts.shape) - pipeline.ndim
-    stage = stage.reshape(stage.shape[0], *(1,) * before_rows, *pipeline.shape)
-    first, count, head = _dealt(model, stage, pipeline, rule)
+    """Return the rows of `stage`, [row, pipeline]."""
+    held = _held(Same(model), stage, pipelines.stages, pipelines.chunks, rule)
+    place = pipelines.place.reshape(*(1,) * (len(layouts.shape) - pipelines.place.ndim), *pipelines.place.shape)
+    stages = stage.take(place, axis=1)
     in_flight = micro_batches_in_flight(
-        pipeline, layouts.virtual_pipeline, stage, layouts.micro_batches(global_batch_size), schedule=schedule
+        layouts.pipeline_parallel,
+        layouts.virtual_pipeline,
+        stages,
+        layouts.micro_batches(global_batch_size),
+        schedule=schedule,
     )
     return StageRows(
-        stage=stage,
-        first_layer=first,
-        layers=count,
-        layers_of_kind=tuple(before[first + count] - before[first] for before in _layers_before(Same(model))),
-        has_embedding=stage == 0,
-        has_head=stage == head,
+        stage=stages,
+        first_layer=held.first_layer.take(place, axis=1),
+        layers=held.layers.take(place, axis=1),
+        layers_of_kind=tuple(counts.take(place, axis=1) for counts in held.layers_of_kind),
+        has_embedding=stages == 0,
+        has_head=held.has_head.take(place, axis=1),
         in_flight=in_flight,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """What stages hold of a model, as in `StageRows`."""
+
+    first_layer: IntArray
+    layers: IntArray
+    layers_of_kind: tuple[IntArray, ...]
+    has_head: BoolArray
+
+
+def _held(same: Same[ModelSpec], stage: IntArray, pipeline: IntArray, virtual: IntArray, rule: str) -> _Held:
+    """Return what each stage holds of the model in all its chunks."""
+    before = _layers_before(same)
+    layers, of_kind = np.zeros_like(stage), [np.zeros_like(stage) for _ in before]
+    for first, count in chunk_layers(same.value, stage, pipeline, virtual, rule=rule):
+        layers += count
+        for counts, of_model in zip(of_kind, before, strict=True):
+            counts += of_model[first + count] - of_model[first]
+    return _Held(
+        first_layer=_dealt(same.value, stage, pipeline, rule)[0],
+        layers=layers,
+        layers_of_kind=tuple(of_kind),
+        has_head=stage == _dealt(same.value, stage, pipeline * virtual, rule)[2] % pipeline,
+    )
+
+
+def chunk_layers(
+    model: ModelSpec, stage: IntArray, pipeline: IntArray, virtual: IntArray, *, rule: str = "by_layers"
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield the first layer and the number of layers of each stage's first chunk, then of its second, and so on.
+
+    Chunks go through all stages in turn: chunk c of stage i is the stage c·p + i of a pipeline of p·v stages. Source:
+    Megatron-LM, megatron/core/transformer/transformer_layer.py, get_transformer_layer_offset; Narayanan et al. 2021,
+    section 2.2, arXiv:2104.04473. A chunk that a stage of fewer lacks has no layers.
+    """
+    for chunk in range(int(virtual.max())):
+        turn = np.minimum(chunk, virtual - 1) * pipeline + stage
+        first, count, _ = _dealt(model, turn, pipeline * virtual, rule)
+        yield first, np.where(chunk < virtual, count, 0)
+
+
+def held_chunks(
+    model: ModelSpec, stage: int, pipeline_parallel: int, virtual_pipeline: int, *, rule: str = "by_layers"
+) -> tuple[range, ...]:
+    """Return the layers of each chunk of one stage, in the order in which a micro-batch passes them."""
+    one = (np.array([number]) for number in (stage, pipeline_parallel, virtual_pipeline))
+    return tuple(
+        range(int(first[0]), int(first[0] + count[0])) for first, count in chunk_layers(model, *one, rule=rule)
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from planners.layout.sharding import sharding_of
 from tests.planners.factories import llama
-from tests.planners.sharding.models import GPT_OSS, spec
+from tests.planners.sharding.models import DEEPSEEK, GPT_OSS, spec
 from tests.planners.training_cases import job, one_layout
 
 
@@ -84,6 +84,15 @@ def test_an_interleaved_stage_holds_a_run_of_layers_of_each_chunk():
         ((8, 11), (24, 27)),
         ((12, 15), (28, 31)),
     ]
+
+
+def test_an_interleaved_stage_has_the_weights_of_its_chunks_layers():
+    # 8 layers, the first three dense, on 2 stages in 2 chunks: 0, 1, 4, 5 and 2, 3, 6, 7 have 2 and 1 of them.
+    model = spec(DEEPSEEK, num_hidden_layers=8, first_k_dense_replace=3)
+    table = sharding_of(one_layout(pipeline_parallel=2, virtual_pipeline=2), 0, job("megatron", model=model))
+    copies = {weight.name: weight.stage_copies for weight in table.weights}
+    assert copies["model.layers.*.mlp.gate_proj.weight"] == (2, 1)
+    assert copies["model.layers.*.mlp.gate.weight"] == (2, 3)
 
 
 def test_a_plain_stage_holds_one_run_of_layers():

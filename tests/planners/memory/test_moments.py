@@ -71,6 +71,13 @@ def test_layers_are_numbered_through_all_stages():
     assert [moment.layer for moment in planned.stages[3].moments if moment.layer is not None] == [31, 30, 24]
 
 
+def test_moments_of_an_interleaved_stage_name_the_layers_of_its_chunks():
+    # 32 layers on 4 stages in 2 chunks: stage 0 has layers 0 to 3 and 16 to 19, its top two 19 and 18.
+    layout = {"pipeline_parallel": 4, "virtual_pipeline": 2, "zero_stage": 1}
+    first, *_ = memory("megatron", layout=layout, global_batch_size=16).stages
+    assert [moment.layer for moment in first.moments if moment.layer is not None] == [19, 18, 0]
+
+
 def test_of_two_moments_of_one_phase_the_larger_is_told():
     # Where autocast copies weights, the forward pass's end and the loss are two moments.
     planned = memory("accelerate", layout={"data_parallel": 1})

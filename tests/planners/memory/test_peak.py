@@ -12,7 +12,8 @@ from planners.layout.candidates import candidates_from_rows
 from planners.memory.peak import NEAR_CAPACITY_FRACTION, memory_of, peak_bytes, verdicts
 from planners.questions import Lora, Recompute
 from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
-from tests.planners.training_cases import job, memory
+from tests.planners.sharding.models import DEEPSEEK, spec
+from tests.planners.training_cases import job, memory, one_layout
 
 GIB = 2**30
 FULL = 2
@@ -343,3 +344,26 @@ def test_transformer_engine_keeps_one_empty_gradient_of_each_matrix():
     )
     # 218,103,808 elements of a layer's seven matrices in 16 bits = 416 MiB; the rest differs by 64 tokens' worth.
     assert ours - plain == pytest.approx(2 * 218_103_808, rel=0.15)
+
+
+@pytest.mark.parametrize("dense", [1, 2, 3, 7])
+def test_the_search_finds_the_worst_of_interleaved_stages_of_unlike_layers(dense: int):
+    # Four stages of layers i and i + 4: the search weighs the deciding stages alone, the account all of them.
+    model = spec(DEEPSEEK, num_hidden_layers=8, first_k_dense_replace=dense)
+    layout = {"pipeline_parallel": 4, "virtual_pipeline": 2, "zero_stage": 1}
+    asked = {"model": model, "sequence_length": 64, "global_batch_size": 8}
+    accounted = memory("megatron", layout=layout, **asked)
+    assert peak_bytes(one_layout(**layout), job("megatron", **asked)).tolist() == [accounted.peak_bytes]
+
+
+def test_an_interleaved_stage_of_unlike_layers_has_the_weights_of_its_chunks():
+    # Layers i and i + 4 with the first three dense: stages 1 and 2 have one dense layer and one with experts, and
+    # stage 3, but for head and last norm, one with experts more and a dense one less.
+    model = spec(DEEPSEEK, num_hidden_layers=8, first_k_dense_replace=3)
+    layout = {"pipeline_parallel": 4, "virtual_pipeline": 2}
+    stages = memory(model=model, sequence_length=64, global_batch_size=8, layout=layout).stages
+    parameters = [stage.items.parameters for stage in stages]
+    # 2 bytes of each: the gate of 8 x 16 and its bias of 8 (`e_score_correction_bias`), eight experts and a shared
+    # one of 3 x 16 x 8, less the dense 3 x 16 x 32; head and norm are 130 x 16 and 16.
+    assert parameters[1] == parameters[2]
+    assert parameters[3] - parameters[2] == 2 * (8 * 16 + 8 + 9 * 3 * 16 * 8 - 3 * 16 * 32 + 130 * 16 + 16)

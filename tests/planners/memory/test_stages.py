@@ -8,10 +8,12 @@ from planners.memory.stages import (
     all_stages,
     compute_weighted_stages,
     deciding_stages,
+    held_chunks,
     micro_batches_in_flight,
     stage_layers,
 )
 from tests.planners.factories import llama
+from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import one_layout
 
 
@@ -117,3 +119,68 @@ def test_gpipe_keeps_every_micro_batch_on_every_stage(stage: int):
 def test_gpipe_on_one_stage_keeps_one_micro_batch():
     rows = micro_batches_in_flight(np.array([1]), np.array([1]), np.array([0]), np.array([8]), schedule="gpipe")
     assert rows.tolist() == [1]
+
+
+def eight_layers(*, dense: int):
+    """Return a DeepSeek of eight layers, those after the first `dense` ones with experts."""
+    return spec(DEEPSEEK, num_hidden_layers=8, first_k_dense_replace=dense)
+
+
+def kinds_on_stages(model, **degrees: int) -> list[list[int]]:
+    rows = all_stages(one_layout(**degrees), model, 8)
+    return [counts.ravel().tolist() for counts in rows.layers_of_kind]
+
+
+# 8 layers on 2 stages in 2 chunks: stage 0 has layers 0, 1, 4 and 5, stage 1 has 2, 3, 6 and 7. As one run each they
+# would have 0 to 3 and 4 to 7, and stage 0 all three dense layers.
+@pytest.mark.parametrize(
+    ("dense", "dense_layers", "mixtures"), [(1, [1, 0], [3, 4]), (2, [2, 0], [2, 4]), (3, [2, 1], [2, 3])]
+)
+def test_an_interleaved_stage_has_the_kinds_of_the_layers_of_its_chunks(
+    dense: int, dense_layers: list[int], mixtures: list[int]
+):
+    model = eight_layers(dense=dense)
+    assert kinds_on_stages(model, pipeline_parallel=2, virtual_pipeline=2) == [dense_layers, mixtures]
+
+
+def test_one_chunk_a_stage_is_one_run_of_layers():
+    # Layers 0 to 3 and 4 to 7, three of the first four dense.
+    assert kinds_on_stages(eight_layers(dense=3), pipeline_parallel=2) == [[3, 0], [1, 4]]
+
+
+def test_chunks_go_through_all_stages_in_turn():
+    model = eight_layers(dense=2)
+    assert held_chunks(model, 0, 2, 2) == (range(2), range(4, 6))
+    assert held_chunks(model, 1, 2, 2) == (range(2, 4), range(6, 8))
+    assert [list(chunk) for chunk in held_chunks(model, 1, 2, 4)] == [[1], [3], [5], [7]]
+
+
+@pytest.mark.parametrize(("stages", "chunks"), [(1, 1), (3, 1), (2, 2), (2, 4), (4, 2)])
+def test_every_layer_is_in_one_chunk_of_one_stage(stages: int, chunks: int):
+    model = eight_layers(dense=2)
+    held = [layer for stage in range(stages) for run in held_chunks(model, stage, stages, chunks) for layer in run]
+    assert sorted(held) == list(range(8))
+
+
+def test_layouts_of_one_list_have_their_own_chunks():
+    # 2 stages, 2 x 2 chunks, 4 stages: three dense layers are on the first run of four, as 2 + 1, and as 2 + 1.
+    rows = [{"pipeline_parallel": 2}, {"pipeline_parallel": 2, "virtual_pipeline": 2}, {"pipeline_parallel": 4}]
+    stages = all_stages(candidates_from_rows(rows), eight_layers(dense=3), 8)
+    assert stages.layers_of_kind[0].T.tolist() == [[3, 0, 0, 0], [2, 1, 1, 1], [2, 1, 0, 0]]
+    assert stages.layers.T.tolist() == [[4, 4, 4, 4], [4, 4, 4, 4], [2, 2, 2, 2]]
+    assert stages.has_head.T.tolist() == [[False, *[True] * 3], [False, *[True] * 3], [False, False, False, True]]
+
+
+def test_an_interleaved_stage_of_heavier_layers_decides_too():
+    # 8 chunks of one layer on 4 stages: 0 and 4, 1 and 5, 2 and 6, 3 and 7. With layers 0 to 2 dense, stages 0 to 2
+    # have a dense layer and a mixture each, and stage 3 is the first with two mixtures; in runs of two, stage 2 was.
+    layout = one_layout(pipeline_parallel=4, virtual_pipeline=2)
+    assert deciding_stages(layout, eight_layers(dense=3), 8).stage.ravel().tolist() == [0, 3]
+    # With two dense layers stage 2, of layers 2 and 6, is.
+    assert deciding_stages(layout, eight_layers(dense=2), 8).stage.ravel().tolist() == [0, 2, 3]
+
+
+def test_interleaving_leaves_embedding_and_head_on_the_ends():
+    rows = all_stages(one_layout(pipeline_parallel=4, virtual_pipeline=2), llama(), 8)
+    assert rows.has_embedding.ravel().tolist() == [True, False, False, False]
+    assert rows.has_head.ravel().tolist() == [False, False, False, True]
