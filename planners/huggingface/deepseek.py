@@ -1,4 +1,4 @@
-"""DeepSeek V2 to V3.2, Kimi K2 and GLM-5: latent attention, a few dense layers, then experts with shared ones.
+"""DeepSeek V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM-5: latent attention, few dense layers, then experts with shared ones.
 
 DeepSeek V3.2 and GLM-5 attend to the tokens that an indexer chooses; GLM-5.2's
 indexers each serve several layers.
@@ -47,7 +47,8 @@ class DeepseekVariant:
     """What differs between the families; defaults are their config classes' own.
 
     `index_heads_default` is None where attention is not sparse. Only some
-    families share one layer's choice of tokens with the layers after it.
+    families share one layer's choice of tokens with the layers after it, and only
+    some name the kind of each layer's feed-forward half.
     """
 
     has_router_bias: bool = True  # from V3 on a bias that is kept in the checkpoint balances the experts
@@ -55,13 +56,14 @@ class DeepseekVariant:
     query_rank_default: int = 1536
     index_heads_default: int | None = None
     shares_indexers: bool = False
+    names_dense_layers: bool = False
     has_fused_experts: bool = False
     shared_experts_default: int = 0
 
 
 V2 = DeepseekVariant(has_router_bias=False, first_dense_default=0)
 V3 = DeepseekVariant()
-V32 = DeepseekVariant(index_heads_default=64)
+V32 = DeepseekVariant(index_heads_default=64, names_dense_layers=True)
 MISTRAL_4 = DeepseekVariant(
     has_router_bias=False,
     first_dense_default=0,
@@ -69,7 +71,12 @@ MISTRAL_4 = DeepseekVariant(
     has_fused_experts=True,
     shared_experts_default=1,
 )
-GLM_5 = DeepseekVariant(query_rank_default=2048, index_heads_default=32, shares_indexers=True)
+GLM_4_LITE = DeepseekVariant(
+    first_dense_default=1, query_rank_default=768, shared_experts_default=1, names_dense_layers=True
+)
+GLM_5 = DeepseekVariant(
+    query_rank_default=2048, index_heads_default=32, shares_indexers=True, names_dense_layers=True
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +145,8 @@ class _Layer:
 def deepseek(config: ConfigReader, name: str, model_type: str, variant: DeepseekVariant) -> ModelSpec:
     """Return the description of a DeepSeek-like model.
 
-    Source: `transformers` 5.23, modeling_deepseek_v2, _v3, _v32 and modeling_glm_moe_dsa.
+    Source: `transformers` 5.23, modeling_deepseek_v2, _v3, _v32, modeling_glm4_moe_lite and
+    modeling_glm_moe_dsa.
     """
     hidden_size = config.size("hidden_size")
     attention = latent_attention(config, hidden_size, query_rank_default=variant.query_rank_default)
@@ -216,9 +224,10 @@ def _kinds(config: ConfigReader, variant: DeepseekVariant) -> list[_Kind]:
     first_dense = config.count("first_k_dense_replace", default=variant.first_dense_default)
     dense = [layer < first_dense for layer in range(num_layers)]
     indexed = [variant.index_heads_default is not None] * num_layers
-    if variant.index_heads_default is not None:
+    if variant.names_dense_layers:
         named = _layer_list(config, "mlp_layer_types", num_layers, known=("dense", "sparse"))
         dense = dense if named is None else [kind == "dense" for kind in named]
+    if variant.index_heads_default is not None:
         _layer_list(config, "layer_types", num_layers, known=("indexed_attention", "deepseek_sparse_attention"))
     if variant.shares_indexers:
         indexed = _indexed_layers(config, num_layers)

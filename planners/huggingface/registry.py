@@ -64,6 +64,7 @@ TEXT_READERS: Mapping[str, Reader] = {
     "deepseek_v3": partial(deepseek.deepseek, variant=deepseek.V3),
     "deepseek_v32": partial(deepseek.deepseek, variant=deepseek.V32),
     "deepseek_v4": deepseek_v4.deepseek_v4,
+    "glm4_moe_lite": partial(deepseek.deepseek, variant=deepseek.GLM_4_LITE),
     "glm_moe_dsa": partial(deepseek.deepseek, variant=deepseek.GLM_5),
     "bert": bert.bert,
     "bloom": partial(gpt_decoder, family=gpt_families.BLOOM),

@@ -96,8 +96,12 @@ zai-org/GLM-5.2-FP8 zai-org/GLM-5.3 zai-org/GLM-5.3-FP8
 """
 NAMES = RECORDED.split()
 # Not described: dimensions alone do not say what these papers' layers hold (relative positions, gates of their own),
-# Kimi K3 mixes residuals over blocks of layers, and NeMo's class Llama4Config is no model.
-NOT_DESCRIBED = ("gopher-280b", "chinchilla-70b", "lamda-137b", "anthropic-52b", "moonshotai/Kimi-K3", "llama4")
+# Kimi K3 mixes residuals over blocks of layers, Gemma 4's small models hear with a tower that is not described, LFM2
+# mixes tokens with short convolutions, and NeMo's class Llama4Config is no model.
+NOT_DESCRIBED = (
+    "gopher-280b", "chinchilla-70b", "lamda-137b", "anthropic-52b", "moonshotai/Kimi-K3", "google/gemma-4-E2B-it",
+    "google/gemma-4-E4B-it", "LiquidAI/LFM2-1.2B", "zai-org/GLM-4.5V", "llama4",
+)  # fmt: skip
 
 
 def test_every_recorded_name_finds_its_model() -> None:
@@ -139,3 +143,32 @@ def test_what_cannot_be_described_exactly_is_not_listed(name: str) -> None:
 def test_a_papers_model_has_the_papers_size(name: str, billions: float) -> None:
     model = catalogue().model(name)
     assert round(describe_config(model.config, name=name).parameters / 1e9, 1) == billions
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "tower"),
+    [
+        # Summed over the published safetensors' headers, in a public survey of 2026-08-02; its multi-token layers apart.
+        ("qwen3.5-0.8b", 752_393_024, 100_592_896),
+        ("qwen3.5-2b", 1_881_825_088, 331_416_576),
+        ("qwen3.5-4b", 4_205_751_296, 333_514_240),
+        ("qwen3.5-9b", 8_953_803_264, 456_010_480),
+    ],
+)
+def test_a_small_qwen_3_5_is_its_published_text_model_and_tower(name: str, text: int, tower: int) -> None:
+    assert describe_config(catalogue().model(name).config, name=name).parameters == text + tower
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "layers"),
+    [
+        # Totals of a public list of the hub's models. Beside GLM-4.6 stands one multi-token layer of 3,988,069,792: an
+        # ordinary one, 3,935,625,632 (attention 136,329,472 with 256 of norms, router 819,360, 161 experts of
+        # 3 x 5,120 x 1,536, norms 10,240), a projection of 2 x 5,120 x 5,120 and three norms.
+        ("glm-4.6", 356_785_898_816, 3_988_069_792),
+        # GLM-4.7's has an embedding and a head of 151,552 x 5,120 as well.
+        ("glm-4.7", 358_337_791_296, 3_988_069_792 + 2 * 151_552 * 5_120),
+    ],
+)
+def test_a_glm_is_published_with_its_multi_token_layer(name: str, published: int, layers: int) -> None:
+    assert describe_config(catalogue().model(name).config, name=name).parameters == published - layers

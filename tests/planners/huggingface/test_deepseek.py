@@ -50,6 +50,24 @@ def test_glm_5_2_has_an_indexer_in_every_fourth_layer_and_the_first_three() -> N
     assert indexed_layers(published("zai-org/GLM-5.2")) == {0, 1, *range(2, 78, 4)}
 
 
+def test_glm_4_7_flash_has_30_billion_parameters_and_one_dense_layer() -> None:
+    spec = published("zai-org/GLM-4.7-Flash")
+    # 30B-A3B is the name that its trainers' scripts give it (THUDM/slime).
+    assert round(spec.parameters / 1e9) == 30
+    dense, sparse = spec.layers
+    assert (dense.layers, sparse.layers) == ((0,), tuple(range(1, 47)))
+    # 512 of latent and 64 of rotary key a token and layer; no indexer.
+    assert sum(block.kv.elements_per_token * block.repeats for block in spec.layers if block.kv) == 47 * 576
+    assert not indexed_layers(spec)
+
+
+def test_glm_4_7_flash_names_its_dense_layers() -> None:
+    spec = small("glm4_moe_lite", mlp_layer_types=["dense", "sparse", "dense"])
+    assert [block.layers for block in spec.layers] == [(0, 2), (1,)]
+    with pytest.raises(InvalidModelConfig, match="names 1 layers of 3"):
+        small("glm4_moe_lite", mlp_layer_types=["dense"])
+
+
 @pytest.mark.parametrize(
     ("fields", "indexed"),
     [
@@ -84,7 +102,7 @@ def test_a_config_that_contradicts_itself_is_refused(fields: dict[str, Any], key
     assert caught.value.pointer == f"/model/config/{key}"
 
 
-@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa"])
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"])
 def test_a_left_out_query_rank_is_the_config_classs_own(model_type: str) -> None:
     config = {key: value for key, value in SPARSE.items() if key != "q_lora_rank"}
     spec = describe_config({"model_type": model_type, **config}, name="small")

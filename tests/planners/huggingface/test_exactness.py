@@ -260,6 +260,10 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     ),
     "deepseek_v2": ({**SMALL, **LATENT}, {**SMALL, **LATENT, "q_lora_rank": None}),
     "deepseek_v3": ({**SMALL, **LATENT}, {**SMALL, **LATENT, "attention_bias": True}),
+    "glm4_moe_lite": (
+        {**SMALL, **LATENT, "n_shared_experts": 1},
+        {**SMALL, **LATENT, "mlp_layer_types": ["dense", "dense", "sparse"]},
+    ),
     "mamba": (MAMBA, {**MAMBA, "use_bias": True, "time_step_rank": 7}, {**MAMBA, "use_conv_bias": False}),
     "mamba2": (MAMBA2, {**MAMBA2, "use_bias": True, "tie_word_embeddings": True}),
     "starcoder2": (SMALL, {**SMALL, "use_bias": False}),
