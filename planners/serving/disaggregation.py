@@ -54,7 +54,8 @@ class DisaggregatedDeployment(Deployment):
 
     def at(self, concurrency: int) -> SteadyState:
         """Return what `concurrency` clients see; the rate is what makes their times add up (Little's law)."""
-        low, high = 0.0, self.most_requests_per_second
+        # No load is answered sooner than none, so that clients never send faster than if each were alone.
+        low, high = 0.0, min(self.most_requests_per_second, concurrency / self._request_seconds(0.0))
         if high * self._request_seconds(high) > concurrency:
             for _ in range(HALVINGS):
                 middle = (low + high) / 2
