@@ -54,11 +54,10 @@ class DisaggregatedDeployment(Deployment):
 
     def at(self, concurrency: int) -> SteadyState:
         """Return what `concurrency` clients see; the rate is what makes their times add up (Little's law)."""
-        low, high = 0.0, self.most_requests_per_second
+        # No load is answered sooner than none, so that clients never send faster than if each were alone.
+        high = min(self.most_requests_per_second, concurrency / self._request_seconds(0.0))
         if high * self._request_seconds(high) > concurrency:
-            for _ in range(HALVINGS):
-                middle = (low + high) / 2
-                low, high = (middle, high) if middle * self._request_seconds(middle) < concurrency else (low, middle)
+            high = self._rate_of(concurrency, high)
         state = self._state(high)
         # Clients beyond what both pools bear wait.
         waiting = max(0.0, concurrency / high - self._request_seconds(high))
@@ -118,7 +117,27 @@ class DisaggregatedDeployment(Deployment):
             return Waiting(probability=0.0, seconds_if_any=0.0)
         return place_wait(requests_per_second=rate / self.decode_replicas, service_seconds=service, places=self.places)
 
+    def _rate_of(self, concurrency: int, most: float) -> float:
+        """Return the rate, below `most`, whose answers occupy as many clients.
+
+        Halves how many requests run on a decoding replica, which tell the rate at once; the rate would
+        have to be halved for them in turn.
+        """
+        low, high = 0.0, self._running(most)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            rate = min(most, self._rate_at(middle))
+            low, high = (middle, high) if rate * self._seconds_of(rate, middle) < concurrency else (low, middle)
+        return min(most, self._rate_at(high))
+
+    def _rate_at(self, running: float) -> float:
+        """Return the rate of all while each decoding replica runs so many requests (Little's law)."""
+        return self.decode_replicas * running / self._decode_seconds(running)
+
     def _request_seconds(self, rate: float) -> float:
-        running = self._running(rate)
+        return self._seconds_of(rate, self._running(rate))
+
+    def _seconds_of(self, rate: float, running: float) -> float:
+        """Return the mean time of an answer, at a rate and the requests that each decoding replica runs at it."""
         waits = self._prompt_wait(rate).mean_seconds + self._place_wait(rate, running).mean_seconds
         return self._first_seconds + waits + self._decode_seconds(running)

@@ -24,10 +24,11 @@ def rank(candidate: Candidate) -> tuple[float, ...]:
         items = replica.memory.items
         needed = float(items.total_bytes - items.kv_cache)
         return (*kept, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), needed, float(candidate.gpus))
-    return (*kept, *_objective(candidate), float(candidate.gpus), float(replica.gpus))
+    return (*kept, *objective(candidate), float(candidate.gpus), float(replica.gpus))
 
 
-def _objective(candidate: Candidate) -> tuple[float, ...]:
+def objective(candidate: Candidate) -> tuple[float, ...]:
+    """Return what the client wants least of, of a candidate that runs."""
     question = candidate.question
     rate, gpus = candidate.output_tokens_per_second, float(candidate.gpus)
     if question.objective == "latency" and candidate.state is not None and candidate.deployment is not None:

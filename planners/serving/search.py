@@ -11,8 +11,7 @@ from planners.serving.batching import Deployment
 from planners.serving.candidates import Candidate, judged
 from planners.serving.choices import allowed_choices
 from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
-from planners.serving.disaggregation import DisaggregatedDeployment
-from planners.serving.latency import ReplicaWork
+from planners.serving.divisions import Pools
 from planners.serving.ranking import rank
 from planners.serving.replica import Replica, plan_replica, work_of
 from planners.serving.settings import Settings, resolve_settings
@@ -257,7 +256,16 @@ def _with_replicas(
     runs = replica.places >= 1 and replica.fits and settings.profile.timed_as is not None
     work = work_of(question, settings, replica) if runs else None
     if question.disaggregated is not None:
-        yield from _disaggregated(question, settings, replica, work, choices, entry, should_stop)
+        pools = Pools(
+            question=question,
+            asked=question.disaggregated,
+            settings=settings,
+            replica=replica,
+            work=work,
+            entry=entry,
+            should_stop=should_stop,
+        )
+        yield from pools.candidates(choices)
         return
 
     def candidate(replicas: int) -> Candidate:
@@ -284,45 +292,3 @@ def _with_replicas(
     if not question.hardware.gpus.is_free and most not in chosen:
         chosen[most] = candidate(most)
     yield from chosen.values()
-
-
-def _disaggregated(
-    question: ServingQuestion,
-    settings: Settings,
-    replica: Replica,
-    work: ReplicaWork | None,
-    choices: range,
-    entry: int,
-    should_stop: ShouldStop,
-) -> Iterator[Candidate]:
-    """Yield every division of the most replicas into prefilling and decoding ones that the question allows."""
-    replicas, asked = choices[-1], question.disaggregated
-    if asked is None:
-        return
-    for prefill in range(1, replicas):
-        pools = (prefill * replica.gpus, (replicas - prefill) * replica.gpus)
-        if any(
-            want not in (None, gpus) for want, gpus in zip((asked.prefill_gpus, asked.decode_gpus), pools, strict=True)
-        ):
-            continue
-        if should_stop():
-            raise PlanningStopped
-        deployment = None
-        if work is not None:
-            deployment = DisaggregatedDeployment(
-                work=work,
-                places=replica.places,
-                replicas=replicas,
-                traffic=settings.traffic,
-                prefill_replicas=prefill,
-                transfer_seconds=_transfer_seconds(question, settings, replica, replicas),
-            )
-        yield judged(question, settings, replica, replicas, deployment, entry=entry)
-
-
-def _transfer_seconds(question: ServingQuestion, settings: Settings, replica: Replica, replicas: int) -> float:
-    """Return the time of a prompt's cache between replicas: each GPU sends its share to its peer at once."""
-    hardware = question.hardware
-    is_near = replicas * replica.gpus <= hardware.gpus_per_node
-    rate = hardware.gpu.link_bytes_per_second if is_near else hardware.gpu.nic_bytes_per_second
-    return settings.traffic.input_tokens * replica.kv.bytes_per_token_per_gpu / rate
