@@ -47,6 +47,12 @@ def gate() -> Iterator[Gate]:
     made.opened.set()
 
 
+def threads_of_one(clock: Clock | None = None) -> PlanningThreads:
+    """Return threads that one caller may have for itself."""
+    clock = clock or Clock()
+    return PlanningThreads(TIMEOUT_SECONDS, most_of_one=MOST_AT_ONCE, most_waiting_of_one=1000, clock=clock)
+
+
 async def waiting(threads: PlanningThreads, gate: Gate, count: int) -> list[asyncio.Task[str]]:
     """Return so many searches that do not end; the first of them have the threads."""
     tasks = [asyncio.ensure_future(threads.run(gate)) for _ in range(count)]
@@ -56,7 +62,7 @@ async def waiting(threads: PlanningThreads, gate: Gate, count: int) -> list[asyn
 
 
 async def after_one_search_of(seconds: float, clock: Clock) -> PlanningThreads:
-    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+    threads = threads_of_one(clock)
 
     def search(_should_stop: object) -> None:
         clock.now += seconds
@@ -87,7 +93,7 @@ class LoopClock(Clock):
 
 async def test_searches_that_end_one_after_the_other_are_waited_for_one_after_the_other():
     clock, ends = LoopClock(), threading.Semaphore(0)
-    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+    threads = threads_of_one(clock)
     tasks = {asyncio.ensure_future(threads.run(lambda _should_stop: ends.acquire())) for _ in range(16)}
 
     async def end_one() -> None:
@@ -120,7 +126,7 @@ async def test_many_short_searches_wait_their_turn(clock: Clock, gate: Gate):
 
 
 async def test_what_is_late_before_its_turn_is_not_begun(clock: Clock, gate: Gate):
-    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+    threads = threads_of_one(clock)
     tasks = await waiting(threads, gate, MOST_AT_ONCE + 1)
     clock.now += TIMEOUT_SECONDS
     gate.opened.set()
@@ -131,7 +137,7 @@ async def test_what_is_late_before_its_turn_is_not_begun(clock: Clock, gate: Gat
 
 
 async def test_a_search_that_fails_fails_for_who_asked_and_gives_its_thread_back():
-    threads = PlanningThreads(TIMEOUT_SECONDS)
+    threads = threads_of_one()
 
     def search(_should_stop: object) -> None:
         raise ValueError("no")
