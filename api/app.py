@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from fastapi.sse import EventSourceResponse
 
 from api.auth.contract import describe_keys
-from api.auth.middleware import Authentication
+from api.auth.middleware import Authentication, StreamLimit
 from api.errors import add_error_handlers
 from api.metrics import Metrics
 from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, TimeLimit, Timing
@@ -76,6 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
     # The last one added stands outermost.
     app.add_middleware(TimeLimit, most_seconds=settings.longest_request_seconds)
     app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes, most_seconds=settings.body_timeout_seconds)
+    app.add_middleware(StreamLimit, most_of_one=settings.key_streams)
     app.add_middleware(Authentication, settings=settings)
     app.add_middleware(PlainAddress)
     app.add_middleware(Timing, metrics=metrics)

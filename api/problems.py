@@ -52,7 +52,7 @@ MEANINGS = {
     413: "The body is too large.",
     415: "The body is not declared as JSON.",
     422: "A value makes no sense; `errors` points at it.",
-    429: "Too many requests, or too many jobs wait; `Retry-After` says when there is room.",
+    429: "Too many requests, wrong keys, searches, streams or jobs; `Retry-After` says when there is room.",
     500: "The service is at fault.",
     501: "This version does not answer that yet.",
     502: "The hub mirror cannot be reached, or answers with something that is no config.",

@@ -185,6 +185,42 @@ class RateLimited(TryLater):
         )
 
 
+class TooManyWrongKeys(TryLater):
+    """More wrong keys came from one address than one may try; a right one from there is still let through."""
+
+    code = "too-many-wrong-keys"
+
+    def __init__(self, *, keys_per_minute: float, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"More than {keys_per_minute:g} keys a minute came from your address that are not in force.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
+class SearchLimitReached(TryLater):
+    """As many searches of one key or address wait already as may."""
+
+    code = "search-limit-reached"
+
+    def __init__(self, *, limit: int, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"{limit} of your plans wait already to be searched for, which is the limit.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
+class StreamLimitReached(TryLater):
+    """One key or address holds as many streams of events open as it may."""
+
+    code = "stream-limit-reached"
+
+    def __init__(self, *, limit: int, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"{limit} streams of yours are open already, which is the limit.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
 class JobQuotaReached(TryLater):
     """A key has as many unfinished jobs as it may."""
 

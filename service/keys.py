@@ -45,6 +45,13 @@ class Caller:
     key_id: str | None
     """None for those who are answered without a key."""
     scopes: frozenset[KeyScope]
+    address: str = ""
+    """Where a request without a key comes from, as `service.rate_limits.caller_at` names it."""
+
+    @property
+    def name(self) -> str:
+        """Return what the caller's shares are counted under."""
+        return f"address {self.address}" if self.key_id is None else f"key {self.key_id}"
 
     @property
     def sees_only(self) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
@@ -73,7 +73,11 @@ class MeasurementReport:
     not_learned: str | None = None
 
 
-PlanServing: TypeAlias = Callable[[InferRequest], Awaitable[PlannedAnswer]]
+class PlanServing(Protocol):
+    """Plans what a start-up log tells of."""
+
+    async def __call__(self, request: InferRequest, *, asked_by: str = "") -> PlannedAnswer:
+        """Return the plan; its search is of the share of `asked_by`."""
 
 
 class MeasuringService:
@@ -87,13 +91,17 @@ class MeasuringService:
         self._learning = learning
         self._plan_serving = plan_serving
 
-    async def report(self, request: MeasurementRequest) -> MeasurementReport:
-        """Store a report; raises PlanNotFound, and InvalidQuestion where it cannot be of that plan."""
+    async def report(self, request: MeasurementRequest, *, asked_by: str = "") -> MeasurementReport:
+        """Store a report; raises PlanNotFound, and InvalidQuestion where it cannot be of that plan.
+
+        Where a plan is made for it, the search is of the share of `asked_by`.
+        """
         request = self._by_id(request)
         log = None if request.log is None else await asyncio.to_thread(read_startup_log, request.log)
         if log is not None and request.plan_id is None:
             asked = question_of_log(log, request)
-            request = request.model_copy(update={"plan_id": (await self._plan_serving(asked)).plan_id})
+            planned = await self._plan_serving(asked, asked_by=asked_by)
+            request = request.model_copy(update={"plan_id": planned.plan_id})
         plan = None if request.plan_id is None else await self._database.plans.get(request.plan_id)
         _refuse_another_run(request, plan)
         measured = request.quantities()

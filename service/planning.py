@@ -55,6 +55,14 @@ class PlannedAnswer:
     body: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asker:
+    """Who asks for a plan: the id of the key that may see it, and whose share the search is of."""
+
+    reader: str | None
+    name: str
+
+
 class PlanningService:
     """Answers both kinds of planning question."""
 
@@ -82,18 +90,33 @@ class PlanningService:
         )
         self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS, seconds=REMEMBERED_SECONDS)
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
-        self._threads = PlanningThreads(settings.request_timeout_seconds)
+        self._threads = PlanningThreads(
+            settings.request_timeout_seconds,
+            most_of_one=settings.key_planning_threads,
+            most_waiting_of_one=settings.key_waiting_searches,
+        )
 
-    async def plan_train(self, request: TrainRequest, *, reader: str | None = None) -> PlannedAnswer:
-        """Return the plan of a training job; raises PlimsollErrors, and then nothing is stored.
+    async def plan_train(
+        self, request: TrainRequest, *, reader: str | None = None, asked_by: str = ""
+    ) -> PlannedAnswer:
+        """Return the plan of a training job; raises PlimsollErrors.
 
-        A plan that is stored by this may be seen by the key with the id `reader`, which `on_planned` hears of.
+        Where no plan can be made nothing is stored, nor on Overloaded and SearchLimitReached. On DatabaseUnavailable
+        the plan may have been stored: the connection may break after the commit, or what is noted after it may fail.
+        Who asks again is then given that one.
+
+        A plan that is stored by this may be seen by the key with the id `reader`, which `on_planned` hears of. The
+        search is of the share of `asked_by`.
         """
-        return await self._planned("train", request, functools.partial(train_answer, request), reader)
+        asker = _Asker(reader=reader, name=asked_by)
+        return await self._planned("train", request, functools.partial(train_answer, request), asker)
 
-    async def plan_infer(self, request: InferRequest, *, reader: str | None = None) -> PlannedAnswer:
+    async def plan_infer(
+        self, request: InferRequest, *, reader: str | None = None, asked_by: str = ""
+    ) -> PlannedAnswer:
         """Return the plan of a deployment, as `plan_train` does of a job."""
-        return await self._planned("infer", request, functools.partial(infer_answer, request), reader)
+        asker = _Asker(reader=reader, name=asked_by)
+        return await self._planned("infer", request, functools.partial(infer_answer, request), asker)
 
     async def plan(self, plan_id: str) -> PlannedAnswer:
         """Return a stored plan; raises PlanNotFound."""
@@ -119,7 +142,7 @@ class PlanningService:
         kind: PlanKind,
         request: TrainRequest | InferRequest,
         answer: Answerer,
-        reader: str | None,
+        asker: _Asker,
     ) -> PlannedAnswer:
         # What a folder holds, and what a hub calls by a name, may be another model the next time.
         changes = isinstance(request.model, PathModel | HubModel)
@@ -133,25 +156,29 @@ class PlanningService:
         resolve = functools.partial(self._questions.resolve, kind, request, sites, lessons)
         # Only a model of the catalogue needs no file, no hub and no reading of what strangers wrote.
         is_listed = isinstance(request.model, str)
-        resolved = resolve() if is_listed else await self._threads.run(lambda _should_stop: resolve())
-        planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer, reader))
+        resolved = (
+            resolve() if is_listed else await self._threads.run(lambda _should_stop: resolve(), asked_by=asker.name)
+        )
+        planned = await self._once(resolved.identity.plan_id, lambda: self._find_or_plan(resolved, answer, asker))
         if key is not None:
             self._by_request.put(key, planned)
         return planned
 
-    async def _find_or_plan(self, resolved: ResolvedQuestion, answer: Answerer, reader: str | None) -> PlannedAnswer:
+    async def _find_or_plan(self, resolved: ResolvedQuestion, answer: Answerer, asker: _Asker) -> PlannedAnswer:
         # One layout is planned as soon as looked up.
         if not resolved.has_one_layout:
             with suppress(PlanNotFound):
                 return await self._found_again(resolved.identity.plan_id)
         # Before the search, which would be in vain.
         self._database.plans.check_backlog()
-        stored, search = await self._threads.run(lambda should_stop: made_plan(resolved, answer, should_stop))
-        if not await self._database.plans.put(stored, reader=reader):
+        stored, search = await self._threads.run(
+            lambda should_stop: made_plan(resolved, answer, should_stop), asked_by=asker.name
+        )
+        if not await self._database.plans.put(stored, reader=asker.reader):
             # Stored before, here or by another replica, with another search time.
             return await self._found_again(stored.plan_id)
         if self._on_planned is not None:
-            self._on_planned(stored, search, reader)
+            self._on_planned(stored, search, asker.reader)
         if not resolved.model.is_listed:
             await self._database.models_seen.remember(seen_model(resolved.model))
         return self._remember(stored)

@@ -7,11 +7,12 @@ import math
 import time
 from collections.abc import Callable
 
-from service.errors import RateLimited
+from service.errors import RateLimited, TooManyWrongKeys
 from service.recently_used import RecentlyUsed
 
 BURST_SECONDS = 2.0
 """A bucket holds what comes in within this time: a page's requests come at once."""
+SECONDS_A_MINUTE = 60.0
 MOST_CALLERS = 10_000
 """A caller who was longest silent is forgotten, and begins anew with a full bucket."""
 SITE_PREFIX_BITS = 64
@@ -31,26 +32,51 @@ def caller_at(host: str) -> str:
     return str(ipaddress.ip_network((address, SITE_PREFIX_BITS), strict=False))
 
 
+class _Buckets:
+    """Token buckets by caller, each filled at the same rate."""
+
+    def __init__(self, per_second: float, most: float, clock: Callable[[], float]) -> None:
+        """Set the rate; 0 limits nothing."""
+        self._per_second = per_second
+        self._most = max(1.0, most)
+        self._clock = clock
+        self._buckets: RecentlyUsed[str, tuple[float, float]] = RecentlyUsed(MOST_CALLERS)
+
+    def take(self, caller: str) -> int:
+        """Take one token and return 0; where there is none, return in how many whole seconds there will be."""
+        if not self._per_second:
+            return 0
+        now = self._clock()
+        left, filled_at = self._buckets.get(caller) or (self._most, now)
+        left = min(self._most, left + (now - filled_at) * self._per_second)
+        is_empty = left < 1
+        self._buckets.put(caller, (left if is_empty else left - 1, now))
+        return max(1, math.ceil((1 - left) / self._per_second)) if is_empty else 0
+
+
 class RateLimits:
-    """Buckets by caller, each filled at the same rate."""
+    """How many requests each caller may send."""
 
     def __init__(self, requests_per_second: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Set the rate; 0 limits nothing."""
         self._rate = requests_per_second
-        self._most = max(1.0, BURST_SECONDS * requests_per_second)
-        self._clock = clock
-        self._buckets: RecentlyUsed[str, tuple[float, float]] = RecentlyUsed(MOST_CALLERS)
+        self._buckets = _Buckets(requests_per_second, BURST_SECONDS * requests_per_second, clock)
 
     def take(self, caller: str) -> None:
         """Take one request from a caller's bucket; raises RateLimited where it is empty."""
-        if not self._rate:
-            return
-        now = self._clock()
-        left, filled_at = self._buckets.get(caller) or (self._most, now)
-        left = min(self._most, left + (now - filled_at) * self._rate)
-        if left < 1:
-            self._buckets.put(caller, (left, now))
-            raise RateLimited(
-                requests_per_second=self._rate, retry_after_seconds=max(1, math.ceil((1 - left) / self._rate))
-            )
-        self._buckets.put(caller, (left - 1, now))
+        if wait_seconds := self._buckets.take(caller):
+            raise RateLimited(requests_per_second=self._rate, retry_after_seconds=wait_seconds)
+
+
+class WrongKeyLimits:
+    """How many wrong keys each address may show; asked about those alone, it never stands before a right one."""
+
+    def __init__(self, keys_per_minute: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Set the rate; 0 limits nothing."""
+        self._rate = keys_per_minute
+        self._buckets = _Buckets(keys_per_minute / SECONDS_A_MINUTE, keys_per_minute, clock)
+
+    def take(self, caller: str) -> None:
+        """Take one wrong key from a caller's bucket; raises TooManyWrongKeys where it is empty."""
+        if wait_seconds := self._buckets.take(caller):
+            raise TooManyWrongKeys(keys_per_minute=self._rate, retry_after_seconds=wait_seconds)

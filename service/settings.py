@@ -17,6 +17,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.planning_threads import MOST_AT_ONCE
+
 PREFIX = "PLIMSOLL_"
 
 # A process remembers an answer for a day, and notes the next asking then; one day more for clocks.
@@ -168,6 +170,31 @@ class Settings(BaseSettings):
         ge=0,
         description="How many requests a second one API key (without one, one IPv4 address or IPv6 /64 beyond this "
         "machine) may send to each API process, twice as many at once; 0 sets no limit.",
+    )
+    wrong_keys_per_minute: float = Field(
+        default=60.0,
+        ge=0,
+        description="How many API keys that are not in force one IPv4 address or IPv6 /64 may show to each API process "
+        "in a minute, and at once; a right one is let through regardless. 0 sets no limit.",
+    )
+    key_planning_threads: int = Field(
+        default=MOST_AT_ONCE - 1,
+        ge=1,
+        le=MOST_AT_ONCE,
+        description=f"How many of an API process' {MOST_AT_ONCE} planning threads the searches of one API key (without "
+        "one, of one address) may have at once, whether or not others wait.",
+    )
+    key_waiting_searches: int = Field(
+        default=100,
+        ge=0,
+        description="How many further searches of one API key (without one, of one address) may wait for their turn in "
+        "each API process.",
+    )
+    key_streams: int = Field(
+        default=500,
+        ge=1,
+        description="How many streams of events one API key (without one, one address) may hold open at each API "
+        "process.",
     )
     key_job_limit: int = Field(default=100, ge=0, description="How many unfinished jobs one API key may have.")
     tls_certificate_file: Path | None = Field(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from typing import Annotated
 
 import structlog
@@ -13,13 +15,15 @@ from api.auth.led_here import is_led_here
 from api.auth.rules import Need, need_of
 from api.errors import problem_of
 from planners.errors import PlimsollError
-from service.errors import Unauthenticated
+from service.errors import StreamLimitReached, Unauthenticated
 from service.keys import ANONYMOUS, Caller, KeyRing
 from service.persistence.records import KEY_SCOPES, KeyScope
-from service.rate_limits import RateLimits, caller_at
+from service.rate_limits import RateLimits, WrongKeyLimits, caller_at
 from service.settings import Settings, is_loopback
+from service.shares import StreamShares
 
 _CALLER = "plimsoll.caller"
+_STREAM = re.compile(r"/jobs/[^/]+/events")
 _SCOPES: dict[str, KeyScope] = {scope: scope for scope in KEY_SCOPES}
 _SCOPES |= {"admission": "plan", "metrics": "admin"}
 
@@ -37,6 +41,7 @@ class Authentication:
         self._allows_anonymous = settings.allow_anonymous
         self._has_client_certificates = settings.tls_client_ca_file is not None
         self._limits = RateLimits(settings.key_requests_per_second)
+        self._wrong_keys = WrongKeyLimits(settings.wrong_keys_per_minute)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -63,8 +68,13 @@ class Authentication:
         if need == "nothing":
             return ANONYMOUS
         ring: KeyRing = scope["app"].state.services.key_ring
-        caller = await ring.caller(key)
-        self._limits.take(caller.key_id or "")
+        try:
+            caller = await ring.caller(key)
+        except Unauthenticated:
+            # Only then: who shares an address with an attacker, behind one proxy, is let through with a right key.
+            self._wrong_keys.take(_address(scope))
+            raise
+        self._limits.take(caller.name)
         wanted = _SCOPES.get(need)
         if wanted is not None:
             caller.check(wanted)
@@ -73,8 +83,7 @@ class Authentication:
     def _without_key(self, scope: Scope, need: Need) -> Caller:
         if need == "nothing":
             return ANONYMOUS
-        host = (scope.get("client") or ("",))[0]
-        is_near = is_loopback(host)
+        is_near = is_loopback(_host(scope))
         is_free = (need == "metrics" and is_near) or (need == "admission" and self._has_client_certificates)
         if self._needs_keys and not is_free:
             raise Unauthenticated
@@ -83,9 +92,40 @@ class Authentication:
                 "The request comes from a page of another site, or names a host that is not this one. "
             )
         # The cluster's API server is one address, and its question stands in the path of every workload.
+        caller = dataclasses.replace(ANONYMOUS, address=_address(scope))
         if not (is_free or is_near):
-            self._limits.take(f"address {caller_at(host)}")
-        return ANONYMOUS
+            self._limits.take(caller.name)
+        return caller
+
+
+class StreamLimit:
+    """Refuses a stream of events to who holds as many open as one may. Inside `Authentication`, which says who asks."""
+
+    def __init__(self, app: ASGIApp, *, most_of_one: int) -> None:
+        self._app = app
+        self._shares = StreamShares(most_of_one)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http" or not _STREAM.fullmatch(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        caller: Caller = scope[_CALLER]
+        try:
+            with self._shares.one(caller.name):
+                await self._app(scope, receive, send)
+        except StreamLimitReached as error:
+            # Nothing inside raises it, so no answer has begun.
+            await problem_of(error)(scope, receive, send)
+
+
+def _host(scope: Scope) -> str:
+    host: str = (scope.get("client") or ("",))[0]
+    return host
+
+
+def _address(scope: Scope) -> str:
+    return caller_at(_host(scope))
 
 
 def _shown_key(scope: Scope) -> str | None:

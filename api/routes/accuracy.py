@@ -48,7 +48,7 @@ async def report_measurement(
     """
     if request.plan_id is not None:
         await services.plan_readers.check(caller, request.plan_id)
-    report = await services.measuring.report(request)
+    report = await services.measuring.report(request, asked_by=caller.name)
     if report.plan_id is not None:
         await services.plan_readers.note(caller, report.plan_id)
     return report

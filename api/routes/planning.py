@@ -58,7 +58,7 @@ async def plan_train(
     level = request.validation
     if level != "none":
         caller.check("validate")
-    answer = await services.planning.plan_train(request, reader=caller.key_id)
+    answer = await services.planning.plan_train(request, reader=caller.key_id, asked_by=caller.name)
     await services.plan_readers.note(caller, answer.plan_id)
     job: Job | NotYetAvailable | None = None
     if level != "none":
@@ -94,7 +94,7 @@ async def plan_infer(
     strict: Strict = False,
 ) -> Response:
     """Say how many tokens the cache holds, how many requests at once, and how fast they are answered."""
-    answer = await services.planning.plan_infer(request, reader=caller.key_id)
+    answer = await services.planning.plan_infer(request, reader=caller.key_id, asked_by=caller.name)
     await services.plan_readers.note(caller, answer.plan_id)
     return planned_response(services, answer, text=text, strict=strict)
 

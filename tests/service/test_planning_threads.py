@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.errors import Overloaded
+from service.errors import Overloaded, SearchLimitReached
 from service.planning_threads import LATEST_SHARE, MOST_AT_ONCE, PlanningThreads, PlanningTimedOut
 
 # A request may take so long, and so wait for 10 s at most.
@@ -47,6 +47,12 @@ def gate() -> Iterator[Gate]:
     made.opened.set()
 
 
+def threads_of_one(clock: Clock | None = None) -> PlanningThreads:
+    """Return threads that one caller may have for itself."""
+    clock = clock or Clock()
+    return PlanningThreads(TIMEOUT_SECONDS, most_of_one=MOST_AT_ONCE, most_waiting_of_one=1000, clock=clock)
+
+
 async def waiting(threads: PlanningThreads, gate: Gate, count: int) -> list[asyncio.Task[str]]:
     """Return so many searches that do not end; the first of them have the threads."""
     tasks = [asyncio.ensure_future(threads.run(gate)) for _ in range(count)]
@@ -56,7 +62,7 @@ async def waiting(threads: PlanningThreads, gate: Gate, count: int) -> list[asyn
 
 
 async def after_one_search_of(seconds: float, clock: Clock) -> PlanningThreads:
-    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+    threads = threads_of_one(clock)
 
     def search(_should_stop: object) -> None:
         clock.now += seconds
@@ -87,7 +93,7 @@ class LoopClock(Clock):
 
 async def test_searches_that_end_one_after_the_other_are_waited_for_one_after_the_other():
     clock, ends = LoopClock(), threading.Semaphore(0)
-    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+    threads = threads_of_one(clock)
     tasks = {asyncio.ensure_future(threads.run(lambda _should_stop: ends.acquire())) for _ in range(16)}
 
     async def end_one() -> None:
@@ -120,7 +126,7 @@ async def test_many_short_searches_wait_their_turn(clock: Clock, gate: Gate):
 
 
 async def test_what_is_late_before_its_turn_is_not_begun(clock: Clock, gate: Gate):
-    threads = PlanningThreads(TIMEOUT_SECONDS, clock=clock)
+    threads = threads_of_one(clock)
     tasks = await waiting(threads, gate, MOST_AT_ONCE + 1)
     clock.now += TIMEOUT_SECONDS
     gate.opened.set()
@@ -131,7 +137,7 @@ async def test_what_is_late_before_its_turn_is_not_begun(clock: Clock, gate: Gat
 
 
 async def test_a_search_that_fails_fails_for_who_asked_and_gives_its_thread_back():
-    threads = PlanningThreads(TIMEOUT_SECONDS)
+    threads = threads_of_one()
 
     def search(_should_stop: object) -> None:
         raise ValueError("no")
@@ -139,3 +145,41 @@ async def test_a_search_that_fails_fails_for_who_asked_and_gives_its_thread_back
     for _ in range(2 * MOST_AT_ONCE):
         with pytest.raises(ValueError, match="no"):
             await threads.run(search)
+
+
+def shared_threads(clock: Clock, *, most_waiting_of_one: int) -> PlanningThreads:
+    """Return threads of which one caller has all but one."""
+    return PlanningThreads(
+        TIMEOUT_SECONDS, most_of_one=MOST_AT_ONCE - 1, most_waiting_of_one=most_waiting_of_one, clock=clock
+    )
+
+
+async def test_one_caller_beyond_its_share_is_refused_and_another_gets_through(clock: Clock, gate: Gate):
+    threads = shared_threads(clock, most_waiting_of_one=2)
+    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(MOST_AT_ONCE + 1)]
+    for _ in range(MOST_AT_ONCE - 1):
+        await asyncio.to_thread(gate.entered.acquire)
+    with pytest.raises(SearchLimitReached, match="2 of your plans"):
+        await threads.run(gate, asked_by="greedy")
+    assert await threads.run(lambda _should_stop: "through", asked_by="other") == "through"
+    gate.opened.set()
+    assert await asyncio.gather(*tasks) == ["done"] * len(tasks)
+
+
+async def test_a_callers_long_searches_do_not_count_as_anothers(clock: Clock, gate: Gate):
+    threads = shared_threads(clock, most_waiting_of_one=1000)
+
+    def search(_should_stop: object) -> None:
+        clock.now += 99.0
+
+    # A mean of 9.9 s in three threads: its own second that waits would wait for 6.6 s, its fourth for more than 10 s.
+    await threads.run(search, asked_by="greedy")
+    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(MOST_AT_ONCE + 2)]
+    for _ in range(MOST_AT_ONCE - 1):
+        await asyncio.to_thread(gate.entered.acquire)
+    with pytest.raises(Overloaded):
+        await threads.run(gate, asked_by="greedy")
+    tasks += [asyncio.ensure_future(threads.run(gate, asked_by="other")) for _ in range(10)]
+    await asyncio.to_thread(gate.entered.acquire)
+    gate.opened.set()
+    assert await asyncio.gather(*tasks) == ["done"] * len(tasks)

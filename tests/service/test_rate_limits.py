@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.errors import RateLimited
-from service.rate_limits import RateLimits, caller_at
+from service.errors import RateLimited, TooManyWrongKeys
+from service.rate_limits import RateLimits, WrongKeyLimits, caller_at
 
 
 class Clock:
@@ -40,6 +40,19 @@ def test_no_rate_limits_nothing():
     limits = RateLimits(0.0, clock=Clock())
     for _ in range(1000):
         limits.take("a")
+
+
+def test_an_address_may_show_a_minutes_worth_of_wrong_keys_at_once():
+    clock = Clock()
+    limits = WrongKeyLimits(6.0, clock=clock)
+    for _ in range(6):
+        limits.take("a")
+    with pytest.raises(TooManyWrongKeys, match="More than 6 keys a minute") as refused:
+        limits.take("a")
+    assert refused.value.retry_after_seconds == 10  # six a minute
+    limits.take("b")
+    clock.now = 10.0
+    limits.take("a")
 
 
 @pytest.mark.parametrize(

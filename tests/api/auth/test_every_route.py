@@ -114,7 +114,7 @@ async def service(database: Database, database_url: str) -> AsyncIterator[Servic
         "no key": {"authorization": "Bearer secret"},
         "another kind": {"authorization": "Basic dXNlcjpwYXNz"},
     }
-    async with served(database_url, key_requests_per_second=0) as client:
+    async with served(database_url, key_requests_per_second=0, wrong_keys_per_minute=0) as client:
         yield Service(client, of_scope, dead)
 
 

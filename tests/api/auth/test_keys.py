@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,80 @@ async def test_strangers_share_the_rate_of_their_address_and_this_machine_has_no
         assert (await client.get("/healthz")).status_code == 200
     async with served(database_url, address=("::1", 1), **rate) as client:
         assert [(await client.get("/formats")).status_code for _ in range(2)] == [200, 200]
+
+
+async def test_wrong_keys_of_an_address_are_refused_beyond_a_rate_and_a_right_one_is_not(
+    database: Database, database_url: str
+):
+    right = await a_key(database, "plan")
+    wrong = {"authorization": f"{right['authorization'][:-1]}!"}
+    async with served(database_url, wrong_keys_per_minute=2) as client:
+        answers = [await client.get("/formats", headers=wrong) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [401, 401, 429]
+        assert answers[2].json()["code"] == "too-many-wrong-keys"
+        assert 0 < int(answers[2].headers["retry-after"]) <= 30
+        assert (await client.get("/formats", headers=right)).status_code == 200
+        # What shows no key is no guess.
+        assert (await client.get("/formats")).status_code == 401
+
+
+async def test_a_key_with_as_many_streams_as_it_may_hold_is_refused_and_others_are_not(
+    database: Database, database_url: str
+):
+    first, second = await a_key(database, "quantize"), await a_key(database, "quantize")
+    async with served(database_url, key_streams=1) as client:
+        jobs = [
+            (await client.post("/quantize", json=JOB, headers=key)).json()["job"]["job_id"] for key in (first, second)
+        ]
+        own, others = (f"/jobs/{job_id}" for job_id in jobs)
+        streams = {asyncio.ensure_future(client.get(f"{own}/events", headers=first)) for _ in range(2)}
+        # One of them has it, and goes on for as long as the job waits.
+        (refused,), (held,) = await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED)
+        assert (refused.result().status_code, refused.result().json()["code"]) == (429, "stream-limit-reached")
+        assert int(refused.result().headers["retry-after"]) > 0
+        assert (await client.get(own, headers=first)).status_code == 200
+        await client.post(f"{others}/cancel", headers=second)
+        assert (await client.get(f"{others}/events", headers=second)).status_code == 200
+        await client.post(f"{own}/cancel", headers=first)
+        assert (await held).status_code == 200
+        assert (await client.get(f"{own}/events", headers=first)).status_code == 200
+
+
+@asynccontextmanager
+async def silent_hub() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """Yield the address of a hub that answers nothing until it is closed, and what is set once it was asked."""
+    asked, closing = asyncio.Event(), asyncio.Event()
+
+    async def keep_waiting(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await closing.wait()
+        writer.close()
+
+    server = await asyncio.start_server(keep_waiting, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        closing.set()
+        server.close()
+
+
+async def test_a_key_beyond_its_share_of_the_threads_is_refused_and_another_is_answered(
+    database: Database, database_url: str
+):
+    greedy, other = await a_key(database, "plan"), await a_key(database, "plan")
+    limits = {"key_planning_threads": 1, "key_waiting_searches": 0, "hub_timeout_seconds": 300}
+    async with AsyncExitStack() as closing:
+        address, asked = await closing.enter_async_context(silent_hub())
+        async with served(database_url, hub_url=address, **limits) as client:
+            slow = train(model={"hub": "someone/something"})
+            under_way = asyncio.ensure_future(client.post("/plan/train", json=slow, headers=greedy))
+            await asked.wait()
+            refused = await client.post("/plan/train", json=train(), headers=greedy)
+            assert (refused.status_code, refused.json()["code"]) == (429, "search-limit-reached")
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await client.post("/plan/train", json=train(), headers=other)).status_code == 200
+            await closing.aclose()
+            assert (await under_way).status_code == 502
 
 
 async def test_a_key_has_so_many_unfinished_jobs_and_no_more(database: Database, database_url: str):
