@@ -1,4 +1,4 @@
-"""DeepSeek V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM-5: latent attention, few dense layers, then experts with shared ones.
+"""DeepSeek V2 to V3.2, Kimi K2, GLM-4.7-Flash, GLM-5: latent attention, dense layers, then experts with shared ones.
 
 DeepSeek V3.2 and GLM-5 attend to the tokens that an indexer chooses; GLM-5.2's
 indexers each serve several layers.
@@ -74,9 +74,7 @@ MISTRAL_4 = DeepseekVariant(
 GLM_4_LITE = DeepseekVariant(
     first_dense_default=1, query_rank_default=768, shared_experts_default=1, names_dense_layers=True
 )
-GLM_5 = DeepseekVariant(
-    query_rank_default=2048, index_heads_default=32, shares_indexers=True, names_dense_layers=True
-)
+GLM_5 = DeepseekVariant(query_rank_default=2048, index_heads_default=32, shares_indexers=True, names_dense_layers=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ def test_a_papers_model_has_the_papers_size(name: str, billions: float) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "tower"),
     [
-        # Summed over the published safetensors' headers, in a public survey of 2026-08-02; its multi-token layers apart.
+        # Summed over the published safetensors' headers, in a survey of 2026-08-02; multi-token layers apart.
         ("qwen3.5-0.8b", 752_393_024, 100_592_896),
         ("qwen3.5-2b", 1_881_825_088, 331_416_576),
         ("qwen3.5-4b", 4_205_751_296, 333_514_240),
