@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# A part that adding to a float of 53 bits leaves no trace of.
+NEGLIGIBLE = 2.0**-60
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
@@ -46,8 +49,20 @@ def place_wait(*, requests_per_second: float, service_seconds: float, places: in
 
 
 def erlang_delay(offered: float, places: int) -> float:
-    """Return the probability that all `places` are taken (Erlang 1917), by the loss formula's recursion."""
-    loss = 1.0
-    for taken in range(1, places + 1):
-        loss = offered * loss / (taken + offered * loss)
+    """Return the probability that all `places` are taken (Erlang 1917).
+
+    The loss formula upside down, 1 / loss = 1 + c / a + c (c - 1) / a^2 + ... for c places and a offered, whose terms
+    rise and then fall: those below `NEGLIGIBLE` parts of the sum are left out, and a loss below it is none.
+    """
+    if offered == 0:
+        return 0.0
+    term = inverse_loss = 1.0
+    for taken in range(places, 0, -1):
+        term *= taken / offered
+        inverse_loss += term
+        if inverse_loss * NEGLIGIBLE > 1:
+            return 0.0
+        if term < NEGLIGIBLE * inverse_loss:
+            break
+    loss = 1 / inverse_loss
     return places * loss / (places - offered * (1 - loss))

@@ -39,3 +39,17 @@ def test_two_places_at_a_load_of_one_delay_a_third():
 def test_more_places_for_the_same_requests_delay_fewer(places, part):
     offered = places * part
     assert 0 <= erlang_delay(offered, places + 1) <= erlang_delay(offered, places) <= 1
+
+
+def test_a_wait_too_rare_for_a_float_is_none():
+    # 1 / loss = 1 + 100 / 1 + 100 x 99 / 1 + ... is beyond 2^60 after ten terms.
+    assert erlang_delay(1.0, 100) == 0.0
+    assert erlang_delay(0.0, 1) == 0.0
+
+
+def test_the_terms_left_out_change_nothing():
+    # The loss formula's recursion, term by term: B(n) = a B(n - 1) / (n + a B(n - 1)).
+    loss, offered, places = 1.0, 900.0, 1000
+    for taken in range(1, places + 1):
+        loss = offered * loss / (taken + offered * loss)
+    assert erlang_delay(offered, places) == pytest.approx(places * loss / (places - offered * (1 - loss)), rel=1e-12)
