@@ -59,9 +59,9 @@ def test_the_same_question_has_the_same_answer():
 
 
 def test_fewest_gpus_stops_at_the_first_count_that_fits():
-    # 16 bytes for each of 8.03e9 parameters are 119.7 GiB: one card cannot, two or three could.
+    # 16 bytes for each of 8.03e9 parameters are 119.7 GiB: one card cannot, four hold a quarter each.
     gpus = int(chosen_layouts(found("fsdp2", gpus=None)).gpus[0])
-    assert gpus in (2, 3)
+    assert gpus in (2, 3, 4)
     assert not found("fsdp2", gpus=gpus - 1).fits
     assert found("fsdp2", gpus=gpus).fits
 
