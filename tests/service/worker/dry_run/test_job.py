@@ -104,15 +104,15 @@ def test_a_sharding_that_is_not_traced_of_a_stack_is_refused_by_name(framework, 
 
 
 @pytest.mark.parametrize(
-    ("framework", "layout", "training"),
+    ("framework", "layout", "method", "reason"),
     [
-        ("fsdp2", {}, {"method": "lora"}),
-        ("accelerate", {"tensor_parallel": 2}, {"method": "lora"}),
+        ("fsdp2", {}, "lora", "not traced yet"),
+        ("accelerate", {"tensor_parallel": 2}, "qlora", "use lora, or tensor_parallel 1"),
     ],
 )
-def test_adapters_are_refused_where_they_are_not_traced(framework, layout, training):
-    job = read_job(request(layout={"framework": framework, **layout}, training=training))
-    with pytest.raises(NotYetAvailable, match="not traced yet"):
+def test_adapters_are_refused_where_they_are_not_traced(framework, layout, method, reason):
+    job = read_job(request(layout={"framework": framework, **layout}, training={"method": method}))
+    with pytest.raises(NotYetAvailable, match=reason):
         refuse_untraced_sharding(job, find_stack(framework))
 
 
