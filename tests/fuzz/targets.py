@@ -24,8 +24,8 @@ from api.strict_json import MalformedBody, strict_json
 from planners.catalogue import catalogue
 from planners.errors import PlimsollError
 from planners.huggingface.registry import READERS
-from service.admission.config_maps import ConfigMapNotRead
 from service.admission.judge import PLAN, PLAN_ID, AdmissionService
+from service.admission.object_parts import ObjectNotRead
 from service.admission.policy import Policies
 from service.admission.review import InvalidReview, answered, read_review
 from service.admission.sizing import Sizer
@@ -171,7 +171,7 @@ class _AnyConfigMap:
 
     async def get(self, namespace: str, name: str) -> dict[str, str]:
         if name != "o":
-            raise ConfigMapNotRead("away")
+            raise ObjectNotRead("away")
         return {"a": self.text, "run.sh": self.text, "MODEL_ID": self.text, "NUM_SHARD": self.text}
 
 

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 
 from service.worker.device_run.replicas import ReducedFirst
-from service.worker.dry_run.optimizers import TorchOptimizer
+from service.worker.dry_run.optimizers import TorchOptimizer, torch_optimizer
 from service.worker.dry_run.rank import process_group_of
 
 
@@ -14,7 +14,8 @@ def test_every_gradient_goes_through_its_bucket_from_the_last_parameter_on():
     first.grad, second.grad = torch.full((2, 3), 6.0), torch.full((4,), 8.0)
     buckets = [torch.zeros(4), torch.zeros(6)]
     with process_group_of(2):
-        reduced = ReducedFirst(TorchOptimizer("sgd", [first, second]), [first, second], buckets, dist.group.WORLD)
+        inner = TorchOptimizer(torch_optimizer("sgd", [first, second]))
+        reduced = ReducedFirst(inner, [first, second], buckets, dist.group.WORLD)
         reduced.step()
     # A group that only pretends adds nothing up, so that the mean of two is half.
     assert (buckets[0].tolist(), buckets[1].tolist()) == ([4.0] * 4, [3.0] * 6)
@@ -26,7 +27,7 @@ def test_every_gradient_goes_through_its_bucket_from_the_last_parameter_on():
 def test_gradients_are_dropped_and_states_told_by_the_optimizer_within():
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    reduced = ReducedFirst(TorchOptimizer("sgd-momentum", [parameter]), [parameter], [], None)
+    reduced = ReducedFirst(TorchOptimizer(torch_optimizer("sgd-momentum", [parameter])), [parameter], [], None)
     reduced.step()
     assert [name for name, _ in reduced.named_states()] == ["momentum_buffer"]
     reduced.zero_grad()
