@@ -64,7 +64,7 @@ def _head_reduction(moment: Moment) -> Items:
         moment,
         "backward",
         parameters=held.parameters,
-        gradients=np.ceil(sharded + moment.job.precision.compute_bytes * held.head_elements),
+        gradients=np.ceil(sharded + held.head_gradients_sent + moment.job.precision.compute_bytes * held.head_elements),
         activations=active.stage + others + moment.constant_activations + active.checkpoint,
         logits=NOTHING,
         communication=gathered + moment.buckets + accumulated,
@@ -332,9 +332,11 @@ def _root_reduction(moment: Moment) -> Items:
     reduced = NOTHING
     gradients = held.gradients
     if moment.any_gathered:
-        whole, padded = moment.root, held.root_padded
+        whole, padded, sent = moment.root, held.root_padded, held.root_gradients_sent
         if moment.own_units:
             whole, padded = moment.last_unit, held.root_padded - held.head_padded
+            sent = held.root_gradients_sent - held.head_gradients_sent
+        gradients = gradients + sent
         reduced = np.where(moment.is_reduced, whole + job.profile.weights.reduce_bytes * padded, 0.0)
         if moment.stays_gathered.any():
             first, first_gradients = _first_reduced(moment)

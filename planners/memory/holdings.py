@@ -41,9 +41,10 @@ class Holdings:
     """A stage's states at rest.
 
     `layer_*` are one layer's, `root_*` those of embedding, last norm and head
-    together, `head_*` those of last norm and head, `expert_*` those of a layer's experts;
-    `last_expert_elements` are of their last matrices alone, where one tensor holds them all, `feed_forward_elements`
-    of all that learns behind a layer's second norm.
+    together, `head_*` those of last norm and head, `expert_*` those of a layer's experts; what is `sent` waits on the
+    host for the optimizer, and is on the device only as it is reduced; `last_expert_elements` are of experts' last
+    matrices alone, where one tensor holds them all, `feed_forward_elements` of all that learns behind a layer's second
+    norm.
     """
 
     parameters: FloatArray
@@ -63,6 +64,8 @@ class Holdings:
     head_elements: FloatArray
     head_padded: FloatArray
     head_gradients: FloatArray
+    root_gradients_sent: FloatArray
+    head_gradients_sent: FloatArray
     stage_elements: FloatArray
     head_matrix_elements: FloatArray
     largest_matrix_elements: FloatArray
@@ -128,7 +131,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     to_host = layouts.offload
     host_parameters = np.where(to_host == 2, parameters, 0.0)
     whole_gradients = np.where(has_gradients, gradients.total() * states.gradient, 0.0)
-    # Where they are not on the device, no gradient is longer than its reduction takes.
+    # Where they are on the host, a unit's is on the device only from its reduction until it is sent.
     on_device = np.where((to_host == 2) & job.profile.weights.offloads_gradients, 0.0, 1.0)
     host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + host_parameters
     host = host + whole_gradients * (1.0 - on_device)
@@ -155,6 +158,8 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         head_elements=split.head_alone(),
         head_padded=padded.head_alone(),
         head_gradients=gradients.head_alone() * states.gradient * on_device,
+        root_gradients_sent=gradients.root() * states.gradient * (1.0 - on_device),
+        head_gradients_sent=gradients.head_alone() * states.gradient * (1.0 - on_device),
         stage_elements=split.total(),
         head_matrix_elements=np.where(rows.has_head, by_parameters.spread(_head_matrix, _head_part(job)), 0.0),
         largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),

@@ -48,6 +48,13 @@ def test_of_many_tokens_its_last_matrix_is_worse():
     assert moments("accelerate", tokens=1024)[0].gradients.reshape(-1)[0] == 2 * EMBEDDING + 2 * 64 * 128
 
 
+def test_a_gradient_that_waits_on_the_host_is_on_the_device_while_it_is_reduced():
+    *_, head, root = moments("fsdp2", layout={"shard_group": 2, "offload": 2})
+    # The head's in 16 bits and the shard that its reduction makes of it, 4 bytes over 2 ranks; the embedding's shard.
+    assert head.gradients.item() == 2 * HEAD + 4 * HEAD / 2
+    assert root.gradients.item() == 4 * EMBEDDING / 2
+
+
 def test_dtensor_makes_the_gradient_of_a_split_embedding_whole():
     split = moments("fsdp2", gpus=4, layout={"tensor_parallel": 2, "sequence_parallel": True})[-2]
     # A rank's matrices halve, the norms of 128 (and the last one's 64) do not: layers (36,864 / 2 + 128) and head
