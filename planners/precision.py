@@ -9,6 +9,7 @@ from planners.errors import InvalidQuestion, UnknownName
 from planners.formats import FORMATS
 
 DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "tf32", "bf16", "fp16")}
+FP32_BYTES = DTYPE_BYTES["fp32"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from planners.memory.activity import Activity, activity, casts_weights
 from planners.memory.holdings import Holdings, has_weight_policy, holdings
 from planners.memory.items import NOTHING
 from planners.memory.job import Job
-from planners.memory.moment import LOG_SOFTMAX_BYTES
 from planners.memory.stages import StageRows, deciding_stages
+from planners.precision import FP32_BYTES
 
 SYNCHRONOUS = "synchronous"
 OVERLAPPED_ONCE = "overlapped_once"
@@ -78,9 +78,7 @@ def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Ho
     again = active.kept_again * active.kept_layers if way != OVERLAPPED_ONCE else NOTHING
     layers = size * (held.stage_elements - held.root_elements) + held.layer_frozen * rows.layers
     weights = layers * active.kept_layers / np.maximum(rows.layers, 1)
-    log_softmax = np.where(
-        layouts.fused_cross_entropy, 0.0, LOG_SOFTMAX_BYTES / job.profile.loss.logits_bytes * active.logits
-    )
+    log_softmax = np.where(layouts.fused_cross_entropy, 0.0, FP32_BYTES / job.profile.loss.logits_bytes * active.logits)
     if way == SYNCHRONOUS:
         head = active.head + size * held.head_matrix_elements
         everything: FloatArray = active.stage + again + weights + head + LOG_SOFTMAX_SAVES * log_softmax

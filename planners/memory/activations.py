@@ -15,8 +15,8 @@ from planners.architecture import Block, Operation, OperationKind, Part, Region
 from planners.memory.latents import keep_latents
 from planners.memory.profile import Kernels
 from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
+from planners.precision import FP32_BYTES
 
-FP32_BYTES = 4
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
 NORM_BACKWARD_TENSORS = 6
 # The router's product is never in fp8 (Megatron-LM, core/transformer/moe/router.py: torch's own matrix product).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
-from planners.memory.activations import FP32_BYTES, KeptBytes
+from planners.memory.activations import KeptBytes
 from planners.memory.holdings import in_zero_stages
 from planners.memory.items import NOTHING
 from planners.memory.job import Job
@@ -16,6 +16,7 @@ from planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
 from planners.memory.layer_moments import unneeded_bytes
 from planners.memory.rank_share import RankShare, rank_share
 from planners.memory.stages import StageRows
+from planners.precision import FP32_BYTES
 
 # Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
 # hidden states; a chunk lives in 16 bits and in fp32, beside the gradients of hidden states and head.

@@ -170,9 +170,8 @@ def _experts_copied_out(moment: Moment, layer: FloatArray) -> Items:
     ahead = np.where(layer > 0, moment.layer_buffer, moment.last_unit)
     above = np.where(layers_above > 0, held.layer_padded - held.expert_padded, held.head_padded)
     gathered = moment.one_layer + ahead + size * held.expert_padded + reduce_bytes * above
-    recomputed, kept = _left_to_do(moment, layer)
-    whole = layer + 1.0 - recomputed - kept  # this layer, where it is not recomputed
-    alive = active.checkpoint * recomputed + active.layer * (kept + whole) + active.message
+    recomputed, _ = _left_to_do(moment, layer)
+    alive = active.checkpoint * recomputed + active.layer * (layer + 1.0 - recomputed) + active.message
     return items_at(
         moment,
         "backward",

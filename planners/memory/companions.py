@@ -26,8 +26,7 @@ from planners.memory.holdings import Holdings, has_weight_policy, holdings, shar
 from planners.memory.items import COMPANION_FORWARD, PHASES, Items
 from planners.memory.job import CompanionJob, Job
 from planners.memory.stages import StageRows, all_stages
-
-FP32_BYTES = 4
+from planners.precision import FP32_BYTES
 
 
 def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:

@@ -16,9 +16,8 @@ import numpy as np
 from planners.layout.candidates import FloatArray
 from planners.memory.items import EVALUATION, NOTHING, PHASES, Items
 from planners.memory.moment import Moment
+from planners.precision import FP32_BYTES
 from planners.questions import Evaluation
-
-FP32_BYTES = 4
 
 
 def evaluation_items(moment: Moment, asked: Evaluation) -> Iterator[Items]:

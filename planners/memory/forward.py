@@ -11,8 +11,7 @@ from planners.memory.items import NOTHING, Items
 from planners.memory.job import GPIPE
 from planners.memory.messages import keeps_first_input
 from planners.memory.moment import Moment, items_at
-
-FP32_BYTES = 4
+from planners.precision import FP32_BYTES
 
 
 def forward_items(moment: Moment) -> Iterator[Items]:

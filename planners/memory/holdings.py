@@ -17,7 +17,7 @@ from planners.architecture import OperationKind, Part, Split, Weight
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
 from planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from planners.memory.job import PIPEDREAM, BlockWeights, Job
-from planners.memory.optimizers import EIGHT_BIT_BYTES, FP32_BYTES
+from planners.memory.optimizers import EIGHT_BIT_BYTES
 from planners.memory.shards import (
     MOST_KEPT_ANSWERS,
     WHOLE,
@@ -32,6 +32,7 @@ from planners.memory.shards import (
     split_elements,
 )
 from planners.memory.stages import StageRows
+from planners.precision import FP32_BYTES
 
 FEED_FORWARD_PARTS = (Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT, Part.ROUTER)
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planners.architecture import Block, OperationKind
-from planners.memory.activations import FP32_BYTES, has_layer_norms
+from planners.memory.activations import has_layer_norms
 from planners.memory.profile import Kernels
+from planners.precision import FP32_BYTES
 
 FEED_FORWARD = "feed_forward"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from planners.architecture import Block, OperationKind
 from planners.memory.profile import Kernels
+from planners.precision import FP32_BYTES
 
-FP32_BYTES = 4
 QUERY_LATENT, KEY_VALUE_LATENT, ROUTER = "query_latent", "key_value_latent", "router"
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from planners.architecture import Part, Weight
 from planners.errors import UnknownName
+from planners.precision import FP32_BYTES
 
 # bitsandbytes 0.50, functional.py: one byte an element and one fp32 scale for each block of 256.
 EIGHT_BIT_BYTES = 1 + 4 / 256
-# The states of its other optimizers, whatever the parameters' format (optim/optimizer.py, `init_state`).
-FP32_BYTES = 4
 ADAM_SOURCE = "Kingma & Ba 2015, arXiv:1412.6980"
 # torch.optim keeps one fp32 step counter for each tensor.
 STEP_COUNTER_BYTES = 4
@@ -66,6 +65,7 @@ OPTIMIZERS: Mapping[str, OptimizerKind] = {
     kind.name: kind
     for kind in (
         OptimizerKind(name="adamw", moments=2, hidden_matrix_moments=2, source=ADAM_SOURCE),
+        # fp32 whatever the parameters' format (bitsandbytes 0.50, optim/optimizer.py, `init_state`).
         _bitsandbytes_adam("paged-adamw", moment_bytes=FP32_BYTES, paged_to_host=True),
         _bitsandbytes_adam("adamw-8bit", moment_bytes=EIGHT_BIT_BYTES),
         _bitsandbytes_adam("paged-adamw-8bit", moment_bytes=EIGHT_BIT_BYTES, paged_to_host=True),

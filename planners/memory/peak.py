@@ -168,7 +168,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     worst = allocated[..., index].argmax(axis=0)
     items: FloatArray = np.take_along_axis(one.items, worst[None, None, :], axis=0)[0]
     most: FloatArray = allocated.max(axis=0)
-    runtime = _runtime(layouts, job)
+    surplus, runtime = _surplus(most, layouts, rows, job), _runtime(layouts, job)
     elsewhere = placed(held, layouts, job)
     host = np.ceil(elsewhere.host + offloaded_bytes(active, layouts, rows, held, job))
     return Account(
@@ -179,11 +179,11 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         moments=one,
         items=items,
         phase=one.phase[worst],
-        fragmentation=np.broadcast_to(_surplus(most, layouts, rows, job), shape)[:, index],
+        fragmentation=np.broadcast_to(surplus, shape)[:, index],
         runtime=np.broadcast_to(runtime[index], worst.shape),
         host=np.broadcast_to(host, shape)[:, index],
         nvme=np.broadcast_to(np.ceil(elsewhere.nvme), shape)[:, index],
-        peaks=_peaks(most, layouts, rows, job),
+        peaks=(most + surplus).max(axis=0) + runtime,
     )
 
 

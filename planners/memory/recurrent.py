@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from planners.architecture import Block, Operation, OperationKind, Scan, ScanKernel
 from planners.memory.profile import Kernels
+from planners.precision import FP32_BYTES
 
-FP32_BYTES = 4
 DELTA_CHUNK_TOKENS = 64
 SELECTIVE_CHUNK_TOKENS = 2048
 STATE_SPACE_CHUNK_TOKENS = 256  # Mamba-2's own default; a family's configuration may say less

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from planners.architecture import KvKind, KvState, ModelSpec
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.precision import FP32_BYTES
 from planners.serving.block_pool import BlockPool
 from planners.serving.engine import CompressedLayout, EngineProfile
 from planners.serving.kv_cache import logged_capacity
@@ -38,7 +39,7 @@ WINDOW_BLOCK_TOKENS = 64
 STATE_TOKENS: Mapping[int, int] = {4: 8, 128: 128}
 STATE_BLOCK_TOKENS: Mapping[int, int] = {4: 4, 128: 8}
 # A state is a value and a score for each feature, in fp32, of which overlapping entries have two.
-STATE_PARTS, FP32_BYTES = 2, 4
+STATE_PARTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

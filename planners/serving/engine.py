@@ -13,10 +13,10 @@ from typing import Any
 
 from planners.errors import InvalidQuestion
 from planners.hardware import Gpu
+from planners.precision import FP32_BYTES
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
 GIB = 2**30
-FP32_BYTES = 4
 # Stands in a list of model types for all of them.
 ANY = "any"
 

@@ -4,9 +4,8 @@ Keys and values are gathered for each layer and thrown away again; kept are a
 rank's own query, key, value and output, and the log-sum-exp.
 
 Source: torch.distributed.tensor.experimental (`context_parallel`), as torchtitan
-uses it: keys and values by all-gather, causal halves balanced over the ranks. Transformer Engine
-(pytorch/attention/dot_product_attention/context_parallel.py, `AttnFuncWithCPAndKVP2P`) keeps the same tensors, and
-has every rank's keys and values at once as well, one buffer for each hop.
+uses it: keys and values by all-gather, causal halves balanced over the ranks. It stands in for Transformer Engine's
+ring (pytorch/attention/dot_product_attention/context_parallel.py, `AttnFuncWithCPAndKVP2P`), which was not compared.
 """
 
 from __future__ import annotations
