@@ -50,8 +50,8 @@ class Change:
 
 def advice_for(
     question: TrainingQuestion, answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
-) -> tuple[Advice, ...]:
-    """Return the single changes after which the job fits better than `answer` does, in practitioners' order.
+) -> Iterator[Advice]:
+    """Yield the single changes after which the job fits better than `answer` does, in practitioners' order.
 
     `best` returns the layout that a question's plan would have, and may raise
     `PlanningStopped`. All but the change of the number of GPUs are planned on the
@@ -60,17 +60,18 @@ def advice_for(
     """
     gpus = answer.plan.layout.gpus
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
-    offered = _offered(_changes(question, pinned, answer), answer, best)
-    if not offered:
+    first = None
+    for first in _offered(_changes(question, pinned, answer), answer, best):
+        yield first
+    if first is None:
         # No single change will do: all that leave the job's result as it is, and then more of them.
-        offered = _offered(_together(question, pinned, answer), answer, best)
-    return tuple(offered)
+        yield from _offered(_together(question, pinned, answer), answer, best)
 
 
 def _offered(
     changes: Iterable[Change], answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
-) -> list[Advice]:
-    offered: dict[str, Advice] = {}
+) -> Iterator[Advice]:
+    offered: set[str] = set()
     for change in changes:
         if change.kind in offered:
             continue
@@ -82,8 +83,8 @@ def _offered(
             # The change cannot be planned at all, so it is no advice.
             continue
         if VERDICT_RANK[changed.verdict] > VERDICT_RANK[answer.verdict]:
-            offered[change.kind] = _offer(change, changed, answer)
-    return list(offered.values())
+            offered.add(change.kind)
+            yield _offer(change, changed, answer)
 
 
 def _on(question: TrainingQuestion, count: GpuCount) -> TrainingQuestion:

@@ -27,7 +27,7 @@ from planners.serving.front import Point, pareto_front, point_of
 from planners.serving.learned import Learned, Ranks
 from planners.serving.search import Found, search_fleet, search_layouts
 from planners.serving.settings import Settings, resolve_settings, stated_scaling
-from planners.stopping import ShouldStop, never
+from planners.stopping import ShouldStop, never, until_stopped
 
 MOST_ALTERNATIVES = 5
 MILLION = 10**6
@@ -54,14 +54,17 @@ FITTED_ON = (
 )
 
 
-def plan_serving(question: ServingQuestion, should_stop: ShouldStop = never) -> ServingAnswer:
+def plan_serving(
+    question: ServingQuestion, should_stop: ShouldStop = never, stop_advising: ShouldStop | None = None
+) -> ServingAnswer:
     """Return the best deployment for the question, or the closest where none fits.
 
-    Raises `InvalidQuestion` and `ImpossibleLayout` with the field for a question
+    With `stop_advising` that is asked in place of `should_stop` while advice is sought, and what was found until then
+    is the advice. Raises `InvalidQuestion` and `ImpossibleLayout` with the field for a question
     that makes no sense, `NotYetAvailable` for one this version does not answer,
     and `PlanningStopped` once `should_stop`, asked many times a second, says so.
     """
-    return plan_serving_fleet((question,), should_stop).answer
+    return plan_serving_fleet((question,), should_stop, stop_advising).answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,9 @@ class ServingFleetAnswer:
     answer: ServingAnswer
 
 
-def plan_serving_fleet(questions: Sequence[ServingQuestion], should_stop: ShouldStop = never) -> ServingFleetAnswer:
+def plan_serving_fleet(
+    questions: Sequence[ServingQuestion], should_stop: ShouldStop = never, stop_advising: ShouldStop | None = None
+) -> ServingFleetAnswer:
     """Return the best deployment over several kinds of GPUs; the questions differ in these alone.
 
     An entry that cannot serve the model is listed with its refusal. Raises what
@@ -81,6 +86,7 @@ def plan_serving_fleet(questions: Sequence[ServingQuestion], should_stop: Should
     found = search_fleet(questions, should_stop)
     best = found.candidates[0]
     question, settings = best.question, best.settings
+    advice = serving_advice(question, settings, best, functools.partial(_best_candidate, stop_advising or should_stop))
     answer = ServingAnswer(
         fits=best.replica.fits,
         verdict=best.replica.verdict,
@@ -94,7 +100,7 @@ def plan_serving_fleet(questions: Sequence[ServingQuestion], should_stop: Should
             layouts_excluded=found.excluded,
             layouts_fitting=len({id(other.replica) for other in found.candidates if other.replica.fits}),
         ),
-        advice=serving_advice(question, settings, best, functools.partial(_best_candidate, should_stop)),
+        advice=tuple(advice) if stop_advising is None else until_stopped(advice),
         assumptions=(
             *question.model.assumptions,
             *question.hardware.gpu.assumptions,

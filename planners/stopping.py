@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
+
+from planners.errors import PlanningStopped
 
 ShouldStop: TypeAlias = Callable[[], bool]
+Item = TypeVar("Item")
 
 
 def never() -> bool:
     """Return false: the search goes on to its end."""
     return False
+
+
+def until_stopped(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Return the items that come before `PlanningStopped`, all of them where nothing raises it."""
+    found: list[Item] = []
+    try:
+        for item in items:
+            found.append(item)
+    except PlanningStopped:
+        pass
+    return tuple(found)

@@ -29,7 +29,7 @@ from planners.precision import training_precision
 from planners.questions import TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 from planners.run import SECONDS_AN_HOUR, run_of
-from planners.stopping import ShouldStop, never
+from planners.stopping import ShouldStop, never, until_stopped
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import Efficiency, efficiency_on
 
@@ -42,10 +42,13 @@ KERNEL_KINDS = ("eager", "fused", "compiled")
 GIB = 2**30
 
 
-def plan_training(question: TrainingQuestion, should_stop: ShouldStop = never) -> TrainingAnswer:
+def plan_training(
+    question: TrainingQuestion, should_stop: ShouldStop = never, stop_advising: ShouldStop | None = None
+) -> TrainingAnswer:
     """Return the best layout for a training job, or the closest where none fits.
 
-    `should_stop` is asked several times a second. Raises `PlanningStopped` once it
+    `should_stop` is asked several times a second. With `stop_advising` that is asked in its place
+    while advice is sought, and what was found until then is the advice. Raises `PlanningStopped` once `should_stop`
     says so, `InvalidQuestion` for values that make no sense, `ImpossibleLayout` for
     fixed degrees that cannot exist, and `NotYetAvailable` for what this version
     does not plan.
@@ -53,8 +56,9 @@ def plan_training(question: TrainingQuestion, should_stop: ShouldStop = never) -
     answer = plan_without_advice(question, should_stop)
     if answer.verdict == "fits":
         return answer
-    best = functools.partial(best_layout, should_stop=should_stop)
-    return dataclasses.replace(answer, advice=advice_for(question, answer, best))
+    best = functools.partial(best_layout, should_stop=stop_advising or should_stop)
+    advice = advice_for(question, answer, best)
+    return dataclasses.replace(answer, advice=tuple(advice) if stop_advising is None else until_stopped(advice))
 
 
 def best_layout(question: TrainingQuestion, should_stop: ShouldStop = never) -> Alternative:

@@ -2,7 +2,8 @@
 
 The supervisor owns nothing that a `kill -9` could hurt: children die with it
 (PDEATHSIG), Postgres recovers by its log, and jobs of a dead worker are handed
-to the next. A child that dies alone is started again.
+to the next. API and workers are kept processes (`service.kept_process`), back at once when they are killed; a
+keeper that dies alone is started again.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from service.embedded_postgres import EmbeddedPostgres
 from service.errors import DatabaseUnavailable
 from service.persistence.upgrade import upgrade
 from service.processes import launched
+from service.restarts import LONGEST_RESTART_SECONDS, Restarts
 from service.settings import Settings
 
+# Named for `service.kept_process`: this one loads neither.
+API = "api.main:run_api"
+WORKER = "service.worker.main:run_worker"
 WATCH_SECONDS = 0.2
 READY_TIMEOUT_SECONDS = 300.0
 """A machine that is busy with other things may take a minute to load the API."""
 STOP_MARGIN_SECONDS = 15.0
 """Beyond the longest request, which the API answers before it ends."""
-FIRST_RESTART_SECONDS = 0.5
-LONGEST_RESTART_SECONDS = 15.0
-"""Whatever died is to work again within a minute, its own start included."""
-HEALTHY_AFTER_SECONDS = 60.0
+GOOD_WHILE_SECONDS = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     restart_at: float = 0.0
-    restart_after_seconds: float = FIRST_RESTART_SECONDS
+    restarts: Restarts = field(default_factory=lambda: Restarts(good_while_seconds=GOOD_WHILE_SECONDS))
 
     def start(self) -> None:
         """Start the process in a session of its own, so that Ctrl-C reaches the supervisor alone."""
@@ -65,10 +67,7 @@ class Child:
     def plan_restart(self) -> None:
         """Note when to start it again: soon at first, ever later if it keeps dying."""
         now = time.monotonic()
-        if now - self.started_at > HEALTHY_AFTER_SECONDS:
-            self.restart_after_seconds = FIRST_RESTART_SECONDS
-        self.restart_at = now + self.restart_after_seconds
-        self.restart_after_seconds = min(2 * self.restart_after_seconds, LONGEST_RESTART_SECONDS)
+        self.restart_at = now + self.restarts.pause_seconds(now - self.started_at)
         self.process = None
 
     def signal(self, number: int) -> None:
@@ -135,9 +134,10 @@ class Supervisor:
             "PLIMSOLL_HOST": self.settings.host,
             "PLIMSOLL_PORT": str(self.settings.port),
         }
-        api = Child(name="api", command=[sys.executable, "-m", "api"], environment=environment)
+        kept = [sys.executable, "-m", "service.kept_process"]
+        api = Child(name="api", command=[*kept, API], environment=environment)
         workers = [
-            Child(name=f"worker {index}", command=[sys.executable, "-m", "cli.main", "worker"], environment=environment)
+            Child(name=f"worker {index}", command=[*kept, WORKER], environment=environment)
             for index in range(self.worker_count)
         ]
         return [api, *workers]

@@ -46,14 +46,14 @@ class Change:
 
 def serving_advice(
     question: ServingQuestion, settings: Settings, best: Candidate, plan: Planner
-) -> tuple[ServingAdvice, ...]:
-    """Return the changes that improve on `best`, each planned by `plan`; none if nothing is lacking.
+) -> Iterator[ServingAdvice]:
+    """Yield the changes that improve on `best`, each planned by `plan`; none if nothing is lacking.
 
     Raises `PlanningStopped` where `plan` does.
     """
     if best.is_satisfying and best.replica.verdict == "fits":
-        return ()
-    offered: dict[str, ServingAdvice] = {}
+        return
+    offered: set[str] = set()
     for change in _changes(question, settings, best):
         if change.kind in offered:
             continue
@@ -65,8 +65,8 @@ def serving_advice(
             # The change asks for something this model or engine cannot do: not an offer.
             continue
         if _is_better(changed, best):
-            offered[change.kind] = _advice(change, changed)
-    return tuple(offered.values())
+            offered.add(change.kind)
+            yield _advice(change, changed)
 
 
 def _advice(change: Change, changed: Candidate) -> ServingAdvice:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import structlog
 
 from planners.catalogue import Catalogue
-from planners.errors import PlimsollError
+from planners.errors import PlanningStopped, PlimsollError
 from planners.plans import TrainingAnswer
-from planners.serving.answer import ServingAnswer
 from service.admission.annotations import PLAN, PLAN_ID
+from service.admission.budget import Budget, Clock
 from service.admission.config_maps import ConfigMaps, NoConfigMaps, with_config_maps
-from service.admission.judgement import Finding, Share, serving_finding, softened, training_finding
+from service.admission.judgement import Finding, Share, noted, serving_finding, softened, training_finding
 from service.admission.kinds import JUDGED_OWNERS, pod_groups
 from service.admission.lanes import Lane, lanes, not_at_hand, nothing_read
 from service.admission.launches import Launch, NotRead
@@ -26,6 +28,7 @@ from service.admission.planned import Planned, planned_finding, read_planned
 from service.admission.policy import Policies, Policy
 from service.admission.review import Answer, Review
 from service.admission.shared_gpus import Sharing, sharing_finding
+from service.admission.sizing import Sized
 from service.admission.training_runtimes import GROUP_AND_KIND, NoRuntimes, TrainingRuntimes, with_runtime
 from service.admission.workloads import PodGroup
 from service.errors import DatabaseUnavailable, PlanNotFound
@@ -40,6 +43,7 @@ MOST_AT_ONCE = 4
 MOST_REMEMBERED_PLANS = 1_024
 UNJUDGED = "Plimsoll did not judge this:"
 SHARED_IN_TIME = "the pod gets one card for them, which is shared in time"
+ADVICE_CUT_SHORT = "There was no time to look for every way out; asking again may name more."
 SHOWN_BESIDE = "the container that is shown the node's GPUs runs on the same one"
 
 log = structlog.get_logger(__name__)
@@ -48,12 +52,12 @@ log = structlog.get_logger(__name__)
 class Answers(Protocol):
     """Answers planning requests without storing them."""
 
-    def remembered(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer | None:
+    def remembered(self, request: Mapping[str, Any]) -> Sized | None:
         """Return the answer where it is at hand already; takes no time."""
         ...
 
-    def answer(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer:
-        """Return the planner's answer to a request's body."""
+    def answer(self, request: Mapping[str, Any], budget: Budget) -> Sized:
+        """Return the planner's answer to a request's body; raises PlanningStopped once the budget is spent."""
         ...
 
 
@@ -69,6 +73,14 @@ class _NotJudged(Exception):
     """Something is missing; the text says what."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """What one review is judged under: its namespace's policy, and the time there is."""
+
+    policy: Policy
+    budget: Budget
+
+
 class AdmissionService:
     """Answers reviews."""
 
@@ -81,8 +93,13 @@ class AdmissionService:
         policies: Policies,
         config_maps: ConfigMaps | None = None,
         runtimes: TrainingRuntimes | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
-        """Take what a judgement needs; ConfigMaps and training runtimes are not read where nothing is given for it."""
+        """Take what a judgement needs; ConfigMaps and training runtimes are not read where nothing is given for it.
+
+        `clock` tells how much of a review's time is left.
+        """
+        self._clock = clock
         self._runtimes = runtimes or NoRuntimes()
         self._config_maps = config_maps or NoConfigMaps()
         self._answers = answers
@@ -98,9 +115,11 @@ class AdmissionService:
         policy = self._policies.of(review.namespace)
         if policy.mode == "off" or review.object is None or not _is_launched_by(review):
             return Answer(is_allowed=True)
+        seconds = min(seconds, LONGEST_SECONDS)
+        terms = _Terms(policy=policy, budget=Budget.of(seconds, self._clock))
         try:
-            async with asyncio.timeout(min(seconds, LONGEST_SECONDS)):
-                findings = [finding async for finding in self._findings(review, policy)]
+            async with asyncio.timeout(seconds):
+                findings = [finding async for finding in self._findings(review, terms)]
         except PlimsollError as error:
             return _unjudged(error.detail)
         except _NotJudged as missing:
@@ -111,7 +130,7 @@ class AdmissionService:
             return _in_trouble(policy, error)
         return _decided(policy, findings)
 
-    async def _findings(self, review: Review, policy: Policy) -> AsyncIterator[Finding]:
+    async def _findings(self, review: Review, terms: _Terms) -> AsyncIterator[Finding]:
         manifest = review.object or {}
         if (review.group, review.kind) == GROUP_AND_KIND:
             manifest = await with_runtime(manifest, review.namespace, self._runtimes)
@@ -124,7 +143,7 @@ class AdmissionService:
             found = lanes(group, self._catalogue)
             shares: list[Share] = []
             for lane in found:
-                findings = [finding async for finding in self._of_lane(lane, group, annotations, policy)]
+                findings = [finding async for finding in self._of_lane(lane, group, annotations, terms)]
                 shares += [finding.share for finding in findings if finding.share is not None][:1]
                 for finding in findings:
                     yield finding
@@ -134,16 +153,16 @@ class AdmissionService:
                     yield together
 
     async def _of_lane(
-        self, lane: Lane, group: PodGroup, annotations: Mapping[str, str], policy: Policy
+        self, lane: Lane, group: PodGroup, annotations: Mapping[str, str], terms: _Terms
     ) -> AsyncIterator[Finding]:
         """Yield what is to be said of one lane; what is missing of it hides nothing that is said of the others."""
         try:
             if PLAN_ID in annotations:
                 yield await self._against_stored(annotations[PLAN_ID], lane, group)
             elif PLAN in annotations:
-                yield await self._inline(annotations[PLAN], lane)
+                yield await self._inline(annotations[PLAN], lane, terms.budget)
             else:
-                async for finding in self._commands(lane, policy):
+                async for finding in self._commands(lane, terms):
                     yield finding
         except PlimsollError as error:
             yield Finding(weight="unjudged", text=error.detail)
@@ -162,7 +181,7 @@ class AdmissionService:
             self._planned.put(plan_id, planned)
         return planned_finding(planned, lane, group.replicas, self._catalogue)
 
-    async def _inline(self, text: str, lane: Lane) -> Finding:
+    async def _inline(self, text: str, lane: Lane, budget: Budget) -> Finding:
         try:
             request = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
@@ -176,9 +195,9 @@ class AdmissionService:
                 weight="refuse",
                 text=f"Annotation {PLAN} plans {planned} GPUs, the workload asks for {lane.gpus}.",
             )
-        return await self._judged(f"The plan of annotation {PLAN}", request)
+        return await self._judged(f"The plan of annotation {PLAN}", request, budget)
 
-    async def _commands(self, lane: Lane, policy: Policy) -> AsyncIterator[Finding]:
+    async def _commands(self, lane: Lane, terms: _Terms) -> AsyncIterator[Finding]:
         found = lane.launches()
         if not found:
             missing = not_at_hand(*lane.containers)
@@ -187,9 +206,9 @@ class AdmissionService:
         if unread is not None:
             raise _NotJudged(unread.reason)
         launches = [launch for launch in found if isinstance(launch, Launch)]
-        judged = [(launch, await self._launch(launch, lane, policy)) for launch in launches]
+        judged = [(launch, await self._launch(launch, lane, terms)) for launch in launches]
         may_be_another = any(finding.weight != "refuse" for _, finding in judged)
-        async for finding in self._together(judged, lane, policy):
+        async for finding in self._together(judged, lane, terms):
             yield finding
         for launch, finding in judged:
             if launch.is_conditional and may_be_another:
@@ -200,7 +219,7 @@ class AdmissionService:
                 yield Finding(weight="warn", text=f"{launch.program}: {note}.")
 
     async def _together(
-        self, judged: Sequence[tuple[Launch, Finding]], lane: Lane, policy: Policy
+        self, judged: Sequence[tuple[Launch, Finding]], lane: Lane, terms: _Terms
     ) -> AsyncIterator[Finding]:
         """Yield what engines ask for beside each other on the same GPU."""
         cohorts: dict[int, list[Share]] = {}
@@ -211,21 +230,22 @@ class AdmissionService:
             together = sharing_finding(Sharing(shares=shares, is_certain=True))
             if together is not None:
                 yield together
-        beside = [(await self._launch(launch, lane, policy)).share for launch in lane.beside()]
+        beside = [(await self._launch(launch, lane, terms)).share for launch in lane.beside()]
         first = [finding.share for _, finding in judged[:1]]
         shares = [share for share in (*first, *beside) if share is not None]
         together = sharing_finding(Sharing(shares=shares, is_certain=False, reason=SHOWN_BESIDE))
         if beside and together is not None:
             yield together
 
-    async def _launch(self, launch: Launch, lane: Lane, policy: Policy) -> Finding:
+    async def _launch(self, launch: Launch, lane: Lane, terms: _Terms) -> Finding:
         shortage = _shortage(launch, lane)
         if shortage is not None:
             return shortage
-        hardware = _hardware(launch, lane, policy)
+        hardware = _hardware(launch, lane, terms.policy)
         finding = await self._judged(
             launch.program,
             {**launch.request, "hardware": hardware},
+            terms.budget,
             shortens=launch.shortens,
             takes_more_gpus=lane.demand.mig_profile is None,
         )
@@ -234,27 +254,41 @@ class AdmissionService:
         if launch.lowering:
             return softened(finding, f"{', '.join(launch.lowering)} may leave more, and is not taken into account.")
         for request in launch.leaner:
-            if await self._may_fit(launch.program, {**request, "hardware": hardware}):
+            if await self._may_fit(launch.program, {**request, "hardware": hardware}, terms.budget):
                 return softened(finding, launch.leaner_words)
         return finding
 
-    async def _may_fit(self, program: str, request: Mapping[str, Any]) -> bool:
+    async def _may_fit(self, program: str, request: Mapping[str, Any], budget: Budget) -> bool:
         try:
-            return (await self._judged(program, request)).weight != "refuse"
+            return (await self._judged(program, request, budget)).weight != "refuse"
         except PlimsollError:
             # An older version lacks what the command asks for.
             return False
 
     async def _judged(
-        self, program: str, request: Mapping[str, Any], *, shortens: bool = False, takes_more_gpus: bool = True
+        self,
+        program: str,
+        request: Mapping[str, Any],
+        budget: Budget,
+        *,
+        shortens: bool = False,
+        takes_more_gpus: bool = True,
     ) -> Finding:
-        answer = self._answers.remembered(request)
-        if answer is None:
+        """Return what to say of a plan; raises TimeoutError where there was no time to make it."""
+        sized = self._answers.remembered(request)
+        if sized is None:
             loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self._answers.answer, request)
+            try:
+                sized = await loop.run_in_executor(self._threads, self._answers.answer, request, budget)
+            except PlanningStopped as error:
+                # The review's time is over: what the policy says of that decides, as where the event loop saw it first.
+                raise TimeoutError from error
+        answer = sized.answer
         if isinstance(answer, TrainingAnswer):
-            return training_finding(program, answer)
-        return serving_finding(program, answer, shortens=shortens, takes_more_gpus=takes_more_gpus)
+            finding = training_finding(program, answer)
+        else:
+            finding = serving_finding(program, answer, shortens=shortens, takes_more_gpus=takes_more_gpus)
+        return finding if sized.has_all_advice else noted(finding, ADVICE_CUT_SHORT)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -91,6 +91,11 @@ def softened(finding: Finding, reason: str) -> Finding:
     return replace(finding, weight="warn", text=f"{finding.text} {reason}") if finding.weight == "refuse" else finding
 
 
+def noted(finding: Finding, note: str) -> Finding:
+    """Return a finding of something that does not fit with a sentence more; any other as it is."""
+    return replace(finding, text=f"{finding.text} {note}") if finding.weight in ("refuse", "warn") else finding
+
+
 def is_certain_for_serving(
     engine: str, max_concurrency: float, available_bytes: int, available_high_bytes: int
 ) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,7 +14,9 @@ from planners.hardware import Hardware
 from planners.inference import plan_serving
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
+from planners.stopping import ShouldStop
 from planners.training import plan_training
+from service.admission.budget import Budget
 from service.canonical import canonical_json
 from service.gpus import resolve_hardware
 from service.models import ModelResolver
@@ -25,8 +27,14 @@ from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 
 MOST_REMEMBERED = 1_024
-LONGEST_SECONDS = 10.0
-"""A search goes on for no longer, for nobody waits any more: Kubernetes gives a webhook ten seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """A planner's answer, and whether all of its advice was looked for."""
+
+    answer: TrainingAnswer | ServingAnswer
+    has_all_advice: bool = True
 
 
 class Sizer:
@@ -35,41 +43,61 @@ class Sizer:
     def __init__(self, models: ModelResolver, catalogue: Catalogue) -> None:
         self._models = models
         self._catalogue = catalogue
-        self._answers: RecentlyUsed[str, TrainingAnswer | ServingAnswer] = RecentlyUsed(MOST_REMEMBERED)
+        self._known: RecentlyUsed[str, Sized] = RecentlyUsed(MOST_REMEMBERED)
 
-    def remembered(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer | None:
+    def remembered(self, request: Mapping[str, Any]) -> Sized | None:
         """Return the answer where it was given lately; quick enough for an event loop."""
-        return self._answers.get(canonical_json(request))
+        return self._known.get(canonical_json(request))
 
-    def answer(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer:
+    def answer(self, request: Mapping[str, Any], budget: Budget) -> Sized:
         """Return the answer to the body of a planning request: a training job where it has a part `training`.
 
-        Raises InvalidQuestion for a body that is no such request, and what the planners raise.
+        Advice is sought in the time that leaves some for the rest; an answer without all of it is not remembered.
+        Raises InvalidQuestion for a body that is no such request, PlanningStopped once the
+        budget is spent, and what else the planners raise.
         """
         key = canonical_json(request)
-        remembered = self._answers.get(key)
-        if remembered is None:
-            remembered = self._computed(request)
-            self._answers.put(key, remembered)
-        return remembered
+        remembered = self._known.get(key)
+        if remembered is not None:
+            return remembered
+        advising = _Asked(budget.is_too_late_for_advice)
+        answer = self._computed(request, budget.is_spent, advising)
+        sized = Sized(answer=answer, has_all_advice=not advising.has_said_so)
+        if sized.has_all_advice:
+            self._known.put(key, sized)
+        return sized
 
-    def _computed(self, request: Mapping[str, Any]) -> TrainingAnswer | ServingAnswer:
+    def _computed(
+        self, request: Mapping[str, Any], should_stop: ShouldStop, stop_advising: ShouldStop
+    ) -> TrainingAnswer | ServingAnswer:
         try:
             if "training" in request:
                 training = TrainRequest.model_validate(request)
                 hardware = self._hardware(training.hardware)
                 question = training.to_question(self._models.resolve(training.model).spec, hardware)
-                deadline = time.monotonic() + LONGEST_SECONDS
-                return plan_training(question, lambda: time.monotonic() >= deadline)
+                return plan_training(question, should_stop, stop_advising)
             serving = InferRequest.model_validate(request)
         except ValidationError as error:
             first = error.errors()[0]
             where = "/" + "/".join(str(step) for step in first["loc"])
             raise InvalidQuestion(f"{first['msg']}.", pointer=where) from error
         model, hardware = self._models.resolve(serving.model), self._hardware(serving.hardware)
-        return plan_serving(in_stored_formats(serving, model).to_question(model.spec, hardware))
+        deployment = in_stored_formats(serving, model).to_question(model.spec, hardware)
+        return plan_serving(deployment, should_stop, stop_advising)
 
     def _hardware(self, asked: HardwareRequest) -> Hardware:
         if isinstance(asked, Fleet):
             raise InvalidQuestion("One workload runs on one kind of GPU; name it alone.", pointer="/hardware/fleet")
         return resolve_hardware(asked, self._catalogue)
+
+
+class _Asked:
+    """Passes a question on, and remembers whether the answer was ever yes."""
+
+    def __init__(self, should_stop: ShouldStop) -> None:
+        self._should_stop = should_stop
+        self.has_said_so = False
+
+    def __call__(self) -> bool:
+        self.has_said_so = self.has_said_so or self._should_stop()
+        return self.has_said_so

@@ -24,6 +24,7 @@ from service.logging import configure_logging
 from service.persistence.database import Database
 from service.persistence.jobs import JobStore
 from service.queue import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
+from service.restarts import Restarts
 from service.retention import Retention
 from service.settings import PREFIX, Settings
 from service.tracing import Tracer, tracer_to
@@ -35,8 +36,7 @@ from service.worker.tasks import LIST_ACCELERATORS, TASKS
 
 DETECTION_TIMEOUT_SECONDS = 120.0
 """Loading torch takes seconds, and a minute or more from a slow disk."""
-FIRST_RESTART_SECONDS = 0.5
-LONGEST_RESTART_SECONDS = 15.0
+GOOD_WHILE_SECONDS = 15.0
 
 log = structlog.get_logger(__name__)
 
@@ -135,7 +135,7 @@ class _Worker:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping`, beginning anew whenever the queue's worker ends by itself."""
-        wait_seconds = FIRST_RESTART_SECONDS
+        restarts = Restarts(good_while_seconds=GOOD_WHILE_SECONDS)
         while not stopping.is_set():
             began_at = asyncio.get_running_loop().time()
             try:
@@ -143,10 +143,8 @@ class _Worker:
             except Exception as error:
                 # A worker that ends helps nobody: whatever it was, it is logged, and tried again.
                 log.warning("queue worker ended", worker=self.name, error=_reason(error), exc_info=not _is_away(error))
-            if asyncio.get_running_loop().time() - began_at > LONGEST_RESTART_SECONDS:
-                wait_seconds = FIRST_RESTART_SECONDS
-            await pause(stopping, wait_seconds)
-            wait_seconds = min(2 * wait_seconds, LONGEST_RESTART_SECONDS)
+            lived_seconds = asyncio.get_running_loop().time() - began_at
+            await pause(stopping, restarts.pause_seconds(lived_seconds))
 
     async def _serve(self, stopping: asyncio.Event) -> None:
         queue, manager = build_queue(

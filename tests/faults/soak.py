@@ -25,7 +25,7 @@ import psutil
 from benchmarks.load.server import free_port
 from service.embedded_postgres import running_server_url
 from service.settings import Settings
-from service.supervisor import Child, Supervisor
+from service.supervisor import API, WORKER, Child, Supervisor
 from service.worker.child import PROJECT_ROOT
 from tests.faults.books import Books, is_settled, settle
 from tests.faults.load import loaded
@@ -33,8 +33,12 @@ from tests.faults.processes import PATIENCE_SECONDS, answers_ready, wait_for
 
 WORKERS = 2
 CLIENTS = 4
+STAND_IN = "tests.faults.worker:quantize"
 # A process of the service is found among the supervisor's children by this part of its command line.
-PARTS = {"api": "-m api", "worker": "tests.faults.worker", "postgres": "postgres"}
+CHILDREN = {"api": API, "worker": STAND_IN, "postgres": "postgres"}
+KEEPER = " keeper"
+# The copies, which work, and the keepers, which bring them back.
+PARTS = ("api", "worker", "postgres", f"api{KEEPER}", f"worker{KEEPER}")
 STOP_SECONDS = 240.0
 # What is still to be done once the last job was sent.
 QUEUE_LIMIT = 100
@@ -49,14 +53,17 @@ class Report:
     plans: int
     refusals: int
     kills: Counter[str] = field(default_factory=Counter)
-    longest_recovery_seconds: float = 0.0
+    recovery_seconds: dict[str, float] = field(default_factory=dict)
+    """The longest after each part's death."""
 
     def __str__(self) -> str:
-        killed = ", ".join(f"{part} {count} times" for part, count in sorted(self.kills.items()))
+        killed = ", ".join(
+            f"{part} {count} times (ready {self.recovery_seconds[part]:.1f} s after at the longest)"
+            for part, count in sorted(self.kills.items())
+        )
         return (
             f"soak of {self.seconds:.0f} s: {self.books}. {self.plans} plans stored as answered. Killed: {killed}. "
-            f"{self.refusals} requests had to be sent again; ready again after {self.longest_recovery_seconds:.1f} s "
-            "at the longest."
+            f"{self.refusals} requests had to be sent again."
         )
 
 
@@ -65,7 +72,7 @@ class _SoakSupervisor(Supervisor):
 
     def _planned_children(self, url: str) -> list[Child]:
         api, *workers = super()._planned_children(url)
-        command = [sys.executable, "-m", "tests.faults.worker", "quantize", "1"]
+        command = [STAND_IN if word == WORKER else word for word in workers[0].command]
         return [api, *(Child(name=worker.name, command=command, environment=worker.environment) for worker in workers)]
 
 
@@ -101,7 +108,7 @@ def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
     victims = _victims(dice)
     began_at = time.monotonic()
     kills: Counter[str] = Counter()
-    longest = 0.0
+    recovery_seconds: dict[str, float] = {}
     with supervised(folder) as (supervisor, base_url):
         log = folder / "log"
         # The supervisor's own word: until it has seen the API answer, one that dies is taken for one that cannot start.
@@ -110,11 +117,11 @@ def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
             while not load.is_done() and time.monotonic() - began_at < seconds:
                 time.sleep(dice.uniform(1.0, 10.0))
                 part = next(victims)
-                if _kill(supervisor, PARTS[part]):
+                if _kill(supervisor, part):
                     kills[part] += 1
                     killed_at = time.monotonic()
                     wait_for(lambda: answers_ready(base_url), log.read_text)
-                    longest = max(longest, time.monotonic() - killed_at)
+                    recovery_seconds[part] = max(recovery_seconds.get(part, 0.0), time.monotonic() - killed_at)
         if load.errors:
             raise load.errors[0]
         url = running_server_url(folder / "data" / "postgres")
@@ -126,31 +133,39 @@ def soak(folder: Path, *, jobs: int, seconds: float, seed: int) -> Report:
         plans=len(accepted.plans),
         refusals=accepted.refusals,
         kills=kills,
-        longest_recovery_seconds=longest,
+        recovery_seconds=recovery_seconds,
     )
 
 
 def _victims(dice: random.Random) -> Iterator[str]:
     """Yield what to kill, in rounds of any order: a short run kills one of each, too."""
     while True:
-        yield from dice.sample(sorted(PARTS), len(PARTS))
+        yield from dice.sample(PARTS, len(PARTS))
 
 
 def _kill(supervisor: psutil.Process, part: str) -> bool:
     """Kill one of the processes with -9, and return whether there was one."""
-    found = next((child for child in supervisor.children() if _is(child, part)), None)
-    if found is None:
-        return False
     # Whatever is on its way to become one of them may be gone by now.
     with suppress(psutil.NoSuchProcess):
+        found = _found(supervisor, part)
+        if found is None:
+            return False
         found.kill()
         wait_for(lambda: not found.is_running() or found.status() == psutil.STATUS_ZOMBIE)
     return True
 
 
-def _is(process: psutil.Process, part: str) -> bool:
+def _found(supervisor: psutil.Process, part: str) -> psutil.Process | None:
+    words = CHILDREN[part.removesuffix(KEEPER)]
+    child = next((child for child in supervisor.children() if _is(child, words)), None)
+    if child is None or part == "postgres" or part.endswith(KEEPER):
+        return child
+    return next(iter(child.children()), None)
+
+
+def _is(process: psutil.Process, words: str) -> bool:
     try:
-        return part in " ".join(process.cmdline())
+        return words in " ".join(process.cmdline())
     except psutil.Error:
         return False
 

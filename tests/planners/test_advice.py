@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -59,7 +60,7 @@ def test_a_change_that_cannot_be_planned_is_left_out():
     def refuse(asked):
         raise InvalidQuestion("never", pointer="/x")
 
-    assert advice_for(question(gpus=1), UNFIT, refuse) == ()
+    assert tuple(advice_for(question(gpus=1), UNFIT, refuse)) == ()
 
 
 UNFIT = plan_training(question(gpus=1, framework="megatron", method="full", sequence_length=65_536))
@@ -79,13 +80,13 @@ def planned(verdict: str) -> Alternative:
 
 def test_a_change_that_does_not_fit_is_left_out():
     assert not UNFIT.fits
-    assert advice_for(question(gpus=1), UNFIT, lambda changed: planned("no")) == ()
+    assert tuple(advice_for(question(gpus=1), UNFIT, lambda changed: planned("no"))) == ()
 
 
 def test_a_change_that_fits_no_better_than_a_tight_plan_is_left_out():
     tight = replace(UNFIT, verdict="tight")
-    assert advice_for(question(gpus=1), tight, lambda changed: planned("tight")) == ()
-    better = advice_for(question(gpus=1), tight, lambda changed: planned("fits"))
+    assert tuple(advice_for(question(gpus=1), tight, lambda changed: planned("tight"))) == ()
+    better = tuple(advice_for(question(gpus=1), tight, lambda changed: planned("fits")))
     assert {offer.verdict for offer in better} == {"fits"}
 
 
@@ -184,4 +185,14 @@ def test_no_change_is_tried_once_nobody_waits():
 
     asked = question(framework="fsdp2", gpus=1)
     with pytest.raises(PlanningStopped):
-        advice_for(asked, plan_training(asked), stopped)
+        tuple(advice_for(asked, plan_training(asked), stopped))
+
+
+def test_advice_with_an_end_of_its_own_is_what_was_found_until_then():
+    asked = question(framework="fsdp2", gpus=1, sequence_length=65_536)
+    whole = plan_training(asked).advice
+    tries = itertools.count()
+    # As in a search that is asked once for each change: the third one is not planned to its end.
+    some = plan_training(asked, stop_advising=lambda: next(tries) >= 3)
+    assert some.advice == whole[: len(some.advice)]
+    assert plan_training(asked, stop_advising=lambda: True).advice == ()

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.load.server import free_port
+from service.supervisor import API, WORKER
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("supervisor")]
 
@@ -49,6 +50,10 @@ class Service:
         """Return the supervisor's own child whose command line holds `part`."""
         children = psutil.Process(self.process.pid).children()
         return next(child for child in children if part in " ".join(child.cmdline()))
+
+    def copy(self, part: str) -> psutil.Process:
+        """Return what the keeper named by `part` forked, which does the work."""
+        return self.child(part).children()[0]
 
     def family(self) -> list[psutil.Process]:
         me = psutil.Process(self.process.pid)
@@ -99,9 +104,19 @@ def test_ctrl_c_ends_everything_with_status_zero(service):
     assert are_gone(family[1:])
 
 
-@pytest.mark.parametrize("part", ["-m api", "cli.main worker", "postgres"])
+@pytest.mark.parametrize("part", [API, WORKER, "postgres"])
 def test_a_killed_part_is_started_again_and_jobs_still_run(service, part):
-    killed = service.child(part)
+    runs_after_the_end_of(service.child(part), service)
+
+
+@pytest.mark.parametrize("part", [API, WORKER])
+def test_a_killed_copy_is_replaced_by_its_keeper_and_jobs_still_run(service, part):
+    keeper = service.child(part)
+    runs_after_the_end_of(service.copy(part), service)
+    assert keeper.is_running()
+
+
+def runs_after_the_end_of(killed: psutil.Process, service: Service) -> None:
     killed.kill()
     wait_for(lambda: are_gone([killed]), GONE_SECONDS)
     service.wait_until_ready()

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from planners.catalogue import catalogue
+from planners.errors import PlanningStopped
 from service.admission.config_maps import GivenConfigMaps
-from service.admission.judge import AdmissionService
+from service.admission.judge import ADVICE_CUT_SHORT, AdmissionService
 from service.admission.policy import Policies
 from service.admission.review import read_review
 from service.admission.sizing import Sizer
@@ -50,8 +51,18 @@ class Broken:
     def remembered(self, request: Any) -> None:
         return None
 
-    def answer(self, request: Any) -> Any:
+    def answer(self, request: Any, budget: Any) -> Any:
         raise RuntimeError("bug")
+
+
+class Hurried:
+    """A planner that is told that the time is over."""
+
+    def remembered(self, request: Any) -> None:
+        return None
+
+    def answer(self, request: Any, budget: Any) -> Any:
+        raise PlanningStopped
 
 
 def service(policy: str = "", tmp_path=None, answers: Any = None, config_maps: Any = None) -> AdmissionService:
@@ -388,6 +399,27 @@ async def test_trouble_inside_is_answered_as_the_policy_says(tmp_path, on_error,
     assert "in trouble" in " ".join((answer.message, *answer.warnings))
 
 
+@pytest.mark.parametrize(("on_error", "is_allowed"), [("allow", True), ("deny", False)])
+async def test_a_search_that_ends_with_its_time_is_decided_by_the_policy(tmp_path, on_error: str, is_allowed: bool):
+    judge = service(f"[default]\non_error = '{on_error}'", tmp_path, answers=Hurried())
+    answer = await judge.review(read_review(a_review("Deployment", LARGE_OBJECT)))
+    assert (answer.is_allowed, answer.is_judged) == (is_allowed, False)
+    assert "in time" in " ".join((answer.message, *answer.warnings))
+
+
+async def test_a_refusal_without_time_for_advice_says_so():
+    # The time is half over when the search begins, and too far gone for advice when it ends: 0, 0, 6.5 of 8 s.
+    clock = iter((0.0, 0.0, 6.5))
+    answers = Sizer(ModelResolver(catalogue(), Settings()), catalogue())
+    judge = AdmissionService(
+        answers=answers, plans=Plans(), catalogue=catalogue(), policies=Policies(None), clock=lambda: next(clock, 6.5)
+    )
+    answer = await judge.review(read_review(a_review("Deployment", LARGE_OBJECT)))
+    assert (answer.is_allowed, answer.is_judged) == (False, True)
+    assert ADVICE_CUT_SHORT in answer.message
+    assert "fits with" not in answer.message
+
+
 async def test_the_policys_gpu_stands_in_where_nothing_names_one(tmp_path):
     judge = service("[default]\ngpu = 'l4-24gb'", tmp_path)
     manifest = an_object("Deployment", a_container(*LARGE, gpus=2), selector={"a": "b"})
@@ -406,9 +438,9 @@ class Counted:
     def remembered(self, request: Any) -> Any:
         return self._sizer.remembered(request)
 
-    def answer(self, request: Any) -> Any:
+    def answer(self, request: Any, budget: Any) -> Any:
         self.computed += 1
-        return self._sizer.answer(request)
+        return self._sizer.answer(request, budget)
 
 
 async def test_the_same_workload_is_planned_once():

@@ -274,14 +274,21 @@ def test_accelerators_are_told_by_kind_and_memory(monkeypatch):
     card = SimpleNamespace(name="NVIDIA H200", total_memory=150_754_820_096)
     cuda = SimpleNamespace(is_available=lambda: True, device_count=lambda: 1, get_device_properties=lambda index: card)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    assert accelerators.run({}, None)["accelerators"] == [
+    assert accelerators.seen_by_torch()["accelerators"] == [
         {"name": "NVIDIA H200", "kind": "h200", "memory_bytes": 150_754_820_096}
     ]
 
 
 def test_a_machine_without_torch_has_no_accelerators(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert accelerators.run({}, None) == {"accelerators": [], "reason": "torch is not installed"}
+    assert accelerators.seen_by_torch() == {"accelerators": [], "reason": "torch is not installed"}
+
+
+def test_a_driver_is_known_by_its_library_or_its_device(tmp_path):
+    # libc stands for a driver's library: it is there wherever Python is.
+    assert accelerators.has_driver(cuda="libc.so.6", rocm=tmp_path / "none")
+    assert accelerators.has_driver(cuda="libnone.so.1", rocm=tmp_path)
+    assert not accelerators.has_driver(cuda="libnone.so.1", rocm=tmp_path / "none")
 
 
 async def test_a_worker_with_accelerators_serves_their_queues_too(monkeypatch):

@@ -1,0 +1,28 @@
+"""What `service.kept_process` keeps in its tests."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from service.settings import Settings
+
+LOADED_BY = os.getpid()
+
+
+def wait(settings: Settings) -> None:
+    """Say who loaded this module and who runs it, and wait; SIGTERM ends it with status 7."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+    with Path(os.environ["SAID"]).open("a") as said:
+        said.write(f"{LOADED_BY} {os.getpid()}\n")
+    while True:
+        signal.pause()
+
+
+def give_up(settings: Settings) -> None:
+    """End with status 3."""
+    sys.exit(3)
+
+
+def end(settings: Settings) -> None:
+    """Do nothing."""
