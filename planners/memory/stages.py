@@ -264,6 +264,24 @@ def held_chunks(
     )
 
 
+def distinct_stages(
+    model: ModelSpec, pipeline_parallel: int, virtual_pipeline: int, *, rule: str = "by_layers"
+) -> tuple[int, ...]:
+    """Return the first of each class of equal stages: the same kinds of layers in every chunk, embedding and head.
+
+    Of equal stages the first keeps the most micro-batches.
+    """
+    kinds = {layer: kind for kind, block in enumerate(model.layers) for layer in block.layers}
+    stages = np.arange(pipeline_parallel)
+    has_head = _held(Same(model), stages, np.array(pipeline_parallel), np.array(virtual_pipeline), rule).has_head
+    firsts: dict[object, int] = {}
+    for stage in stages.tolist():
+        chunks = held_chunks(model, stage, pipeline_parallel, virtual_pipeline, rule=rule)
+        held = tuple(tuple(kinds[layer] for layer in chunk) for chunk in chunks)
+        firsts.setdefault((held, stage == 0, bool(has_head[stage])), stage)
+    return tuple(firsts.values())
+
+
 def _dealt(model: ModelSpec, stage: IntArray, pipeline: IntArray, rule: str) -> tuple[IntArray, IntArray, IntArray]:
     """Return the first layer and the number of layers of each stage, and which stage of its pipeline has the head."""
     if rule == "by_compute":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.huggingface import describe_config
 from planners.memory.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
+from planners.memory.profile import load_profile
 from planners.memory.recompute_modules import CORE_ATTENTION
+from planners.memory.stages import distinct_stages, held_chunks
 from planners.questions import Lora
 
 # transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
@@ -52,7 +55,8 @@ READ_TRAINING_PARTS = frozenset(
 class PipelineStage:
     """A stage of a pipeline of `stages`: its number and its layers, the last one included.
 
-    An interleaved schedule gives every rank several, its `chunks`, of which this is one.
+    An interleaved schedule gives every rank several, its `chunks`, of which this is one. `planned_bytes` is the stage's
+    peak as the plan has it.
     """
 
     number: int
@@ -61,6 +65,7 @@ class PipelineStage:
     last_layer: int
     chunk: int = 0
     chunks: int = 1
+    planned_bytes: int = 0
 
     @property
     def is_first(self) -> bool:
@@ -122,36 +127,28 @@ class TraceJob:
 
     @property
     def deciding_stages(self) -> tuple[PipelineStage, ...]:
-        """Return the stages that can need the most: first, second and last.
+        """Return the stages that can need the most: one of each that the planner tells apart, and its heaviest.
 
-        Of those between, the second keeps the most micro-batches and has as many
-        layers as any. Without a pipeline there is one stage, which has all layers.
+        Of equal stages that is the first, which keeps the most micro-batches. Without a pipeline there is one stage,
+        which has all layers.
         """
         if self.pipeline_parallel == 1:
             last_layer = int(self.config["num_hidden_layers"]) - 1
             return (PipelineStage(number=0, stages=1, first_layer=0, last_layer=last_layer),)
-        return tuple(self.stages[number] for number in sorted({0, 1, self.pipeline_parallel - 1}))
+        model, rule = describe_config(self.config, name=self.model_name), load_profile(self.framework).can.stage_rule
+        distinct = distinct_stages(model, self.pipeline_parallel, self.virtual_pipeline, rule=rule)
+        heaviest = max(self.stages, key=lambda stage: stage.planned_bytes).number
+        return tuple(self.stages[number] for number in sorted({*distinct, heaviest}))
 
     def chunks_of(self, stage: PipelineStage) -> tuple[PipelineStage, ...]:
-        """Return the parts of the model that a stage's rank has, in their order: one, if not interleaved.
-
-        Rank i of p has every p-th of the p x v chunks, from the i-th on (Narayanan et al. 2021,
-        arXiv:2104.04473, section 2.2).
-        """
+        """Return the parts of the model that a stage's rank has, in their order: one, if not interleaved."""
         if self.virtual_pipeline == 1:
             return (stage,)
-        layers = int(self.config["num_hidden_layers"]) // (stage.stages * self.virtual_pipeline)
-        firsts = [(chunk * stage.stages + stage.number) * layers for chunk in range(self.virtual_pipeline)]
+        model, rule = describe_config(self.config, name=self.model_name), load_profile(self.framework).can.stage_rule
+        chunks = held_chunks(model, stage.number, stage.stages, self.virtual_pipeline, rule=rule)
         return tuple(
-            PipelineStage(
-                number=stage.number,
-                stages=stage.stages,
-                first_layer=first,
-                last_layer=first + layers - 1,
-                chunk=chunk,
-                chunks=self.virtual_pipeline,
-            )
-            for chunk, first in enumerate(firsts)
+            replace(stage, first_layer=layers.start, last_layer=layers.stop - 1, chunk=chunk, chunks=len(chunks))
+            for chunk, layers in enumerate(chunks)
         )
 
     @property
@@ -233,7 +230,11 @@ def _stages(memory: Mapping[str, Any], pipeline_parallel: int) -> tuple[Pipeline
         return ()
     return tuple(
         PipelineStage(
-            number=part["stage"], stages=pipeline_parallel, first_layer=part["layers"][0], last_layer=part["layers"][1]
+            number=part["stage"],
+            stages=pipeline_parallel,
+            first_layer=part["layers"][0],
+            last_layer=part["layers"][1],
+            planned_bytes=int(part["peak_bytes"]),
         )
         for part in memory["stages"]
     )

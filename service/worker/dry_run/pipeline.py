@@ -98,17 +98,15 @@ def traced_micro_batches(stage: PipelineStage, micro_batches: int, *, chunks: in
 
 def schedule_note(job: TraceJob) -> str:
     """Return which schedule a trace runs, and which stages."""
+    which = (
+        "one of each kind of stage is traced (of equal ones the first, which keeps the most micro-batches), and the "
+        "plan's fullest"
+    )
     if job.pipeline_schedule == GPIPE:
-        return (
-            "Pipeline stages run GPipe, every micro-batch forward and then every one backward: the first, the second "
-            "and the last are traced; those between keep no more than the second."
-        )
+        return f"Pipeline stages run GPipe, every micro-batch forward and then every one backward: {which}."
     interleaved = f", interleaved in {job.virtual_pipeline} chunks a rank" if job.virtual_pipeline > 1 else ""
     enough = "a round more" if interleaved else f"{STEADY_ROUNDS} micro-batches more"
-    return (
-        f"Pipeline stages run 1F1B{interleaved}: the first, the second and the last are traced, until the pipeline "
-        f"is full and {enough}; those between keep less than the second."
-    )
+    return f"Pipeline stages run 1F1B{interleaved}: {which}, until the pipeline is full and {enough}."
 
 
 class StageSchedule:

@@ -8,6 +8,7 @@ from planners.memory.stages import (
     all_stages,
     compute_weighted_stages,
     deciding_stages,
+    distinct_stages,
     held_chunks,
     micro_batches_in_flight,
     stage_layers,
@@ -184,3 +185,20 @@ def test_interleaving_leaves_embedding_and_head_on_the_ends():
     rows = all_stages(one_layout(pipeline_parallel=4, virtual_pipeline=2), llama(), 8)
     assert rows.has_embedding.ravel().tolist() == [True, False, False, False]
     assert rows.has_head.ravel().tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("dense", "chunks", "distinct"),
+    [
+        # Stages of two layers: embedding and dense ones, mixtures, and those with the head.
+        (2, 1, [0, 1, 3]),
+        # One dense layer and one mixture make the second stage unlike the third.
+        (3, 1, [0, 1, 2, 3]),
+        # Four dense layers: the third stage is the first of mixtures alone.
+        (4, 1, [0, 1, 2, 3]),
+        # Layers i and i + 4: the dense ones are on the first two stages, and the third has two mixtures.
+        (2, 2, [0, 1, 2, 3]),
+    ],
+)
+def test_stages_are_told_apart_by_their_kinds_of_layers_and_their_ends(dense, chunks, distinct):
+    assert list(distinct_stages(eight_layers(dense=dense), 4, chunks)) == distinct

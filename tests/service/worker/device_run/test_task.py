@@ -36,7 +36,7 @@ def test_a_plan_that_predicts_another_figure_is_refuted_with_both():
 
 
 def test_each_stage_of_a_pipeline_that_may_decide_is_run_alone():
-    parts = [{"stage": 0, "layers": [0, 0]}, {"stage": 1, "layers": [1, 1]}]
+    parts = [{"stage": number, "layers": [number, number], "peak_bytes": 1} for number in range(2)]
     result = ran(stages=parts, layout={"pipeline_parallel": 2, "gpus": 2, "gradient_accumulation_steps": 4})
     assert [rank["stage"] for rank in result["ranks"]] == [0, 1]
     assert result["step"] is None

@@ -23,6 +23,26 @@ def config(**changes):
     return LLAMA | changes
 
 
+# Latent attention: queries and keys of 16 + 8 a head, values of 16.
+LATENT = config(
+    model_type="deepseek_v3",
+    num_key_value_heads=4,
+    head_dim=8,
+    q_lora_rank=32,
+    kv_lora_rank=16,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=16,
+    first_k_dense_replace=0,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    n_shared_experts=1,
+    moe_intermediate_size=48,
+    n_group=1,
+    topk_group=1,
+)
+
+
 def job(**changes):
     values = {
         "model_name": "small",

@@ -89,7 +89,7 @@ class TestStages:
         assert _most_inputs(four) - _most_inputs(two) == 64 * 64 * 2
 
     def test_the_result_names_every_traced_stage_and_shows_the_worst(self):
-        parts = [{"stage": number, "layers": [number, number]} for number in range(3)]
+        parts = [{"stage": number, "layers": [number, number], "peak_bytes": 1} for number in range(3)]
         layout = {"framework": "megatron", "zero_stage": 1, "pipeline_parallel": 3}
         said = []
         wanted = request(layout=layout, model=config(num_hidden_layers=3), stages=parts)
