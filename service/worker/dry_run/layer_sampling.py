@@ -11,6 +11,7 @@ from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.ledger import Ledger
 from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
 from service.worker.dry_run.stacks import Stack
+from service.worker.dry_run.traceable import ZERO_FRAMEWORKS
 from service.worker.dry_run.step import TRACE_STAGES, Report, trace_steps
 
 # Two layers of a kind show the first and the last; a model of one more shows what a layer adds, and one of two more
@@ -72,7 +73,9 @@ def layer_sample(job: TraceJob, stage: PipelineStage) -> Sample | None:
     layers = stage.last_layer - stage.first_layer + 1
     is_partly_recomputed = job.recompute == "full" and job.recompute_layers is not None
     masks = job.attention == "eager" and job.config.get("sliding_window")  # a mask for each kind of layer there is
-    if layers < LEAST_SAMPLED_LAYERS or job.virtual_pipeline > 1 or is_partly_recomputed or masks:
+    # DeepSpeed's flat buffers are of the whole depth, and what it gathers ahead follows a count of elements.
+    has_flat_buffers = job.framework in ZERO_FRAMEWORKS
+    if has_flat_buffers or layers < LEAST_SAMPLED_LAYERS or job.virtual_pipeline > 1 or is_partly_recomputed or masks:
         return None
     kinds = layer_kinds(job.config)[stage.first_layer : stage.last_layer + 1]
     unit = math.lcm(_period(kinds), job.recompute_every or 1)

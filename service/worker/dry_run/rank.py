@@ -30,6 +30,8 @@ from service.worker.dry_run.sharding import shard_fully
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.tensor_parallel import split_over_tensor_ranks
 from service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights, refuse_untraced_sharding
+from service.worker.dry_run.zero import zero_engine
+from service.worker.dry_run.zero_settings import ZeroEngine
 
 # Sizes of DistributedDataParallel's first and later buckets
 # (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES and `bucket_cap_mb`'s default).
@@ -43,7 +45,7 @@ class Rank:
 
     `model` is a `ModuleList` of its chunks where an interleaved schedule gives it several.
     `dummy_gradients` stand in for those that fused kernels add up where they accumulate, `messages` are a pipeline's.
-    `keeping` is the context of every forward pass.
+    `keeping` is the context of every forward pass. `zero` is the optimizer where it takes part in the passes.
     """
 
     model: Any
@@ -54,6 +56,7 @@ class Rank:
     keeping: contextlib.AbstractContextManager[object]
     states_on_host: bool
     messages: MessageBuffers = field(default_factory=MessageBuffers)
+    zero: ZeroEngine | None = None
 
     @property
     def chunks(self) -> tuple[Any, ...]:
@@ -128,9 +131,11 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
 
 def equipped_rank(job: TraceJob, stack: Stack, model: Any) -> Rank:
     """Return a rank's part of the model with all that a step needs besides."""
+    zero = zero_engine(job, stack, model) if stack.has_zero_engine else None
     rank = Rank(
         model=model,
-        optimizer=_optimizer(job, stack, model),
+        optimizer=zero or _optimizer(job, stack, model),
+        zero=zero,
         buckets=_gradient_buckets(job, stack, model),
         dummy_gradients=[],
         gathers_logits=gathers_logits(job, stack),

@@ -46,6 +46,7 @@ class Stack:
     `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
     `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
+    `has_zero_engine`: parameters, gradients and optimizer are DeepSpeed's, at every ZeRO stage.
     """
 
     gathers_logits: bool
@@ -60,12 +61,13 @@ class Stack:
     has_fused_kernels: bool = False
     frees_sent_outputs: bool = False
     keeps_message_buffers: bool = False
+    has_zero_engine: bool = False
 
 
 # Sources: accelerate (fsdp_utils.py: one unit a decoder layer and one for the rest; loss by the model),
 # torchtitan (models/llama3/infra/parallelize.py, distributed/activation_checkpoint.py),
 # torch 2.13 (nn/parallel/distributed.py), Megatron-Core (distributed/param_and_grad_buffer.py,
-# optimizer/distrib_optimizer.py). `reference` is the textbook's 2 + 2 + 12 bytes a parameter.
+# optimizer/distrib_optimizer.py), DeepSpeed (the modules `zero_*` beside this one). `reference` is the textbook's 2 + 2 + 12 bytes a parameter.
 STACKS = {
     "accelerate": Stack(gathers_logits=True, loss_in_model=True, trains_adapters=True, has_gradient_buckets=True),
     "ddp": Stack(
@@ -93,6 +95,13 @@ STACKS = {
         has_fused_kernels=True,
         frees_sent_outputs=True,
     ),
+    "deepspeed": Stack(
+        gathers_logits=True,
+        loss_in_model=True,
+        trains_adapters=True,
+        replication=Replication.MASTER_WEIGHTS,
+        has_zero_engine=True,
+    ),
 }
 
 
@@ -100,7 +109,6 @@ STACKS = {
 NOT_TRACED = {
     "atorch": "its strategies change the model's code by rules of their own",
     "composer": "it trains with FSDP1, whose flat parameters and hooks no trace has",
-    "deepspeed": "its ZeRO stages are its own engine's, not torch's",
     "litgpt": "its model keeps one fused query, key and value, and FSDP1 shards it",
     "megatron-deepspeed": "its ZeRO stages are its own engine's, not torch's",
     "nanotron": "its layers and its tensor parallelism are its own",

@@ -76,7 +76,8 @@ def record_steps(
 ) -> None:
     """Run steps, recording what they do to memory, until one leaves it as it found it."""
     _label_what_stands(rank, tracker, batch)
-    with tracker.watching(), _labelling_gradients(rank, tracker):
+    attached = contextlib.nullcontext() if rank.zero is None else rank.zero.attach(tracker.making)
+    with tracker.watching(), _labelling_gradients(rank, tracker), attached:
         for step in range(MOST_TRACED_STEPS):
             report(step + 1, TRACE_STAGES, "stage", f"step {step + 1} of {MOST_TRACED_STEPS}")
             found = tracker.live_bytes()
@@ -109,6 +110,10 @@ def _label_what_stands(rank: Rank, tracker: StorageTracker, batch: dict[str, tor
     tracker.ledger.mark(0, STATES)
     with on_host(rank.states_on_host):
         tracker.label_all(rank.model.named_parameters(), Kind.PARAMETER)
+    if rank.zero is not None:
+        tracker.label_all(rank.zero.named_parts(), Kind.PARAMETER)
+        tracker.label_all(rank.zero.named_gradients(), Kind.GRADIENT)
+        tracker.label_all(rank.zero.named_buffers(), Kind.COMMUNICATION)
     tracker.label_all(rank.model.named_buffers(), Kind.BUFFER)
     tracker.label_all(batch.items(), Kind.INPUT)
     tracker.label_all((("gradient bucket", bucket) for bucket in rank.buckets), Kind.COMMUNICATION)
@@ -167,13 +172,18 @@ def run_step(
 def _run_micro_batches(
     step: int, job: TraceJob, stack: Stack, rank: Rank, watcher: Watcher, batch: dict[str, torch.Tensor]
 ) -> None:
-    for _ in range(min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)):
+    micro_batches = min(job.accumulation_steps, MOST_TRACED_MICRO_BATCHES)
+    for number in range(micro_batches):
+        if rank.zero is not None:
+            rank.zero.begin_micro_batch(is_last=number == micro_batches - 1)
         watcher.begin_phase(step, FORWARD)
         with computing(job, stack, batch["input_ids"].device.type), rank.keeping:
             loss = _output_and_loss(job, stack, rank.model, rank, batch)[1]
         watcher.begin_phase(step, BACKWARD)
         loss.backward()
         del loss
+        if rank.zero is not None:
+            rank.zero.end_backward()
 
 
 def _stage_output(

@@ -20,13 +20,14 @@ EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 RING_HALVES = 2
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")
 FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
+ZERO_FRAMEWORKS = ("deepspeed",)  # whose own engine does what FSDP2 does elsewhere
 # torch, distributed/pipelining/schedules.py, `_add_unshard_reshard`: of more chunks some are gathered anew.
 MOST_GATHERED_CHUNKS = 3
 
 
 def is_fully_sharded(job: TraceJob) -> bool:
     """Return whether FSDP2 holds the parameters, rather than each rank a whole copy."""
-    return job.zero_stage in FULL_SHARDING_STAGES
+    return job.zero_stage in FULL_SHARDING_STAGES and job.framework not in ZERO_FRAMEWORKS
 
 
 def keeps_master_weights(job: TraceJob, stack: Stack) -> bool:
@@ -72,6 +73,8 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
             f"FSDP2 is traced with {MOST_GATHERED_CHUNKS} chunks of a pipeline a rank at most.",
             pointer="/layout/virtual_pipeline",
         )
+    if stack.has_zero_engine:
+        _refuse_untraced_zero(job)
     model_type = job.config["model_type"]
     if model_type not in LLAMA_LIKE_MODEL_TYPES and (job.tensor_parallel > 1 or stack.has_fused_kernels):
         raise NotYetAvailable(
@@ -98,6 +101,16 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             "A fused cross-entropy over tensor-parallel ranks is not traced yet.", pointer="/layout/fused_cross_entropy"
         )
+
+
+def _refuse_untraced_zero(job: TraceJob) -> None:
+    if job.precision not in MIXED_PRECISIONS:
+        raise NotYetAvailable(
+            f"DeepSpeed is traced over 16-bit parameters with an fp32 copy, not in {job.precision}.",
+            pointer="/training/precision",
+        )
+    if job.states_on_host or job.activation_offload:
+        raise NotYetAvailable("DeepSpeed's offload is not traced yet.", pointer="/layout/offload")
 
 
 def _refuse_untraced_offload(job: TraceJob) -> None:
