@@ -49,7 +49,8 @@ class ModelSpec:
     When `tied_head` is true the head multiplies by the embedding's matrix and
     has no weight of its own. `experts_per_token` of each layer's experts work on
     a token. `rotary_fraction` of a key's features turn with its position, and of
-    interpolated positions there are `interpolated_tables` beside the plain ones.
+    interpolated positions, or those of another base, there are `interpolated_tables`
+    beside the plain ones.
     """
 
     name: str

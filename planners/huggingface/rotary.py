@@ -40,12 +40,17 @@ def rotary_fraction(config: Mapping[str, Any], model_type: str) -> float:
 
 
 def interpolated_tables(model_type: str, positions: int | None) -> int:
-    """Return how many tables of all positions an engine keeps of interpolated ones, beside the plain one.
+    """Return how many tables of all positions an engine keeps beside the plain one.
 
-    Source: vllm/model_executor/layers/rotary_embedding/linear_scaling_rope.py.
+    Layers with windows turn by another base than the full ones, whose table is a
+    second one; interpolated it has as many times the rows.
+
+    Source: vllm/model_executor/layers/rotary_embedding/__init__.py, get_rope (a table for each base), and
+    linear_scaling_rope.py.
     """
-    is_interpolated = model_type in INTERPOLATED_MODELS and (positions or 0) >= INTERPOLATED_FROM
-    return INTERPOLATED_BY if is_interpolated else 0
+    if model_type not in INTERPOLATED_MODELS:
+        return 0
+    return INTERPOLATED_BY if (positions or 0) >= INTERPOLATED_FROM else 1
 
 
 def _parts(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -172,6 +172,8 @@ class EngineProfile:
     parallelism. `gpu_memory_utilization` is None where the engine derives it, and
     `reserve` says from what. `timed_as` names the engine's efficiencies, None if
     its speed is not described. `compressed_layout` is how it lays DeepSeek-V4's cache out.
+    The sampler takes `sampler_bytes_per_logit` beside the logits, and keeps at most
+    `sampler_scratch_rows` rows of the vocabulary in fp32.
     """
 
     engine: str
@@ -198,6 +200,7 @@ class EngineProfile:
     recurrent_blocks: int
     recurrent_fp32: tuple[str, ...]
     sampler_bytes_per_logit: float
+    sampler_scratch_rows: int
     overlapping_batches: int
     batch_tiers: tuple[BatchTier, ...]
     non_torch: NonTorchMemory
@@ -312,6 +315,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
         recurrent_blocks=merged.get("recurrent_blocks", 1),
         recurrent_fp32=tuple(merged.get("recurrent_fp32", ())),
         sampler_bytes_per_logit=merged.get("sampler_bytes_per_logit", 0.0),
+        sampler_scratch_rows=merged.get("sampler_scratch_rows", 0),
         overlapping_batches=merged.get("overlapping_batches", 1),
         batch_tiers=tuple(BatchTier(**{**tier, "excludes": tuple(tier["excludes"])}) for tier in merged["batch_tiers"]),
         non_torch=NonTorchMemory(

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from planners.architecture import Block, ModelSpec, Region, Split
 from planners.identity import Same
+from planners.precision import FP32_BYTES
 from planners.serving.degrees import Degrees
 from planners.serving.engine import GIB, EngineProfile, read_table
 from planners.serving.settings import Settings
@@ -41,13 +42,20 @@ def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, 
     layer = settings.max_num_batched_tokens * dense_bytes * inner + table["layer_hidden_states"] * hidden
     sampler = 0.0
     if has_head:
-        per_logit = settings.profile.sampler_bytes_per_logit + dense_bytes
-        sampler = settings.max_num_seqs * model.vocabulary_size * per_logit + table["hidden_states_copies"] * hidden
+        sampler = sampler_bytes(model, settings) + table["hidden_states_copies"] * hidden
     kept = expert_workspace_bytes(model, settings, degrees)
     if _has_vision(Same(model)):
         kept += round(table["vision_gib"] * GIB)
     peak: float = table["constant_gib"] * GIB + received + kept + max(layer, sampler)
     return round(peak)
+
+
+def sampler_bytes(model: ModelSpec, settings: Settings) -> float:
+    """Return what sampling `max_num_seqs` rows takes: the logits, what is made of them, and the kernel's kept rows."""
+    profile, rows = settings.profile, settings.max_num_seqs
+    per_logit = profile.sampler_bytes_per_logit + settings.weights.dense_bytes
+    scratch = min(profile.sampler_scratch_rows, rows) * FP32_BYTES
+    return model.vocabulary_size * (rows * per_logit + scratch)
 
 
 def expert_workspace_bytes(model: ModelSpec, settings: Settings, degrees: Degrees) -> int:

@@ -1,24 +1,29 @@
-"""An engine's cache of keys and values, in blocks, and the attention that writes and reads it.
+"""An engine's cache in blocks: which a request has, and where a pass writes its tokens.
 
 A request's blocks follow one another here, so that its keys are a view and no
-kernel of the engine's is needed to gather them.
+kernel of the engine's is needed to gather them. In a layer with a window it has
+blocks for the window and one pass alone, at whose end further tokens are written.
 
 Source: vllm/v1/attention/backends/flash_attn.py, get_kv_cache_shape: keys and values, blocks, tokens of
-a block, heads, features.
+a block, heads, features; vllm/v1/kv_cache_interface.py, SlidingWindowSpec.max_memory_usage_bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from service.worker.serving_run.cache_groups import CachedLayer, Place, layer_groups, places
 from service.worker.serving_run.deployment import Deployment
 
-CACHE_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
-SERVED_ATTENTION = "plimsoll_served"
+CACHE_DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.float8_e4m3fn,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,94 +36,79 @@ class Reach:
 
 
 class BlockCache:
-    """All layers' blocks on one rank, and the requests that the pass under way serves."""
+    """One rank's blocks, and the requests that the pass under way serves; without `reach` it is the profiling pass."""
 
     def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
-        self.layers: list[torch.Tensor] = []
+        self.deployment = deployment
+        self.tensors: list[torch.Tensor] = []
         self.reach: Reach | None = None
+        self._layers: Sequence[CachedLayer] = ()
+        self._places: dict[int, Place] = {}
+        self._first_blocks: list[int] = []
+
+    def arrange(self, layers: Sequence[CachedLayer]) -> None:
+        """Group all layers of the model, of which this rank's stage has some."""
+        deployment = self.deployment
+        self._layers = layers
+        groups = layer_groups(layers)
+        stage = range(len(layers)) if deployment.stage_layers is None else deployment.stage_layers
+        self._places = places(groups, stage)
+        self._first_blocks = [0]
+        for group in groups:
+            taken = deployment.batch * self._request_blocks(layers[group[0]])
+            self._first_blocks.append(self._first_blocks[-1] + taken)
+
+    @property
+    def blocks_taken(self) -> int:
+        """Return the blocks that the batch fills, over all groups."""
+        return self._first_blocks[-1]
 
     def allocate(self, device_type: str) -> None:
-        """Allocate every layer's blocks, as the engine does once it knows how many there are."""
-        deployment = self._deployment
-        shape = (2, deployment.blocks, deployment.block_size, deployment.key_value_heads, deployment.head_dim)
-        dtype = CACHE_DTYPES[deployment.kv_cache]
-        self.layers = [
-            torch.zeros(shape, dtype=dtype, device=device_type)
-            for _ in range(int(deployment.config["num_hidden_layers"]))
+        """Allocate the blocks of every place, as the engine does once it knows how many there are."""
+        deployment, dtype = self.deployment, CACHE_DTYPES[self.deployment.kv_cache]
+        of_place = {place.tensor: self._layers[layer] for layer, place in self._places.items()}
+        self.tensors = [
+            torch.zeros(
+                (layer.parts, deployment.blocks, deployment.block_size, layer.heads, layer.features),
+                dtype=dtype,
+                device=device_type,
+            )
+            for layer in of_place.values()
         ]
 
-    def written(self, layer: int, key: torch.Tensor, value: torch.Tensor, reach: Reach) -> torch.Tensor:
-        """Write a pass's keys and values [requests, heads, tokens, features], and return all of the requests' so far.
+    def written(self, layer: int, parts: Sequence[torch.Tensor], reach: Reach) -> torch.Tensor:
+        """Write a pass's [requests, heads, tokens, features] of each part, and return what a layer sees of them.
 
-        Returns views [2, requests, heads, tokens, features] of the blocks.
+        Returns views [parts, requests, heads, tokens, features] of the blocks: all tokens
+        so far, or the window and this pass.
         """
-        deployment = self._deployment
-        each = deployment.blocks_per_request
-        blocks = self.layers[layer][:, reach.first * each : (reach.first + reach.count) * each]
-        slots = blocks.view(2, reach.count, each * deployment.block_size, *blocks.shape[-2:]).transpose(2, 3)
-        end = reach.position + key.shape[2]
-        slots[0, :, :, reach.position : end].copy_(key)
-        slots[1, :, :, reach.position : end].copy_(value)
-        return slots[:, :, :, :end]
+        kept, tokens = self._layers[layer], parts[0].shape[2]
+        slots = self._slots(layer, reach)
+        start = min(reach.position, slots.shape[3] - tokens)
+        for slot, part in zip(slots, parts, strict=True):
+            slot[:, :, start : start + tokens].copy_(part)
+        end = start + tokens
+        seen = end if kept.window is None else min(end, kept.window - 1 + tokens)
+        return slots[:, :, :, end - seen : end]
 
+    def _slots(self, layer: int, reach: Reach) -> torch.Tensor:
+        """Return the requests' token slots of a layer, [parts, requests, heads, slots, features]."""
+        kept, place = self._layers[layer], self._places[layer]
+        each = self._request_blocks(kept)
+        first = self._first_blocks[place.group] + reach.first * each
+        blocks = self.tensors[place.tensor][:, first : first + reach.count * each]
+        return blocks.view(
+            kept.parts, reach.count, each * self.deployment.block_size, kept.heads, kept.features
+        ).transpose(2, 3)
 
-def register_served_attention(cache: BlockCache) -> None:
-    """Make transformers' layers attend through a cache; it needs no mask."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    def _request_blocks(self, layer: CachedLayer) -> int:
+        """Return the blocks that one request fills at its end in a layer's group.
 
-    def attend(
-        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, None]:
-        return served_attention(cache, module.layer_idx, query, key, value, kwargs.get("scaling")), None
-
-    ALL_ATTENTION_FUNCTIONS.register(SERVED_ATTENTION, attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(SERVED_ATTENTION, lambda *_args, **_kwargs: None)
-
-
-def served_attention(
-    cache: BlockCache,
-    layer: int,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scaling: float | None,
-) -> torch.Tensor:
-    """Return attention [requests, tokens, heads, features] over all that the cache holds of the requests.
-
-    Without a cache the output alone is made, as in the engine's own profiling pass.
-    A prompt's later chunks see whole those before them, and one another: what that changes is
-    values, not memory.
-    """
-    reach = cache.reach
-    if reach is None:
-        return torch.empty_like(query).transpose(1, 2).contiguous()
-    held = cache.written(layer, key, value, reach)
-    if held.dtype is query.dtype:
-        keys, values = held
-        return _flash(query, keys, values, is_first=reach.position == 0, scaling=scaling).transpose(1, 2).contiguous()
-    # The engine's kernel reads a narrow cache as it is; here a request's part is widened at a time.
-    parts = [
-        _flash(
-            query[index : index + 1],
-            *(part[None].to(query.dtype) for part in held[:, index]),
-            is_first=reach.position == 0,
-            scaling=scaling,
-        )
-        for index in range(reach.count)
-    ]
-    return torch.cat(parts).transpose(1, 2).contiguous()
-
-
-def _flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_first: bool, scaling: float | None
-) -> torch.Tensor:
-    """Return the flash kernel's output; fp32 has none on CUDA and takes the next kernel in line."""
-    is_causal = is_first and query.shape[2] > 1
-    if isinstance(query, FakeTensor) and query.dtype is not torch.float32:
-        operator = torch.ops.aten._scaled_dot_product_flash_attention  # what CUDA would choose, and a CPU would not
-        return operator(query, key, value, 0.0, is_causal, scale=scaling)[0]  # type: ignore[no-any-return]
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, is_causal=is_causal, scale=scaling, enable_gqa=True
-    )
+        A window may begin inside a block, so one block more.
+        """
+        deployment = self.deployment
+        whole = -(-deployment.sequence_tokens // deployment.block_size)
+        if layer.window is None:
+            return whole
+        kept = layer.window - 1 + deployment.pass_tokens
+        return min(whole, -(-kept // deployment.block_size) + 1)

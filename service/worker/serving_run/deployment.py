@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES, TRACED_MODEL_TYPES
-
-# A latent cache is laid out otherwise than the one that is run here.
-SERVED_MODEL_TYPES = tuple(name for name in TRACED_MODEL_TYPES if name not in LATENT_MODEL_TYPES)
-SERVED_ENGINES = ("vllm", "transformers")
-SERVED_WEIGHTS = ("fp32", "bf16", "fp16", "fp8", "int8")
-SERVED_CACHES = ("bf16", "fp16", "fp8")
-FULL_ATTENTION = "full_attention"
-LENGTHS_CUT_BY_RANKS = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-# What divides a replica's work in a way that is not run here.
-UNDIVIDED = ("pipeline_parallel", "attention_data_parallel", "expert_parallel", "decode_context_parallel")
+from planners.errors import InvalidQuestion
+from service.worker.serving_run.servable import refuse_unserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +16,8 @@ class Deployment:
 
     `profile_tokens` go through the layers at once, and `sampled_rows` logits are sampled;
     `batch` requests of `prompt_tokens` and `output_tokens` run together, 0 where
-    the cache holds none. The cache has `blocks` of `block_size` tokens.
+    the cache holds none. The cache has `blocks` of `block_size` tokens. `stage_layers` are
+    those of the pipeline's stage that the plan's figures are of, None where there is but one.
     """
 
     model_name: str
@@ -43,6 +34,7 @@ class Deployment:
     batch: int
     prompt_tokens: int
     output_tokens: int
+    stage_layers: range | None = None
 
     @property
     def vocabulary_size(self) -> int:
@@ -50,26 +42,14 @@ class Deployment:
         return int(self.config["vocab_size"])
 
     @property
-    def key_value_heads(self) -> int:
-        """Return the key-value heads of one rank."""
-        heads = self.config.get("num_key_value_heads") or self.config["num_attention_heads"]
-        return int(heads) // self.tensor_parallel
-
-    @property
-    def head_dim(self) -> int:
-        """Return the features of a head."""
-        given = self.config.get("head_dim")
-        return int(given or self.config["hidden_size"] // self.config["num_attention_heads"])
-
-    @property
     def sequence_tokens(self) -> int:
         """Return a request's tokens at its end."""
         return self.prompt_tokens + self.output_tokens
 
     @property
-    def blocks_per_request(self) -> int:
-        """Return the blocks that one request fills at its end."""
-        return -(-self.sequence_tokens // self.block_size)
+    def pass_tokens(self) -> int:
+        """Return the most tokens of one request that a pass reads."""
+        return min(self.profile_tokens, self.prompt_tokens)
 
 
 def read_deployment(request: Mapping[str, Any]) -> Deployment:
@@ -99,8 +79,7 @@ def read_deployment(request: Mapping[str, Any]) -> Deployment:
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing
-    _refuse_layout(layout, cache)
-    _refuse_deployment(deployment)
+    refuse_unserved(deployment, layout, cache)
     return deployment
 
 
@@ -111,42 +90,3 @@ def _batch(plan: Mapping[str, Any]) -> int:
     if performance is None:
         return places
     return min(places, -(-int(performance["concurrency"]) // int(plan["layout"]["data_parallel"])))
-
-
-def _refuse_layout(layout: Mapping[str, Any], cache: Mapping[str, Any]) -> None:
-    for name in UNDIVIDED:
-        if layout.get(name, 1) != 1:
-            raise NotYetAvailable(f"A deployment with {name} {layout[name]} is not run yet.", pointer=f"/layout/{name}")
-    kinds = sorted({group["kind"] for group in cache["groups"]})
-    if kinds != [FULL_ATTENTION]:
-        raise NotYetAvailable(f"A cache of {' and '.join(kinds)} layers is not run yet.", pointer="/model")
-
-
-def _refuse_deployment(deployment: Deployment) -> None:
-    for pointer, value, known in (
-        ("/model/config/model_type", deployment.config.get("model_type"), SERVED_MODEL_TYPES),
-        ("/serving/engine", deployment.engine, SERVED_ENGINES),
-        ("/serving/weights", deployment.weights, SERVED_WEIGHTS),
-        ("/serving/kv_cache", deployment.kv_cache, SERVED_CACHES),
-    ):
-        if value not in known:
-            raise NotYetAvailable(f"{value!r} is not served in a proof yet; these are: {known}.", pointer=pointer)
-    ranks = deployment.tensor_parallel
-    if ranks == 1:
-        return
-    if deployment.config["model_type"] not in LLAMA_LIKE_MODEL_TYPES:
-        raise NotYetAvailable(
-            f"{deployment.config['model_type']!r} is served on one rank only.", pointer="/layout/tensor_parallel"
-        )
-    for key in LENGTHS_CUT_BY_RANKS:
-        length = deployment.config.get(key) or deployment.config["num_attention_heads"]
-        if length % ranks:
-            raise NotYetAvailable(
-                f"torch's tensor parallelism needs {key} ({length}) divisible by {ranks}.",
-                pointer="/layout/tensor_parallel",
-            )
-    if deployment.weights in ("fp8", "int8"):
-        raise NotYetAvailable(
-            f"Weights in {deployment.weights} over tensor-parallel ranks are not served in a proof yet.",
-            pointer="/serving/weights",
-        )

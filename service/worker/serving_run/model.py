@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
+import torch.distributed as dist
 
 from planners.serving.weights import padded_vocabulary
 from service.worker.device_run.real_weights import INITIALIZER_RANGE, SEED, is_rotary
 from service.worker.dry_run.building import causal_model
-from service.worker.dry_run.tensor_parallel import split_over_tensor_ranks
-from service.worker.dry_run.tracker import local_tensor
-from service.worker.serving_run.cache import SERVED_ATTENTION, BlockCache, register_served_attention
+from service.worker.serving_run.cache import BlockCache
+from service.worker.serving_run.cached_layers import cached_layers
 from service.worker.serving_run.deployment import Deployment
+from service.worker.serving_run.divided_layers import divide
+from service.worker.serving_run.engine_kernels import fuse_layers
 from service.worker.serving_run.narrow_linear import NARROW_DTYPES, narrow_matrices
+from service.worker.serving_run.servable import VLLM
+from service.worker.serving_run.served_attention import SERVED_ATTENTION, register_served_attention
 
 # What is computed in, and what all that is not narrow is kept in.
+FREQUENCIES, UNSCALED_FREQUENCIES = "inv_freq", "original_inv_freq"
 WIDE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-ENGINE_WITH_TABLE = "vllm"
 
 
 def wide_dtype(deployment: Deployment) -> torch.dtype:
@@ -26,27 +29,28 @@ def wide_dtype(deployment: Deployment) -> torch.dtype:
     return WIDE_DTYPES.get(deployment.weights, torch.bfloat16)
 
 
-def served_model(deployment: Deployment, mesh: DeviceMesh | None, cache: BlockCache, *, by_shape: bool) -> Any:
+def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool) -> Any:
     """Return the rank's model on the ambient device, its attention going through `cache`.
 
-    vLLM pads the vocabulary. With `by_shape` narrow matrices are multiplied by shape alone.
+    vLLM pads the vocabulary. With `by_shape` narrow matrices are multiplied by shape
+    alone, and of vLLM's kernels is made what they make.
     """
     register_served_attention(cache)
     rows = deployment.vocabulary_size
-    if deployment.engine == ENGINE_WITH_TABLE:
+    if deployment.engine == VLLM:
         rows = padded_vocabulary(rows)
     config = {**deployment.config, "vocab_size": rows}
     model: Any = causal_model(config, dtype=wide_dtype(deployment), attention=SERVED_ATTENTION)
     model.config.max_position_embeddings = max(model.config.max_position_embeddings, deployment.sequence_tokens)
     model.eval()
     model.requires_grad_(False)
-    is_tied = model.lm_head.weight is model.model.embed_tokens.weight
-    if mesh is not None:
-        split_over_tensor_ranks(model, mesh["tensor"], sequence_parallel=False, gather_logits=True)
-        if is_tied:
-            model.lm_head.weight = model.model.embed_tokens.weight
+    cache.arrange(cached_layers(model, deployment))
+    if group is not None:
+        divide(model, group)
     if deployment.weights in NARROW_DTYPES:
         narrow_matrices(model, deployment.weights, by_shape=by_shape)
+    if by_shape and deployment.engine == VLLM:
+        fuse_layers(model)
     return model
 
 
@@ -57,22 +61,29 @@ def load_random(model: Any, device_type: str) -> None:
     torch.manual_seed(SEED)
     with torch.no_grad():
         for parameter in model.parameters():
-            _fill(local_tensor(parameter))
+            _fill(parameter)
         for name, module in rotary.items():
             for key, value in module.named_buffers():
                 model.get_submodule(name).get_buffer(key).copy_(value)
 
 
-def rotary_table(deployment: Deployment, model: Any, device_type: str) -> torch.Tensor | None:
-    """Return the table of cosines and sines for every position that vLLM keeps, and transformers does not.
+def rotary_tables(deployment: Deployment, model: Any, device_type: str) -> list[torch.Tensor]:
+    """Return the tables of cosines and sines for every position that vLLM keeps, and transformers does not.
 
-    Source: vllm/model_executor/layers/rotary_embedding/base.py, _compute_cos_sin_cache.
+    There is one for each kind of layer whose angles differ.
+
+    Source: vllm/model_executor/layers/rotary_embedding, [positions, rotary width] in the model's format.
     """
-    if deployment.engine != ENGINE_WITH_TABLE:
-        return None
+    if deployment.engine != VLLM:
+        return []
     positions = int(deployment.config.get("max_position_embeddings") or 0)
-    width = 2 * int(model.model.rotary_emb.inv_freq.numel())
-    return torch.zeros(positions, width, dtype=wide_dtype(deployment), device=device_type)
+    widths = [
+        2 * buffer.numel()
+        for name, buffer in model.model.rotary_emb.named_buffers()
+        if name.endswith(FREQUENCIES) and not name.endswith(UNSCALED_FREQUENCIES)
+    ]
+    dtype = wide_dtype(deployment)
+    return [torch.zeros(positions, width, dtype=dtype, device=device_type) for width in widths]
 
 
 def _fill(tensor: torch.Tensor) -> None:

@@ -12,25 +12,37 @@ from service.worker.dry_run.step import Report
 from service.worker.dry_run.tracker import StorageTracker
 from service.worker.serving_run.cache import BlockCache, Reach
 from service.worker.serving_run.deployment import Deployment
-from service.worker.serving_run.sampling import sampled
+from service.worker.serving_run.sampling import Sampler
 
 PROFILE, CACHE, PREFILL, DECODE = "profile", "cache", "prefill", "decode"
 WEIGHTS = "weights"
 SERVING_STAGES = 5
 
 
-class Passes:
-    """Runs a deployment's passes on one device; `sorts` says that the engine's sampler does."""
+# torch, aten/src/ATen/cuda/CublasHandlePool.cpp: of Hopper and newer, whose products find it in the caching allocator.
+CUBLAS_WORKSPACE_BYTES = 32 << 20
 
-    def __init__(self, deployment: Deployment, model: Any, cache: BlockCache, device_type: str, *, sorts: bool) -> None:
+
+class Passes:
+    """Runs a deployment's passes on one device."""
+
+    def __init__(
+        self, deployment: Deployment, model: Any, cache: BlockCache, device_type: str, sampler: Sampler
+    ) -> None:
         self._deployment, self._model, self._cache = deployment, model, cache
-        self._device_type, self._sorts = device_type, sorts
+        self._device_type, self._sampler = device_type, sampler
+        self._workspace: torch.Tensor | None = None
+
+    def make_workspace(self) -> None:
+        """Make what cuBLAS keeps from its first product on; fake tensors have none of their own accord."""
+        self._workspace = torch.empty(CUBLAS_WORKSPACE_BYTES, dtype=torch.uint8, device=self._device_type)
 
     def profile(self) -> None:
         """Send as many tokens as a batch may have through the layers at once, and sample as many rows as may be."""
         self._cache.reach = None
         hidden = self._hidden(1, self._deployment.profile_tokens, 0)
-        self._sample(hidden.flatten(0, 1)[: self._deployment.sampled_rows])
+        last = torch.arange(self._deployment.sampled_rows, device=self._device_type)
+        self._sample(hidden.flatten(0, 1)[last])
 
     def allocate_cache(self) -> None:
         """Allocate the blocks that the plan says are left."""
@@ -68,7 +80,7 @@ class Passes:
         return hidden
 
     def _sample(self, hidden: torch.Tensor) -> None:
-        sampled(self._model.lm_head(hidden), sorts=self._sorts)
+        self._sampler.sampled(self._model.lm_head(hidden))
 
 
 def record_passes(

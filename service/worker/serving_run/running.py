@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from planners.serving.engine import engine_profile
 from service.worker.child_main import is_out_of_memory
@@ -23,9 +23,11 @@ from service.worker.dry_run.step import Report
 from service.worker.dry_run.tracker import StorageTracker
 from service.worker.serving_run.cache import BlockCache
 from service.worker.serving_run.deployment import Deployment
-from service.worker.serving_run.model import load_random, rotary_table, served_model
+from service.worker.serving_run.engine_kernels import rotating_in_place
+from service.worker.serving_run.model import load_random, rotary_tables, served_model
 from service.worker.serving_run.passes import SERVING_STAGES, WEIGHTS, Passes, record_passes
-from service.worker.serving_run.sampling import SORTING_BYTES_PER_LOGIT
+from service.worker.serving_run.sampling import SORTING_BYTES_PER_LOGIT, Sampler
+from service.worker.serving_run.servable import VLLM
 
 TIMED_DECODES = {"cuda": 5, "cpu": 1}
 
@@ -33,15 +35,16 @@ TIMED_DECODES = {"cuda": 5, "cpu": 1}
 def trace_passes(deployment: Deployment, report: Report) -> Ledger:
     """Return what loading, profiling, the cache, prefill and decode do to memory, on fake tensors."""
     record = Record()
-    with _ranks(deployment, "cpu") as (mesh, clock), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with _ranks(deployment) as (group, clock), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         report(0, SERVING_STAGES, "stage", "building")
         cache = BlockCache(deployment)
-        model = served_model(deployment, mesh, cache, by_shape=True)
-        table = rotary_table(deployment, model, "cpu")
-        passes = Passes(deployment, model, cache, "cpu", sorts=sorts_logits(deployment))
+        model = served_model(deployment, group, cache, by_shape=True)
+        tables = rotary_tables(deployment, model, "cpu")
+        passes = Passes(deployment, model, cache, "cpu", engine_sampler(deployment))
         tracker = _tracker(deployment, record, clock)
-        _label_weights(tracker, model, table)
-        with tracker.watching():
+        _label_weights(tracker, model, tables)
+        with tracker.watching(), _kernels(deployment, model):
+            passes.make_workspace()
             record_passes(passes, tracker, deployment, report, whole=False)
     return record.ledger
 
@@ -53,18 +56,18 @@ def run_passes(deployment: Deployment, device: Device, report: Report) -> tuple[
     """
     record = Record()
     seconds: dict[str, float] = {}
-    with _ranks(deployment, device.type) as (mesh, clock), torch.no_grad():
+    with _ranks(deployment) as (group, clock), torch.no_grad():
         tracker = _tracker(deployment, record, clock)
         record.tracker = tracker
         try:
             report(0, SERVING_STAGES, "stage", "loading random weights")
             cache = BlockCache(deployment)
             with torch.device("meta"):
-                model = served_model(deployment, mesh, cache, by_shape=False)
+                model = served_model(deployment, group, cache, by_shape=False)
             load_random(model, device.type)
-            table = rotary_table(deployment, model, device.type)
-            passes = Passes(deployment, model, cache, device.type, sorts=sorts_logits(deployment))
-            _label_weights(tracker, model, table)
+            tables = rotary_tables(deployment, model, device.type)
+            passes = Passes(deployment, model, cache, device.type, engine_sampler(deployment))
+            _label_weights(tracker, model, tables)
             with tracker.watching():
                 record_passes(passes, tracker, deployment, report, whole=not device.is_cpu)
             if deployment.batch:
@@ -76,21 +79,27 @@ def run_passes(deployment: Deployment, device: Device, report: Report) -> tuple[
     return record, seconds
 
 
-def sorts_logits(deployment: Deployment) -> bool:
-    """Return whether the engine's sampler sorts all logits."""
+def engine_sampler(deployment: Deployment) -> Sampler:
+    """Return the sampler of the engine's version."""
     profile = engine_profile(deployment.engine, deployment.engine_version)
-    return profile.sampler_bytes_per_logit > SORTING_BYTES_PER_LOGIT
+    sorts = profile.sampler_bytes_per_logit > SORTING_BYTES_PER_LOGIT
+    return Sampler(sorts=sorts, scratch_rows=profile.sampler_scratch_rows)
+
+
+def _kernels(deployment: Deployment, model: Any) -> contextlib.AbstractContextManager[None]:
+    """Let what works in place in the engine do so on fake tensors."""
+    return rotating_in_place(model) if deployment.engine == VLLM else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _ranks(deployment: Deployment, device_type: str) -> Iterator[tuple[DeviceMesh | None, StreamClock]]:
-    """Give the mesh of the tensor-parallel ranks (None for one alone), of which this is the first."""
+def _ranks(deployment: Deployment) -> Iterator[tuple[dist.ProcessGroup | None, StreamClock]]:
+    """Give the group of the tensor-parallel ranks (None for one alone), of which this is the first."""
     with traceable_torch() as clock:
         if deployment.tensor_parallel == 1:
             yield None, clock
             return
         with process_group_of(deployment.tensor_parallel):
-            yield init_device_mesh(device_type, (deployment.tensor_parallel,), mesh_dim_names=("tensor",)), clock
+            yield dist.group.WORLD, clock
 
 
 def _tracker(deployment: Deployment, record: Record, clock: StreamClock) -> StorageTracker:
@@ -98,11 +107,11 @@ def _tracker(deployment: Deployment, record: Record, clock: StreamClock) -> Stor
     return StorageTracker(record.ledger, clock, logit_shapes=frozenset(shapes))
 
 
-def _label_weights(tracker: StorageTracker, model: Any, table: torch.Tensor | None) -> None:
+def _label_weights(tracker: StorageTracker, model: Any, tables: list[torch.Tensor]) -> None:
     tracker.ledger.mark(0, WEIGHTS)
     tracker.label_all(model.named_parameters(), Kind.PARAMETER)
     tracker.label_all(model.named_buffers(), Kind.BUFFER)
-    if table is not None:
+    for table in tables:
         tracker.label(table, Kind.BUFFER, "cosines and sines of every position")
 
 

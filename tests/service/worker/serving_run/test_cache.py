@@ -2,32 +2,38 @@
 
 import torch
 
-from service.worker.serving_run.cache import BlockCache, Reach, served_attention
+from service.worker.serving_run.cache import BlockCache, Reach
+from service.worker.serving_run.cache_groups import CachedLayer
+from service.worker.serving_run.served_attention import served_attention
 from tests.service.worker.serving_run.cases import deployment
 
+LAYER = CachedLayer(parts=2, heads=2, features=16, window=None)
+WINDOWED = CachedLayer(parts=2, heads=2, features=16, window=8)
 
-def allocated(**parts):
+
+def allocated(layers=(LAYER, LAYER), **parts):
     cache = BlockCache(deployment(**parts))
+    cache.arrange(layers)
     cache.allocate("cpu")
     return cache
 
 
 def test_every_layer_has_its_blocks_of_keys_and_values():
     cache = allocated()
-    assert [tuple(layer.shape) for layer in cache.layers] == [(2, 40, 16, 2, 16)] * 2
-    assert cache.layers[0].dtype is torch.bfloat16
+    assert [tuple(layer.shape) for layer in cache.tensors] == [(2, 40, 16, 2, 16)] * 2
+    assert cache.tensors[0].dtype is torch.bfloat16
 
 
 def test_a_request_finds_what_its_earlier_tokens_wrote_in_its_own_blocks():
     cache = allocated()
     prompt, token = torch.ones(2, 2, 32, 16), torch.full((2, 2, 1, 16), 2.0)
-    cache.written(0, prompt, prompt, Reach(first=1, count=2, position=0))
-    held = cache.written(0, token, token, Reach(first=1, count=2, position=32))
+    cache.written(0, (prompt, prompt), Reach(first=1, count=2, position=0))
+    held = cache.written(0, (token, token), Reach(first=1, count=2, position=32))
     assert tuple(held.shape) == (2, 2, 2, 33, 16)
     assert held[0, 1, 0, :, 0].tolist() == [1.0] * 32 + [2.0]
     # Request 1 and 2 have blocks 3 to 8; nobody else's were touched, and the views are the blocks themselves.
-    assert cache.layers[0][:, :3].abs().sum() == cache.layers[0][:, 9:].abs().sum() == 0
-    assert held.untyped_storage().data_ptr() == cache.layers[0].untyped_storage().data_ptr()
+    assert cache.tensors[0][:, :3].abs().sum() == cache.tensors[0][:, 9:].abs().sum() == 0
+    assert held.untyped_storage().data_ptr() == cache.tensors[0].untyped_storage().data_ptr()
 
 
 def test_attention_through_the_cache_is_attention():
@@ -47,6 +53,29 @@ def test_a_narrow_cache_is_widened_a_request_at_a_time():
     output = served_attention(cache, 1, torch.ones(3, 4, 1, 16, dtype=torch.bfloat16), ones, ones, None)
     assert tuple(output.shape) == (3, 1, 4, 16)
     assert output.unique().tolist() == [1.0]
+
+
+def test_layers_with_and_without_windows_share_tensors_and_have_blocks_of_their_own():
+    # Two layers of each kind: two groups of two, which draw from two tensors; 48 tokens fill three blocks, a window of
+    # 8 and a pass of 32 also three.
+    cache = allocated((LAYER, WINDOWED, LAYER, WINDOWED))
+    assert [tuple(tensor.shape) for tensor in cache.tensors] == [(2, 40, 16, 2, 16)] * 2
+    assert cache.blocks_taken == 5 * (3 + 3)
+    ones = torch.ones(5, 2, 32, 16)
+    cache.written(2, (ones, ones), Reach(first=0, count=5, position=0))
+    cache.written(3, (ones, ones), Reach(first=0, count=5, position=0))
+    # Of the second tensor blocks 0 to 14 are the third layer's, 15 to 29 the fourth's; a prompt fills two of three.
+    filled = cache.tensors[1][0, :, 0, 0, 0].tolist()
+    assert filled == [1.0, 1.0, 0.0] * 10 + [0.0] * 10
+    assert cache.tensors[0].abs().sum() == 0
+
+
+def test_a_layer_with_a_window_sees_it_and_the_pass_alone():
+    cache = allocated((LAYER, WINDOWED))
+    token = torch.ones(2, 2, 1, 16)
+    assert cache.written(0, (token, token), Reach(first=0, count=2, position=40)).shape[3] == 41
+    # The token itself and seven before it.
+    assert cache.written(1, (token, token), Reach(first=0, count=2, position=40)).shape[3] == 8
 
 
 def test_the_profiling_pass_attends_to_nothing():

@@ -11,8 +11,8 @@ from tests.service.worker.serving_run.cases import deployment, request
 def test_a_deployment_takes_its_batch_from_the_plan_s_speed():
     read = deployment()
     assert (read.batch, read.profile_tokens, read.sampled_rows) == (5, 64, 8)
-    # 32 + 16 tokens fill three blocks of 16.
-    assert (read.sequence_tokens, read.blocks_per_request) == (48, 3)
+    # 32 + 16 tokens, of which the prompt's are read at once.
+    assert (read.sequence_tokens, read.pass_tokens) == (48, 32)
 
 
 @pytest.mark.parametrize(
@@ -29,21 +29,14 @@ def test_no_more_requests_run_than_have_a_place(parts, batch):
     assert deployment(**parts).batch == batch
 
 
-def test_heads_are_divided_over_the_ranks():
-    read = deployment(layout={"tensor_parallel": 2})
-    assert (read.key_value_heads, read.head_dim) == (1, 16)
-    assert deployment(model={k: v for k, v in config().items() if k != "head_dim"}).head_dim == 16
-
-
 @pytest.mark.parametrize(
     ("parts", "pointer"),
     [
         ({"layout": {"pipeline_parallel": 2}}, "/layout/pipeline_parallel"),
         ({"layout": {"expert_parallel": 2}}, "/layout/expert_parallel"),
-        ({"layout": {"tensor_parallel": 4}}, "/layout/tensor_parallel"),  # two key-value heads
-        ({"layout": {"tensor_parallel": 2}, "settings": {"weights": "fp8"}}, "/serving/weights"),
-        ({"layout": {"tensor_parallel": 2}, "model": config(model_type="gemma")}, "/layout/tensor_parallel"),
-        ({"kv": {"groups": [{"kind": "sliding_window"}, {"kind": "full_attention"}]}}, "/model"),
+        ({"layout": {"tensor_parallel": 2}, "model": config(model_type="olmo2")}, "/layout/tensor_parallel"),
+        ({"kv": {"groups": [{"kind": "chunked_local"}, {"kind": "full_attention"}]}}, "/model"),
+        ({"kv": {"groups": [{"kind": "sliding_window"}]}, "settings": {"engine": "transformers"}}, "/model"),
         ({"settings": {"engine": "sglang"}}, "/serving/engine"),
         ({"settings": {"weights": "nf4"}}, "/serving/weights"),
         ({"settings": {"kv_cache": "int8"}}, "/serving/kv_cache"),

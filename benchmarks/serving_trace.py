@@ -1,0 +1,131 @@
+"""Serving plans beside their traces: `python -m benchmarks.serving_trace [WORD ...]`, cases that hold a word alone.
+
+Each line gives a plan's weights, cache and profiling pass on one rank, and how far
+each lies from what the trace held; the peak last. `--owners` adds what lived at the
+profiling pass's peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planners.catalogue import catalogue
+from planners.hardware import GpuCount, Hardware
+from planners.huggingface import describe_config
+from planners.inference import plan_serving
+from planners.questions import ServingLayoutRequest, ServingQuestion
+
+GPU = "h100-sxm-80gb"
+GIB = 2**30
+INPUT_TOKENS, OUTPUT_TOKENS = 1024, 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A deployment to plan and to trace; `layout` holds degrees, `asked` more of the question."""
+
+    model: str
+    weights: str = "bf16"
+    layout: Mapping[str, int] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the case in words."""
+        degrees = (f"{name.removesuffix('_parallel')} {degree}" for name, degree in self.layout.items())
+        return " ".join((self.model, self.weights, *degrees, *(f"{name} {value}" for name, value in self.asked.items())))
+
+
+TENSOR_2, TENSOR_4 = {"tensor_parallel": 2}, {"tensor_parallel": 4}
+LONG = {"max_model_len": 32768, "input_tokens": 16384}
+CASES: tuple[Case, ...] = (
+    Case(model="meta-llama/Llama-3.1-8B"),
+    Case(model="codellama/CodeLlama-7b-hf"),
+    Case(model="meta-llama/Llama-3.3-70B-Instruct", layout=TENSOR_4),
+    Case(model="meta-llama/Llama-3.3-70B-Instruct", weights="fp8", layout=TENSOR_4),
+    Case(model="Qwen/Qwen3-32B", weights="int8", layout=TENSOR_2),
+    Case(model="google/gemma-2-9b-it"),
+    Case(model="google/gemma-2-27b-it", layout=TENSOR_2),
+    Case(model="google/gemma-3-1b-it", asked=LONG),
+    Case(model="mistralai/Mistral-7B-v0.1", asked=LONG),
+)
+
+
+def planned(case: Case) -> dict[str, Any]:
+    """Return what a worker is told to prove the case's plan."""
+    entry = catalogue().model(case.model)
+    config = dict(entry.config)
+    degrees = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, **case.layout}
+    gpus = degrees["tensor_parallel"] * degrees["pipeline_parallel"] * degrees.get("attention_data_parallel", 1)
+    question = ServingQuestion(
+        model=describe_config(config, name=case.model),
+        hardware=Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=8),
+        weights=case.weights,
+        layout=ServingLayoutRequest(**degrees),
+        **{"max_model_len": 8192, "input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS, **case.asked},
+    )
+    plan = dataclasses.asdict(plan_serving(question).plan)
+    return {
+        "level": "trace",
+        "kind": "infer",
+        "plan_id": "benchmark",
+        "gpu": GPU,
+        "model": {"name": case.model, "config": config},
+        "plan": plan,
+    }
+
+
+def compare(case: Case) -> dict[str, Any]:
+    """Return a case's terms as planned and traced, the peak and who owned that of the profiling pass."""
+    from service.worker.dry_run.curve import largest_owners
+    from service.worker.serving_run.deployment import read_deployment
+    from service.worker.serving_run.passes import PROFILE
+    from service.worker.serving_run.running import trace_passes
+    from service.worker.serving_run.task import TERMS, measured_terms
+
+    request = planned(case)
+    began = time.monotonic()
+    ledger = trace_passes(read_deployment(request), lambda *_progress: None)
+    items = request["plan"]["memory"]["items"]
+    (profile,) = ((first, end) for mark, first, end in ledger.phase_ranges() if mark.phase == PROFILE)
+    return {
+        "case": case.name,
+        "planned": {**{name: items[name] for name in TERMS}, "peak": sum(items[name] for name in TERMS)},
+        "traced": {**measured_terms(ledger), "peak": ledger.peak().allocated_bytes},
+        "owners": largest_owners(ledger.peak(*profile)),
+        "seconds": time.monotonic() - began,
+    }
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return a case in a line: each term's planned GiB, and planned over traced."""
+    shown = "  ".join(
+        f"{name} {planned_bytes / GIB:7.3f} {planned_bytes / row['traced'][name] - 1:+7.2%}"
+        for name, planned_bytes in row["planned"].items()
+    )
+    return f"{row['case']:58} {shown}  {row['seconds']:5.1f} s"
+
+
+def main() -> None:
+    """Print a line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--owners", action="store_true")
+    arguments = parser.parse_args()
+    for case in CASES:
+        if arguments.words and not any(word in case.name for word in arguments.words):
+            continue
+        row = compare(case)
+        print(line(row))
+        if arguments.owners:
+            for owner in row["owners"]:
+                print(f"    {owner['bytes'] / GIB:8.4f} GiB  {owner['count']:4} x {owner['kind']}: {owner['name']}")
+
+
+if __name__ == "__main__":
+    main()

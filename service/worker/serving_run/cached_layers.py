@@ -1,0 +1,33 @@
+"""What each layer of a model keeps of a token, read from the layers themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.worker.serving_run.cache_groups import CachedLayer
+from service.worker.serving_run.deployment import Deployment
+
+SLIDING = "sliding_attention"
+
+
+def cached_layers(model: Any, deployment: Deployment) -> list[CachedLayer]:
+    """Return what one rank's layers keep; call it with the model undivided."""
+    return [_keys_and_values(layer.self_attn, model.config, deployment) for layer in model.model.layers]
+
+
+def _keys_and_values(attention: Any, config: Any, deployment: Deployment) -> CachedLayer:
+    """Return a layer's keys and values; a rank has one head at least (vLLM, QKVParallelLinear)."""
+    features = attention.head_dim
+    heads = int(config.num_key_value_heads) // deployment.tensor_parallel
+    return CachedLayer(parts=2, heads=max(heads, 1), features=features, window=_window(attention, config))
+
+
+def _window(attention: Any, config: Any) -> int | None:
+    """Return the tokens that a layer sees, itself the last; None for all."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if hasattr(attention, "sliding_window"):
+        window = attention.sliding_window
+    elif kinds is not None and kinds[attention.layer_idx] != SLIDING:
+        return None
+    return None if window is None else int(window)

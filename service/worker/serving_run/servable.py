@@ -1,0 +1,59 @@
+"""Which deployments a proof runs, by what of them is asked; free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from planners.errors import NotYetAvailable
+from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES
+
+if TYPE_CHECKING:
+    from service.worker.serving_run.deployment import Deployment
+
+VLLM = "vllm"
+SERVED_ENGINES = (VLLM, "transformers")
+WINDOWED_MODEL_TYPES = ("gemma2", "gemma3_text")
+# Those whose matrices `divided_layers` knows by name.
+DIVIDED_MODEL_TYPES = (*LLAMA_LIKE_MODEL_TYPES, *WINDOWED_MODEL_TYPES, "gemma", "granite")
+SERVED_MODEL_TYPES = (*DIVIDED_MODEL_TYPES, "olmo2", "phi3", "starcoder2")
+NARROW_WEIGHTS = ("fp8", "int8")
+SERVED_WEIGHTS = ("fp32", "bf16", "fp16", *NARROW_WEIGHTS)
+SERVED_CACHES = ("fp32", "bf16", "fp16", "fp8")
+FULL_ATTENTION, SLIDING_WINDOW = "full_attention", "sliding_window"
+# What each engine's cache is run of.
+SERVED_KINDS = {VLLM: {FULL_ATTENTION, SLIDING_WINDOW}, "transformers": {FULL_ATTENTION}}
+# What divides a replica's work in a way that is not run here.
+UNDIVIDED = ("pipeline_parallel", "attention_data_parallel", "expert_parallel", "decode_context_parallel")
+
+
+def refuse_unserved(deployment: Deployment, layout: Mapping[str, Any], cache: Mapping[str, Any]) -> None:
+    """Raise `NotYetAvailable`, naming it, for what a proof does not run."""
+    _refuse_names(deployment)
+    for name in UNDIVIDED:
+        if layout.get(name, 1) != 1:
+            raise NotYetAvailable(f"A deployment with {name} {layout[name]} is not run yet.", pointer=f"/layout/{name}")
+    kinds = {group["kind"] for group in cache["groups"]}
+    if not kinds <= SERVED_KINDS[deployment.engine]:
+        raise NotYetAvailable(
+            f"A cache of {' and '.join(sorted(kinds))} layers of {deployment.engine} is not run yet.", pointer="/model"
+        )
+    _refuse_ranks(deployment)
+
+
+def _refuse_names(deployment: Deployment) -> None:
+    for pointer, value, known in (
+        ("/model/config/model_type", deployment.config.get("model_type"), SERVED_MODEL_TYPES),
+        ("/serving/engine", deployment.engine, SERVED_ENGINES),
+        ("/serving/weights", deployment.weights, SERVED_WEIGHTS),
+        ("/serving/kv_cache", deployment.kv_cache, SERVED_CACHES),
+    ):
+        if value not in known:
+            raise NotYetAvailable(f"{value!r} is not served in a proof yet; these are: {known}.", pointer=pointer)
+
+
+def _refuse_ranks(deployment: Deployment) -> None:
+    """Raise for a model whose matrices are not divided over ranks; the plan has seen to it that lengths divide."""
+    model_type = deployment.config["model_type"]
+    if deployment.tensor_parallel > 1 and model_type not in DIVIDED_MODEL_TYPES:
+        raise NotYetAvailable(f"{model_type!r} is served on one rank only.", pointer="/layout/tensor_parallel")
