@@ -113,6 +113,27 @@ PIPELINES: tuple[dict[str, Any], ...] = (
     MEGATRON | {"recompute": "full", "sequence_length": 8192, **SPLIT_SEQUENCE},
     MEGATRON | {"recompute": "selective", "sequence_length": 8192, "pipeline_parallel": 2, **SPLIT_SEQUENCE},
 )
+LIGER = {"framework": "accelerate", "recompute": "none", "sequence_length": 4096, "kernels": "fused"}
+REPLICATED = {"framework": "ddp", "zero_stage": 0}
+LIGER_MODELS = (
+    *FEW_MODELS, "Qwen/Qwen2.5-7B", "mistralai/Mistral-7B-v0.1", "google/gemma-7b", "microsoft/phi-4",
+    "allenai/OLMo-2-1124-7B", "ibm-granite/granite-3.1-8b-instruct",
+)  # fmt: skip
+# Run for `LIGER_MODELS`: Liger's kernels, alone and with the loss that is fused with the head.
+LIGER_WAYS: tuple[dict[str, Any], ...] = (
+    LIGER,
+    LIGER | {"recompute": "full", "sequence_length": 8192, "fused_cross_entropy": True},
+    LIGER | {"method": "lora", "sequence_length": 2048},
+    LIGER | {"framework": "fsdp2", "sequence_length": 8192},
+)
+# Run for `FEW_MODELS` alone.
+MORE_LIGER_WAYS: tuple[dict[str, Any], ...] = (
+    LIGER | {"fused_cross_entropy": True},
+    LIGER | {"fused_cross_entropy": True, "method": "qlora", "recompute": "full"},
+    LIGER | REPLICATED,
+    LIGER | REPLICATED | {"fused_cross_entropy": True},
+    LIGER | {"framework": "fsdp2", "recompute": "full"},
+)
 WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
     {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
@@ -145,6 +166,8 @@ class Case:
             "offload": "on the host ",
             "optimizer": "",
             "precision": "",
+            "kernels": "kernels ",
+            "fused_cross_entropy": "fused loss ",
         }
         ways = (f"{said[key]}{_in_words(value)}" for key, value in self.way.items() if key in said)
         return " ".join((self.model, *(way.strip() for way in ways)))
@@ -168,6 +191,10 @@ def grid() -> Iterator[Case]:
                 yield Case(model=model, way=way)
     for model in FEW_MODELS:
         yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS, *ELSEWHERE))
+    for model in LIGER_MODELS:
+        yield from (Case(model=model, way=way) for way in LIGER_WAYS)
+    for model in FEW_MODELS:
+        yield from (Case(model=model, way=way) for way in MORE_LIGER_WAYS)
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
 
@@ -187,6 +214,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         "method": way.pop("method", "full"),
         "precision": way.pop("precision", "bf16-mixed"),
         "optimizer": way.pop("optimizer", "adamw"),
+        "kernels": way.pop("kernels", None),
     }
     framework, tensor, pipeline = way.pop("framework"), way.pop("tensor_parallel", 1), way.pop("pipeline_parallel", 1)
     context = way.pop("context_parallel", 1)
@@ -199,7 +227,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         global_batch_size=8 // tensor // pipeline // context * micro_batches,
         micro_batch_size=1,
         recompute=Recompute(**asked),
-        fused_cross_entropy=False,
+        fused_cross_entropy=way.pop("fused_cross_entropy", False),
         activation_offload=offload,
         framework=framework,
         layout=LayoutRequest(
@@ -231,7 +259,8 @@ def compare(case: Case) -> dict[str, Any]:
     job: TraceJob = read_job(request)
     started = time.monotonic()
     ledgers = [
-        trace_steps(job, find_stack(job.framework), lambda *_progress: None, stage) for stage in job.deciding_stages
+        trace_steps(job, find_stack(job.framework, job.kernels), lambda *_progress: None, stage)
+        for stage in job.deciding_stages
     ]
     ledger = max(ledgers, key=lambda ledger: ledger.peak().allocated_bytes)
     peak = ledger.peak()

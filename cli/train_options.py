@@ -89,7 +89,7 @@ TRAIN: tuple[RequestOption, ...] = (
     option(
         "--kernels",
         "training.kernels",
-        "eager, fused or compiled; absent: as the framework does.",
+        "eager, fused, compiled or foak; absent: as the framework does.",
         complete=choices("KernelChoice"),
     ),
     option(

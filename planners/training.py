@@ -36,7 +36,7 @@ from planners.timing.efficiency import Efficiency, efficiency_on
 METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
 ATTENTION_KINDS = ("flash", "eager")
-KERNEL_KINDS = ("eager", "fused", "compiled")
+KERNEL_KINDS = ("eager", "fused", "compiled", "foak")
 
 
 GIB = 2**30
@@ -188,9 +188,10 @@ def _jobs(question: TrainingQuestion) -> list[Job]:
     able = [profile for profile in profiles if why_unsupported(question, profile) is None]
     if not able:
         raise _unsupported(question, profiles)
-    fitting = [profile for profile in able if check_framework(question, profile) is None]
+    running = [load_profile(profile.name, question.kernels) for profile in able]
+    fitting = [profile for profile in running if check_framework(question, profile) is None]
     if not fitting:
-        lacking = min((framework_violations(question, profile) for profile in able), key=len)
+        lacking = min((framework_violations(question, profile) for profile in running), key=len)
         raise InvalidQuestion(lacking[0].detail, pointer=lacking[0].pointer)
     return [training_job(question, profile) for profile in fitting]
 

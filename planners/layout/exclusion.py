@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from planners.layout.fixed import fixed_violations, framework_violations
 from planners.layout.violations import Violation, broken_rules
 from planners.memory.job import training_job, why_unsupported
-from planners.memory.profile import Profile, profiles_to_search
+from planners.memory.profile import Profile, load_profile, profiles_to_search
 from planners.questions import TrainingQuestion
 
 
@@ -35,7 +35,9 @@ def every_broken_rule(question: TrainingQuestion) -> tuple[Violation, ...]:
 
 
 def _able(question: TrainingQuestion) -> list[Profile]:
-    return [profile for profile in profiles_to_search(question.framework) if why_unsupported(question, profile) is None]
+    """Return the frameworks that may run the job, as they do with its kernels."""
+    able = (profile for profile in profiles_to_search(question.framework) if why_unsupported(question, profile) is None)
+    return [load_profile(profile.name, question.kernels) for profile in able]
 
 
 def _lacking(question: TrainingQuestion, able: Sequence[Profile]) -> tuple[Violation, ...]:

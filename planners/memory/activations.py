@@ -71,7 +71,7 @@ def kept_bytes(
     """
     kept = _kept_elements(block, kernels, element_bytes, learning, frozen_input_bytes, fp8_input_bytes)
     if autocast:
-        _keep_casts(block, kept, element_bytes)
+        _keep_casts(block, kept, kernels, element_bytes)
     for name in without:
         kept.pop(name, None)
     regions = {tensor.name: (tensor.width, tensor.region) for tensor in block.tensors}
@@ -123,13 +123,14 @@ def checkpoint_width(block: Block) -> int:
 
 
 def meeting_gradients(
-    block: Block, learning: frozenset[str] | None, *, experts_in_turn: bool = False
+    block: Block, learning: frozenset[str] | None, *, experts_in_turn: bool = False, in_place: bool = False
 ) -> tuple[float, int]:
     """Return the widest divided tensor's features, and how many gradients of it meet in the backward pass.
 
     Of a gated layer three meet as the product of its halves is differentiated, of an ungated one two as its
     activation is; the tensor that the last matrix multiplied has been let go of by then, and makes up for one, unless
-    that matrix is frozen and it was not kept.
+    that matrix is frozen and it was not kept. Where kernels work `in_place` the halves' gradients take the halves' own
+    places: the product's alone is new, and meets all that was kept.
     Of experts that work in turn only one's tensors count, for the tokens that go to it on average.
     """
     experts = max((weight.experts for weight in block.weights), default=1) if experts_in_turn else 1
@@ -142,6 +143,8 @@ def meeting_gradients(
     last = [op.name for op in block.operations if op.kind is OperationKind.MATMUL and op.is_row_parallel][-1:]
     is_kept = learning is None or not last or last[0] in learning
     is_ungated = any(op.kind is OperationKind.ACTIVATION for op in block.operations)
+    if in_place and not is_ungated:
+        return widest, 1
     meeting = 2 if is_ungated else 3
     return widest, meeting - is_kept
 
@@ -194,7 +197,7 @@ def _kept_elements(
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
     if kernels.transformers_attention:
-        _keep_views(block, kept, element_bytes)
+        _keep_views(block, kept, kernels, element_bytes)
         keep_latents(block, kept, kernels, element_bytes, learning)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
@@ -220,7 +223,7 @@ def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, i
     return {name: len(adapters) for name, adapters in readers.items()}
 
 
-def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> None:
+def _keep_casts(block: Block, kept: dict[str, float], kernels: Kernels, element_bytes: int) -> None:
     """Count a norm in fp32 throughout, and a cast of its output for each matrix that it feeds.
 
     Autocast keeps the casts of weights for others and makes those of activations anew. A norm that
@@ -232,7 +235,8 @@ def _keep_casts(block: Block, kept: dict[str, float], element_bytes: int) -> Non
     for operation in block.operations:
         fed = sum(operation.output in matrix.inputs for matrix in matrices)
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
-            kept[operation.inputs[0]] = float(FP32_BYTES if has_layer_norms(block) else 2 * FP32_BYTES)
+            is_one_kernel = has_layer_norms(block) or not kernels.norm_keeps_fp32
+            kept[operation.inputs[0]] = float(FP32_BYTES if is_one_kernel else 2 * FP32_BYTES)
             kept[operation.output] = float(fed * element_bytes)
 
 
@@ -249,12 +253,12 @@ def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> No
                 kept[name] = 2.0 * element_bytes
 
 
-def _keep_views(block: Block, kept: dict[str, float], element_bytes: int) -> None:
+def _keep_views(block: Block, kept: dict[str, float], kernels: Kernels, element_bytes: int) -> None:
     """Count what transformers' own attention keeps of buffers that its tensors are views of, or copies of.
 
     Of a matrix for queries, keys and values together the value is a view, and keeps the whole
     product beside the rotated copies of the other two. A rotation that concatenates leaves heads
-    before tokens, and so does the attention's output, which is copied for the next matrix.
+    before tokens, and so does the attention's output, which is copied for the next matrix; one in place does not.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     rotations = [operation for operation in block.operations if operation.kind is OperationKind.ROTARY]
@@ -265,7 +269,7 @@ def _keep_views(block: Block, kept: dict[str, float], element_bytes: int) -> Non
         if is_fused:
             value = operation.inputs[-1]
             kept[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
-        if any(rotation.concatenates for rotation in rotations):
+        if any(rotation.concatenates for rotation in rotations) and not kernels.works_in_place:
             kept[operation.output] = 2.0 * element_bytes
 
 
@@ -287,11 +291,12 @@ def norm_backward_bytes(block: Block, kernels: Kernels, element_bytes: int) -> i
     """Return what each feature of a norm's input needs as the norm is differentiated, with the residual's gradient.
 
     A norm in separate operations has its input in fp32 and five products of it and the
-    gradient at once; in one kernel its input, and the gradients before and after it.
+    gradient at once; in one kernel its input, and the gradients before and after it, which are one where it works in
+    place.
     """
     if kernels.norm_keeps_fp32 and not has_layer_norms(block):
         return NORM_BACKWARD_TENSORS * FP32_BYTES + element_bytes
-    return 4 * element_bytes
+    return (3 if kernels.works_in_place else 4) * element_bytes
 
 
 def has_layer_norms(block: Block) -> bool:

@@ -18,10 +18,6 @@ from planners.memory.rank_share import RankShare, rank_share
 from planners.memory.stages import StageRows
 from planners.precision import FP32_BYTES
 
-# Liger-Kernel, ops/fused_linear_cross_entropy.py: tokens are cut so that a chunk of logits is about as large as the
-# hidden states; a chunk lives in 16 bits and in fp32, beside the gradients of hidden states and head.
-FUSED_CHUNK_BYTES = 2 + 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
@@ -35,7 +31,7 @@ class Activity:
       again (`kept_again.py`); `waiting` is on its way to the host;
     - `unneeded` is what a first layer of adapters does not keep, `unused` what selective recomputation keeps of the
       layer at work beside what it computes again;
-    - `head` by the head, `logits` as `_logits` says.
+    - `head` by the head, `logits` as `_logits` says, and of them `kept_logits` once the loss is known.
 
     There while a layer is differentiated:
 
@@ -70,6 +66,7 @@ class Activity:
     experts_reduced: FloatArray
     head: FloatArray
     logits: FloatArray
+    kept_logits: FloatArray
     gathered: FloatArray
 
 
@@ -113,6 +110,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
     layers = np.maximum(rows.layers, 1)
     recomputed, checkpoint = _recomputed_layers(layouts, rows, job), most("checkpoint")
     unneeded = _unneeded(rows, job, recomputed, share)
+    logits, kept_logits = _logits(job, share, casts)
     return Activity(
         stage=kept / layers * (rows.layers - recomputed) + checkpoint * recomputed - unneeded,
         layer=kept / layers,
@@ -134,7 +132,8 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         combine=most("combine"),
         experts_reduced=most("experts_reduced"),
         head=np.where(rows.has_head, _where_cast(casts, *head_bytes(job), share), 0.0),
-        logits=np.where(rows.has_head, _logits(job, share), 0.0),
+        logits=np.where(rows.has_head, logits, 0.0),
+        kept_logits=np.where(rows.has_head, kept_logits, 0.0),
         gathered=np.where(
             share.sequence_division > 1, share.tokens * job.model.hidden_size * kernels.gathered_workspace_bytes, 0.0
         ),
@@ -226,8 +225,11 @@ def casts_weights(layouts: Candidates, job: Job) -> BoolArray:
     return in_zero_stages(layouts.zero_stage, stages) & np.bool_(is_wider)
 
 
-def _logits(job: Job, share: RankShare) -> FloatArray:
-    """Return logits, their upcast and their gradient at the worst moment, or one chunk of a fused loss."""
+def _logits(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return logits, their upcast and their gradient at the worst moment, and what of them the backward pass needs.
+
+    That is the log-softmax in fp32, or less where less was held.
+    """
     model, loss, layouts, tokens = job.model, job.profile.loss, share.layouts, share.tokens
     division = share.tensor if loss.vocabulary_parallel else 1.0
     accumulates = layouts.micro_batches(job.global_batch_size) > 1
@@ -236,9 +238,25 @@ def _logits(job: Job, share: RankShare) -> FloatArray:
     )
     held = whole + np.where(accumulates, loss.kept_logits_bytes, 0)
     plain = tokens * model.vocabulary_size * held / division
-    chunks = np.ceil(model.vocabulary_size / model.hidden_size)
-    chunk_tokens = 2.0 ** np.ceil(np.log2(np.maximum(np.ceil(tokens / chunks), 1.0)))
-    fused = np.minimum(chunk_tokens, tokens) * model.vocabulary_size * FUSED_CHUNK_BYTES
-    gradients = job.precision.compute_bytes * model.hidden_size * (tokens + model.vocabulary_size)
-    result: FloatArray = np.where(layouts.fused_cross_entropy, fused + gradients, plain)
-    return result
+    chunks, gradients = _fused_loss(job, share, casts)
+    is_fused = layouts.fused_cross_entropy
+    kept: FloatArray = np.where(is_fused, gradients, plain * np.minimum(FP32_BYTES / whole, 1.0))
+    result: FloatArray = np.where(is_fused, chunks + gradients, plain)
+    return result, kept
+
+
+def _fused_loss(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return one chunk of a loss that is fused with the head, and the gradients that it makes in the forward pass.
+
+    Tokens are cut so that a chunk of logits is about as large as the hidden states. The gradients are those of the
+    hidden states and of a head that learns, in fp32 where autocast casts both; it casts the head anew for every chunk,
+    beside the cast that it keeps. Source: Liger-Kernel, ops/fused_linear_cross_entropy.py.
+    """
+    vocabulary, hidden, tokens = job.model.vocabulary_size, job.model.hidden_size, share.tokens
+    chunks = np.ceil(vocabulary / hidden)
+    chunk_tokens = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(np.ceil(tokens / chunks), 1.0))), tokens)
+    size = job.precision.compute_bytes
+    logits = chunk_tokens * vocabulary * job.profile.loss.fused_chunk_bytes
+    learning = vocabulary if job.method == "full" else 0
+    gradients = np.where(casts, FP32_BYTES, size) * hidden * (tokens + learning)
+    return logits + np.where(casts, size * hidden * vocabulary, 0.0), gradients

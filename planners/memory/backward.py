@@ -335,7 +335,9 @@ def _root_reduction(moment: Moment) -> Items:
         if moment.own_units:
             whole, padded = moment.last_unit, held.root_padded - held.head_padded
             sent = held.root_gradients_sent - held.head_gradients_sent
-        gradients = gradients + sent
+        # The shard is made once the whole gradients have been copied and let go of: the larger of the two counts.
+        shard = held.root_gradients - held.head_gradients if moment.own_units else held.root_gradients
+        gradients = gradients - np.where(moment.is_reduced, np.minimum(shard, whole), 0.0) + sent
         reduced = np.where(moment.is_reduced, whole + job.profile.weights.reduce_bytes * padded, 0.0)
         if moment.stays_gathered.any():
             first, first_gradients = _first_reduced(moment)

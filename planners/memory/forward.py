@@ -11,7 +11,6 @@ from planners.memory.items import NOTHING, Items
 from planners.memory.job import GPIPE
 from planners.memory.messages import keeps_first_input
 from planners.memory.moment import Moment, items_at
-from planners.precision import FP32_BYTES
 
 
 def forward_items(moment: Moment) -> Iterator[Items]:
@@ -71,8 +70,7 @@ def _root_gathered_again(moment: Moment) -> Items:
     Its buffer and its weights stand beside what the loss keeps: the log-softmax in
     fp32, or the gradients that a fused loss has worked out already.
     """
-    held, active, loss = moment.held, moment.active, moment.job.profile.loss
-    kept = np.where(moment.layouts.fused_cross_entropy, 1.0, min(FP32_BYTES / loss.logits_bytes, 1.0))
+    held, active = moment.held, moment.active
     gathered = np.where(moment.gathered_by_layer, 2.0 * moment.root, 0.0) + np.where(
         moment.gathered_once, moment.root + moment.whole_layers, 0.0
     )
@@ -82,7 +80,7 @@ def _root_gathered_again(moment: Moment) -> Items:
         parameters=held.parameters,
         gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
-        logits=active.logits * kept,
+        logits=active.kept_logits,
         communication=gathered + moment.buckets + moment.accumulated,
     )
 

@@ -95,7 +95,9 @@ def _kept_of_layer(
         frozen_input_bytes=kernels.four_bit_input_bytes if method == "qlora" else 0,
         fp8_input_bytes=fp8_input_bytes,
     )
-    widest, meeting = meeting_gradients(part.block, part.learning, experts_in_turn=kernels.experts_in_turn)
+    widest, meeting = meeting_gradients(
+        part.block, part.learning, experts_in_turn=kernels.experts_in_turn, in_place=kernels.works_in_place
+    )
     return LayerBytes(
         whole=replace(whole, sequence_bytes=whole.sequence_bytes + adapter_activation_bytes(part, method, size)),
         cast=kept_bytes(part.block, kernels, attention=attention, element_bytes=size, autocast=True),

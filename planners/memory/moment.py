@@ -15,7 +15,6 @@ from planners.memory.items import NOTHING, PHASES, Items
 from planners.memory.job import GPIPE, Job
 from planners.memory.messages import message_bytes, received_gradient_bytes
 from planners.memory.stages import StageRows
-from planners.precision import FP32_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that what the phases ask for again is worked out once
@@ -183,11 +182,7 @@ def _waiting_micro_batch(layouts: Candidates, rows: StageRows, job: Job, active:
     """
     if job.pipeline_schedule != GPIPE:
         return active.stage
-    loss = job.profile.loss
-    is_divided = (layouts.tensor_parallel > 1) & np.bool_(loss.vocabulary_parallel)
-    held = np.where(is_divided, loss.divided_logits_bytes, loss.logits_bytes)
-    kept = np.where(layouts.fused_cross_entropy, 1.0, np.minimum(FP32_BYTES / held, 1.0))
-    return active.stage + active.head + kept * active.logits + _pipeline_output(layouts, rows, job)
+    return active.stage + active.head + active.kept_logits + _pipeline_output(layouts, rows, job)
 
 
 def _pipeline_output(layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:

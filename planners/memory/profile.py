@@ -76,6 +76,8 @@ class Kernels:
     fused product, and copies where a rotation concatenates.
     `pipelines_keep_messages` marks pipelines that have a buffer for each micro-batch that a stage receives and for
     the gradient of each that it sends, for good, and hold what was sent until its backward pass.
+    `works_in_place` marks kernels that write the gradients of norms and gated activations over what these kept or
+    were given, and rotate queries and keys where they lie (Liger).
     `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
@@ -99,6 +101,7 @@ class Kernels:
     fuses_scan_output: bool
     transformers_attention: bool
     pipelines_keep_messages: bool
+    works_in_place: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,8 @@ class LossPath:
     keeps the casts of all weights. `divided_logits_bytes` take their place where tensor parallelism divides the
     vocabulary. `kept_logits_bytes` are those of the micro-batch before, where the stack lets
     go of them only after the next forward pass. `pipelines_keep_output` marks a stack whose pipelines hold the logits
-    themselves until their backward pass is done.
+    themselves until their backward pass is done. Of a loss that is fused with the head `fused_chunk_bytes` are of each
+    token and vocabulary entry of a chunk.
     """
 
     logits_bytes: int
@@ -143,6 +147,7 @@ class LossPath:
     pipelines_keep_output: bool
     inside_model: bool
     vocabulary_parallel: bool
+    fused_chunk_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ Optimizer: TypeAlias = Literal[
 StateDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 RecomputeMode: TypeAlias = Literal["none", "selective", "full"]
 RecomputeModule: TypeAlias = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj"]
-KernelChoice: TypeAlias = Literal["eager", "fused", "compiled"]
+KernelChoice: TypeAlias = Literal["eager", "fused", "compiled", "foak"]
 Framework: TypeAlias = Literal[
     "any", "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune",
     "litgpt", "nanotron", "composer", "atorch",
@@ -148,7 +148,7 @@ class TrainingPart(Wire):
         KernelChoice | None,
         Field(
             description="How the model's operations are run: one by one, by hand-written kernels (Liger, Transformer "
-            "Engine), or by torch.compile. Absent: as the framework does."
+            "Engine), by torch.compile, or by fms-acceleration's (foak). Absent: as the framework does."
         ),
     ] = None
     evaluation: EvaluationPart | None = None

@@ -276,7 +276,7 @@ def _recompute(row: Mapping[str, str]) -> str:
 def _kernels(row: Mapping[str, str], framework: str) -> str | None:
     fusions = row["fusions"]
     if framework == "accelerate":
-        return "fused" if "foak" in fusions or "liger" in fusions else "eager"
+        return "foak" if "foak" in fusions or "liger" in fusions else "eager"
     if framework == "megatron":
         # Megatron compiles the cross-entropy that it calls fused; its other kernels are hand-written always.
         return "compiled" if "fused cross-entropy" in fusions else None

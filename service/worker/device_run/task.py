@@ -156,6 +156,8 @@ def device_notes(job: TraceJob, stack: Stack, device: Device, ranks: Ranks, wors
     notes.insert(1, f"Peaks are counted by {worst['counted_by']}.")
     if stack.has_fused_kernels:
         notes.append("Norms, SwiGLU and loss ran as torch's operations in place, not as Transformer Engine's kernels.")
+    if stack.has_liger_kernels:
+        notes.append("Norms, gated activations and loss ran as torch's operations, not as Liger's kernels.")
     if device.is_cpu:
         notes.insert(2, "On a CPU: seconds are this host's, and the kernels are the CPU's own.")
         notes.insert(3, "reserved_bytes replays the allocations through a model of CUDA's caching allocator.")

@@ -5,6 +5,8 @@ forward pass, in place of the logits.
 
 Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2; its
 chunks are as many tokens as make a chunk of logits about the input's size.
+linkedin/Liger-Kernel 0.8.5, ops/fused_linear_cross_entropy.py: one buffer for the
+logits of every chunk, and products added up where the head's gradient lies.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 
 def chunk_tokens(tokens: int, hidden_size: int, vocabulary_size: int) -> int:
-    """Return the tokens of a chunk: tokens / (vocabulary / hidden), up to a power of two."""
+    """Return the tokens of a chunk: tokens / (vocabulary / hidden), up to a power of two, and no more than there are."""
     parts = -(-vocabulary_size // hidden_size)
     wanted = -(-tokens // parts)
-    return 1 << max(wanted - 1, 0).bit_length()
+    return min(1 << max(wanted - 1, 0).bit_length(), tokens)
 
 
 def turn_into_gradient(logits: torch.Tensor, labels: torch.Tensor, losses: torch.Tensor) -> None:
@@ -52,15 +54,21 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
         weight_gradient = torch.zeros_like(weight) if weight.requires_grad else None
         losses = hidden.new_zeros(tokens, dtype=torch.float32)
         step = chunk_tokens(tokens, hidden_size, weight.shape[0])
+        # Every chunk's logits lie in the same buffer, but where autocast has to cast what is multiplied.
+        buffer = None if _is_cast(hidden) else hidden.new_empty(step, weight.shape[0])
         for start in range(0, tokens, step):
-            end = min(start + step, tokens)
-            logits = hidden[start:end] @ weight.t()
-            turn_into_gradient(logits, labels[start:end], losses[start:end])
-            hidden_gradient[start:end] = logits @ weight
-            # The product is cast to fp32 before it is added: ops/fused_linear_cross_entropy.py of Liger 0.7.
+            chunk = hidden[start : start + step]
+            logits = _product(chunk, weight.t(), None if buffer is None else buffer[: chunk.shape[0]])
+            turn_into_gradient(logits, labels[start : start + step], losses[start : start + step])
+            of_chunk = hidden_gradient[start : start + step]
+            if buffer is None:
+                of_chunk.copy_(_product(logits, weight))
+            else:
+                _product(logits, weight, of_chunk)
             if weight_gradient is not None:
-                weight_gradient += (logits.t() @ hidden[start:end]).float()
-        ctx.save_for_backward(hidden_gradient, weight_gradient)
+                _add_product(weight_gradient, logits.t(), chunk)
+            del logits
+        ctx.save_for_backward(hidden_gradient.detach(), None if weight_gradient is None else weight_gradient.detach())
         return losses.sum()
 
     @staticmethod
@@ -71,6 +79,29 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
         return hidden_gradient, None if weight_gradient is None else weight_gradient.mul_(gradients[0]), None
 
 
+def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a product, in `out` where that is given; autocast casts for those without it alone."""
+    return left @ right if out is None else torch.mm(left, right, out=out)
+
+
+def _is_cast(hidden: torch.Tensor) -> bool:
+    """Return whether autocast multiplies in another format than that of the hidden states."""
+    device_type = hidden.device.type
+    return torch.is_autocast_enabled(device_type) and torch.get_autocast_dtype(device_type) is not hidden.dtype
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add a product to `total` where it lies; an fp32 one takes products of 16-bit matrices, `right` cast to 16.
+
+    The kernel does both in one call. torch's of a CPU makes the product first where the formats differ.
+    """
+    same = right.to(left.dtype)
+    if total.dtype is left.dtype:
+        torch.addmm(total, left, same, out=total)
+    elif not isinstance(total, FakeTensor):
+        total += torch.mm(left, same)
+
+
 def fuse_loss(model: Any) -> None:
     """Make a transformers model compute its loss without whole logits."""
 
@@ -78,12 +109,8 @@ def fuse_loss(model: Any) -> None:
         from transformers.modeling_outputs import CausalLMOutput
 
         hidden = self.model(**inputs).last_hidden_state
-        weight = self.lm_head.weight
-        if torch.is_autocast_enabled(hidden.device.type):  # a function of one's own casts for itself
-            dtype = torch.get_autocast_dtype(hidden.device.type)
-            hidden, weight = hidden.to(dtype), weight.to(dtype)
         loss = FusedLinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden.flatten(0, 1), weight, labels.flatten()
+            hidden.flatten(0, 1), self.lm_head.weight, labels.flatten()
         )
         return CausalLMOutput(loss=loss)
 

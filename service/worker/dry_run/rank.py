@@ -20,6 +20,7 @@ from service.worker.dry_run.experts import deal_experts, expert_mesh
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
 from service.worker.dry_run.job import PipelineStage, TraceJob
+from service.worker.dry_run.liger_kernels import put_liger_kernels
 from service.worker.dry_run.messages import MessageBuffers
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer, model_optimizer
 from service.worker.dry_run.pipeline import cut_to_stage
@@ -111,6 +112,8 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
             model.lm_head.weight = model.model.embed_tokens.weight
     if job.fused_cross_entropy:
         fuse_loss(model)
+    if stack.has_liger_kernels:
+        put_liger_kernels(model)
     if stack.has_fused_kernels:
         fuse_layers(model)
         if job.tensor_parallel > 1 and job.sequence_parallel:

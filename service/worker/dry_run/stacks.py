@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from planners.errors import NotYetAvailable
@@ -42,7 +42,8 @@ class Stack:
     stack are stood in for. `trains_adapters`: low-rank adapters are peft's. `wraps_vocabulary` gives the
     embedding, and the last norm with the head, FSDP units of their own.
     `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
-    `has_fused_kernels`: norms, SwiGLU and the loss are single kernels.
+    `has_fused_kernels`: norms, SwiGLU and the loss are single kernels, Megatron's; `has_liger_kernels`: they, and
+    rotations, are Liger's.
     `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
     `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
@@ -59,6 +60,7 @@ class Stack:
     has_gradient_buckets: bool = False
     main_gradients_in_fp32: bool = False
     has_fused_kernels: bool = False
+    has_liger_kernels: bool = False
     frees_sent_outputs: bool = False
     keeps_message_buffers: bool = False
     has_zero_engine: bool = False
@@ -116,6 +118,11 @@ NOT_TRACED = {
 }
 
 
+# Stacks on whose transformers' model Liger's kernels are put; torchtitan has none, and what a plan of it means is the
+# same kernels put into its model by hand.
+STACKS_WITH_LIGER = ("accelerate", "ddp", "fsdp2")
+
+
 def find_stack(framework: str, kernels: str | None = None) -> Stack:
     """Return how a stack is traced with these kernels; raise `NotYetAvailable` for one that is not."""
     stack = STACKS.get(framework)
@@ -124,8 +131,9 @@ def find_stack(framework: str, kernels: str | None = None) -> Stack:
             f"Framework {framework!r} is not traced yet{_reason(framework)}; traced are {', '.join(sorted(STACKS))}.",
             pointer="/layout/framework",
         )
+    if kernels == "fused" and framework in STACKS_WITH_LIGER:
+        return replace(stack, has_liger_kernels=True)
     if kernels is not None and (kernels == "fused") is not stack.has_fused_kernels:
-        # Liger's kernels are not Megatron's, and Megatron's cannot be taken out.
         known = "fused" if stack.has_fused_kernels else "eager"
         raise NotYetAvailable(
             f"{framework} is traced with {known} kernels, not {kernels} ones yet.", pointer="/training/kernels"

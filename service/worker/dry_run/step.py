@@ -216,6 +216,6 @@ def _output_and_loss(
     if job.fused_cross_entropy or (stack.loss_in_model and rank.gathers_logits):
         return None, model(**inputs, labels=batch["labels"]).loss
     logits = model(**inputs).logits
-    if stack.has_fused_kernels:
+    if stack.has_fused_kernels or stack.has_liger_kernels:
         return logits, vocabulary_parallel_loss(logits, batch["labels"])
     return logits, nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten())

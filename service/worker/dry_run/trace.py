@@ -158,6 +158,8 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append("NF4 weights are held by shape; their scales stand on every rank, as bitsandbytes' do.")
     if stack.has_fused_kernels:
         notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
+    if stack.has_liger_kernels:
+        notes.append("Norms, gated activations, rotations and the loss allocate, keep and write over what Liger's do.")
     if job.config["model_type"] in LATENT_MODEL_TYPES:
         notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
     if job.expert_parallel > 1:

@@ -10,6 +10,7 @@ from service.worker.dry_run.job import (
     SHAPED_OPTIMIZERS,
     TraceJob,
 )
+from service.worker.dry_run.liger_jobs import refuse_liger_kernels
 from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
@@ -41,7 +42,8 @@ def keeps_master_weights(job: TraceJob, stack: Stack) -> bool:
 
 def runs_own_code(job: TraceJob, stack: Stack) -> bool:
     """Return whether all that the stack would run is what a trace runs."""
-    return stack.is_plain_on_one_rank and job.world_size == 1 and not job.trains_adapters
+    is_plain = stack.is_plain_on_one_rank and not stack.has_liger_kernels
+    return is_plain and job.world_size == 1 and not job.trains_adapters
 
 
 def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
@@ -95,12 +97,9 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
             pointer="/layout/tensor_parallel",
         )
     _refuse_untraced_experts(job, stack)
+    refuse_liger_kernels(job, stack)
     if job.context_parallel > 1:
         _refuse_untraced_context(job, stack)
-    if job.fused_cross_entropy and job.tensor_parallel > 1:
-        raise NotYetAvailable(
-            "A fused cross-entropy over tensor-parallel ranks is not traced yet.", pointer="/layout/fused_cross_entropy"
-        )
 
 
 def _refuse_untraced_zero(job: TraceJob) -> None:
