@@ -22,6 +22,7 @@ from planners.hardware import GpuCount, Hardware
 from planners.huggingface import describe_config
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 from planners.training import plan_without_advice
+from service.worker.dry_run.families import depth_key, number_of_layers
 from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, TraceJob, read_job
 
 SAMPLED_LAYERS = 4
@@ -203,7 +204,7 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a plan's validation request, and the memory it predicts."""
     config = dict(catalogue().model(case.model).config)
     if case.layers is not None:
-        config["num_hidden_layers"] = case.layers
+        config = _cut(config, case.layers)
     way = dict(case.way)
     recompute, length = way.pop("recompute"), way.pop("sequence_length")
     asked = dict(recompute) if isinstance(recompute, Mapping) else {"mode": recompute}
@@ -247,6 +248,16 @@ def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
         "plan": {"layout": dataclasses.asdict(plan.layout), "memory": dataclasses.asdict(plan.memory)},
     }
     return request, dataclasses.asdict(plan.memory)
+
+
+def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Return a config of the first so many layers, of lists of a value for each layer too."""
+    whole = number_of_layers(config)
+    shallow = {
+        name: value[:layers] if isinstance(value, (list, tuple)) and len(value) == whole else value
+        for name, value in config.items()
+    }
+    return shallow | {depth_key(config): layers}
 
 
 def compare(case: Case) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from planners.huggingface.gpt import gpt_decoder
 from planners.huggingface.mixture_families import MIXTURE_FAMILIES
 from planners.huggingface.mixtures import mixture_decoder
 from planners.huggingface.multimodal import WRAPPERS, multimodal
+from planners.huggingface.own_code import with_own_code
 from planners.huggingface.rope_scaling import stretched_positions
 from planners.huggingface.rotary import interpolated_tables, rotary_fraction
 from planners.huggingface.stored_formats import is_quantized, stored_formats
@@ -142,7 +143,7 @@ def describe_config(config: Mapping[str, Any], *, name: str, pointer: str = "/mo
     if reader is None:
         raise UnknownModelType(model_type, READERS, pointer=f"{pointer}/model_type")
     read = ConfigReader(config, pointer=pointer)
-    spec = reader(read, name, model_type)
+    spec = with_own_code(reader(read, name, model_type), config, model_type)
     unread = read.unread_keys()
     notes = (f"These config keys were not used: {', '.join(unread)}.",) if unread else ()
     if is_quantized(config) and stored_formats(config, pointer=pointer) is None:

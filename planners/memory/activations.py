@@ -19,6 +19,8 @@ from planners.precision import FP32_BYTES
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
 NORM_BACKWARD_TENSORS = 6
+# torch's mask of a dropout (aten/src/ATen/native/cuda/Dropout.cu: a bool an element).
+MASK_BYTES = 1
 # The router's product is never in fp8 (Megatron-LM, core/transformer/moe/router.py: torch's own matrix product).
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
@@ -187,9 +189,9 @@ def _kept_elements(
         for name in _kept_names(operation):
             kept[name] = max(kept.get(name, 0.0), float(element_bytes))
         if operation.kind is OperationKind.NORM and upcasts and operation.name not in fused:
-            # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
-            normalised = FP32_BYTES if operation.scales_in_fp32 else element_bytes
-            kept[operation.inputs[0]] = float(FP32_BYTES + (normalised if learning is None else 0))
+            kept[operation.inputs[0]] = _kept_of_norm(operation, element_bytes, learns=learning is None)
+        if operation.kind is OperationKind.ACTIVATION and kernels.transformers_attention:
+            _keep_activation(operation, kept, element_bytes)
     if kernels.combine_keeps_expert_outputs:
         for operation in block.operations:
             if operation.kind is OperationKind.ROUTING and operation.name == "combine":
@@ -208,6 +210,23 @@ def _kept_elements(
     for name, calls in _adapter_calls(block, learning).items() if kernels.adapter_dropout_bytes else ():
         kept[name] = kept.get(name, 0.0) + calls * kernels.adapter_dropout_bytes
     return kept
+
+
+def _kept_of_norm(operation: Operation, element_bytes: int, *, learns: bool) -> float:
+    """Return what a norm in separate operations keeps of each element of its input.
+
+    The input upcast to fp32 and, for the scale's gradient, its normalised copy beside the output. One that subtracts
+    the mean keeps the difference twice, for the square and for the product, and not the input.
+    """
+    inputs = 2 if operation.is_centred else 1
+    normalised = FP32_BYTES if operation.scales_in_fp32 else element_bytes
+    return float(inputs * FP32_BYTES + (normalised if learns and operation.has_scale else 0))
+
+
+def _keep_activation(operation: Operation, kept: dict[str, float], element_bytes: int) -> None:
+    """Count as many tensors of the input's width as transformers' own code of the activation keeps."""
+    for name in operation.inputs:
+        kept[name] = float(operation.kept_tensors * element_bytes)
 
 
 def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, int]:
@@ -340,13 +359,10 @@ def _gathered_inputs(block: Block, kernels: Kernels) -> frozenset[str]:
 
 
 def _dropout_bytes(block: Block, kernels: Kernels, regions: dict[str, tuple[int, Region]]) -> float:
-    """Return the masks of the dropouts before each residual addition."""
+    """Return the masks of the dropouts before each residual addition: those of the config, or of the textbook."""
+    additions = [operation for operation in block.operations if operation.kind is OperationKind.ADD]
+    if kernels.transformers_attention:
+        return float(sum(MASK_BYTES * regions[op.inputs[1]][0] for op in additions if op.drops_out))
     if not has_dropout(block):
         return 0.0
-    return float(
-        sum(
-            kernels.dropout_mask_bytes * regions[op.inputs[1]][0]
-            for op in block.operations
-            if op.kind is OperationKind.ADD
-        )
-    )
+    return float(sum(kernels.dropout_mask_bytes * regions[op.inputs[1]][0] for op in additions))

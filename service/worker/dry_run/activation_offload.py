@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from planners.memory.activation_offload import SYNCHRONOUS
 from planners.memory.profile import load_profile
+from service.worker.dry_run.decoder_parts import head
 from service.worker.dry_run.host_memory import on_host
 from service.worker.dry_run.job import TraceJob
 
@@ -74,7 +75,7 @@ class StashingOffload(saved_tensors_hooks):
         self._stashed_keys: dict[Place, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._back: dict[int, torch.Tensor] = {}
         self._node: Any = None
-        _leave_alone(model.lm_head)
+        _leave_alone(head(model))
 
     def __enter__(self) -> None:
         """Begin a forward pass with nothing kept."""

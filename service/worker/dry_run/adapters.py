@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from planners.errors import InvalidQuestion
+from service.worker.dry_run.decoder_parts import decoder_layers
 from service.worker.dry_run.four_bit import FourBitLinear
 from service.worker.dry_run.job import TraceJob
 
@@ -37,6 +38,18 @@ class AdaptedLinear(nn.Module):
         return result.to(base_dtype)
 
 
+def _is_matrix(module: nn.Module) -> bool:
+    """Return whether peft puts adapters beside a module: a linear layer, or GPT-2's with the input's features first."""
+    from transformers.pytorch_utils import Conv1D
+
+    return type(module) in (nn.Linear, Conv1D)
+
+
+def _features(matrix: Any) -> tuple[int, int]:
+    """Return how many features a matrix reads and how many it writes."""
+    return (matrix.in_features, matrix.out_features) if type(matrix) is nn.Linear else (matrix.nx, matrix.nf)
+
+
 def adapt(model: Any, job: TraceJob, dtype: torch.dtype) -> None:
     """Freeze the model and put adapters in that format beside the targeted matrices of its layers.
 
@@ -46,15 +59,15 @@ def adapt(model: Any, job: TraceJob, dtype: torch.dtype) -> None:
     """
     model.requires_grad_(False)
     adapted = 0
-    for layer in model.model.layers:
-        for path, linear in [(path, module) for path, module in layer.named_modules() if type(module) is nn.Linear]:
+    for layer in decoder_layers(model):
+        for path, linear in [(path, module) for path, module in layer.named_modules() if _is_matrix(module)]:
             parent_path, _, name = path.rpartition(".")
             base: nn.Module = linear
             if job.method == "qlora":
                 base = FourBitLinear(linear, double_quantization=job.lora.double_quantization)
             if name in job.lora.target_modules:
                 adapted += 1
-                features = (linear.in_features, linear.out_features)
+                features = _features(linear)
                 base = AdaptedLinear(base, features=features, rank=job.lora.rank, dtype=dtype)
             setattr(layer.get_submodule(parent_path), name, base)
     if not adapted:

@@ -44,13 +44,17 @@ def traced_attention(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Return the attention's output [batch, sequence, heads, head_dim], and no weights.
 
     `query`, `key`, `value` are [batch, heads, sequence, head_dim], keys and values
     with their own number of heads; values may be of another head_dim, as latent
-    attention's are. Raises `NotYetAvailable` for a mask.
+    attention's are. `s_aux` are logits, one a head, that a head may attend to in place of a token: the kernel reads
+    them, keeps nothing more, and gives them a gradient. Windows and caps on the scores are the kernel's alone too
+    (Dao-AILab/flash-attention, flash_attn_interface.py, `FlashAttnFunc`: what it saves does not depend on them).
+    Raises `NotYetAvailable` for a mask.
     """
     device_type = query.device.type
     if torch.is_autocast_enabled(device_type):
@@ -61,7 +65,24 @@ def traced_attention(
     if query.dtype is torch.float32 or query.size(-1) != value.size(-1):
         return _memory_efficient(query, key, value, dropout, scaling).transpose(1, 2).contiguous(), None
     output = _flash_operator(query)(query, key, value, dropout, True, scale=scaling)[0]
+    if s_aux is not None:
+        output = _Sinks.apply(output, s_aux)  # type: ignore[no-untyped-call]
     return output.transpose(1, 2).contiguous(), None
+
+
+class _Sinks(torch.autograd.Function):
+    """The attention's output as it is, and a gradient for the sinks."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+        """Return the output."""
+        ctx.sinks_shape, ctx.sinks_dtype = sinks.shape, sinks.dtype
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """Return the output's gradient, and one of the sinks' shape."""
+        return gradient, gradient.new_zeros(ctx.sinks_shape, dtype=ctx.sinks_dtype)
 
 
 def _flash_operator(query: torch.Tensor) -> Any:

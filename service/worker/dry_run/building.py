@@ -45,7 +45,8 @@ def traced_model(job: TraceJob, stack: Stack) -> Any:
         attention=TRACED_ATTENTION if job.attention == "flash" else "eager",
     )
     # Longer than the config's own limit is only a matter of the rotary angles.
-    model.config.max_position_embeddings = max(model.config.max_position_embeddings, job.sequence_length)
+    longest = getattr(model.config, "max_position_embeddings", job.sequence_length)
+    model.config.max_position_embeddings = max(longest, job.sequence_length)
     model.train()
     if job.trains_adapters:
         adapt(model, job, adapter_dtype(job, stack))

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from service.worker.dry_run.decoder_parts import decoder_layers
 from service.worker.dry_run.job import TraceJob
 
 DISPATCHED_EXPERTS = "plimsoll_dispatched"
@@ -44,8 +45,8 @@ def expert_mesh(job: TraceJob, device_type: str) -> DeviceMesh:
 
 def mixtures(model: Any) -> Iterator[Any]:
     """Yield the experts of every layer that has any."""
-    for layer in model.model.layers:
-        experts = getattr(layer.mlp, "experts", None)
+    for layer in decoder_layers(model):
+        experts = getattr(getattr(layer, "mlp", None), "experts", None)
         if experts is not None:
             yield experts
 

@@ -13,6 +13,7 @@ from planners.memory.profile import load_profile
 from planners.memory.recompute_modules import CORE_ATTENTION
 from planners.memory.stages import distinct_stages, held_chunks
 from planners.questions import Lora
+from service.worker.dry_run.families import number_of_layers
 
 # transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
 # know by name, and the others' are fused or stand in another order.
@@ -20,9 +21,14 @@ LLAMA_LIKE_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 # Those whose attention keeps keys and values as one compressed vector, and values of other lengths than keys.
 LATENT_MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
 # Those whose feed-forwards are mixtures of experts, which transformers holds as two tensors a layer.
-MIXTURE_MODEL_TYPES = (*LATENT_MODEL_TYPES, "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+MIXTURE_MODEL_TYPES = (
+    *LATENT_MODEL_TYPES, "dots1", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "olmoe", "phimoe", "qwen2_moe",
+    "qwen3_moe",
+)  # fmt: skip
 TRACED_MODEL_TYPES = (
-    *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2",
+    *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "cohere", "cohere2", "ernie4_5", "gemma", "gemma2", "gemma3_text",
+    "glm4", "gpt2", "gpt_bigcode", "gpt_neox", "granite", "ministral3", "nemotron", "olmo", "olmo2", "olmo3", "opt",
+    "phi", "phi3", "seed_oss", "smollm3", "stablelm", "starcoder2",
 )  # fmt: skip
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
 # FSDP2's CPUOffloadPolicy, as the planner calls it: parameters, gradients and the optimizer's states.
@@ -133,7 +139,7 @@ class TraceJob:
         which has all layers.
         """
         if self.pipeline_parallel == 1:
-            last_layer = int(self.config["num_hidden_layers"]) - 1
+            last_layer = number_of_layers(self.config) - 1
             return (PipelineStage(number=0, stages=1, first_layer=0, last_layer=last_layer),)
         model, rule = describe_config(self.config, name=self.model_name), load_profile(self.framework).can.stage_rule
         distinct = distinct_stages(model, self.pipeline_parallel, self.virtual_pipeline, rule=rule)
@@ -304,7 +310,7 @@ def _refuse_job(job: TraceJob) -> None:
         )
     tensor_parallel = job.tensor_parallel
     for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
-        length = job.config.get(key) or job.config["num_attention_heads"]
+        length = job.config.get(key) or job.config.get("num_attention_heads", tensor_parallel)
         if length % tensor_parallel:
             raise NotYetAvailable(
                 f"torch's tensor parallelism needs {key} ({length}) divisible by {tensor_parallel}.",

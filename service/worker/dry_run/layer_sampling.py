@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from service.worker.dry_run.families import depth_key, number_of_layers
 from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.ledger import Ledger
 from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
@@ -90,7 +91,7 @@ def layer_sample(job: TraceJob, stage: PipelineStage) -> Sample | None:
 
 def layer_kinds(config: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Return what each layer of a model is, by transformers' fields: equal ones allocate alike."""
-    layers = int(config["num_hidden_layers"])
+    layers = number_of_layers(config)
     listed = [values for values in config.values() if isinstance(values, list) and len(values) == layers]
     dense = set(config.get("mlp_only_layers") or ())
     step = int(config.get("decoder_sparse_step") or 1)
@@ -113,14 +114,14 @@ def _repeats(kinds: list[tuple[Any, ...]], unit: int) -> bool:
 
 def _shallow(job: TraceJob, stage: PipelineStage, depth: int) -> TraceJob:
     """Return the job with a model of only so many of the stage's layers."""
-    layers = int(job.config["num_hidden_layers"])
+    layers = number_of_layers(job.config)
     config = {
         name: value[stage.first_layer : stage.first_layer + depth]
         if isinstance(value, list) and len(value) == layers
         else value
         for name, value in job.config.items()
     }
-    return replace(job, config=config | {"num_hidden_layers": depth})
+    return replace(job, config=config | {depth_key(job.config): depth})
 
 
 def _cut(stage: PipelineStage, depth: int) -> PipelineStage:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from service.worker.dry_run.decoder_parts import decoder_layers
 from service.worker.dry_run.kernel_optimizers import KernelOptimizer
 from service.worker.dry_run.kernel_rules import KERNEL_RULES
 from service.worker.dry_run.tracker import local_tensor
@@ -131,7 +132,7 @@ def model_optimizer(name: str, model: Any) -> Optimizer:
     """
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if name == "muon":
-        matrices = [parameter for parameter in model.model.layers.parameters() if parameter.dim() == MATRIX_DIMS]
+        matrices = [parameter for parameter in decoder_layers(model).parameters() if parameter.dim() == MATRIX_DIMS]
         chosen = {id(parameter) for parameter in matrices}
         rest = [parameter for parameter in learning if id(parameter) not in chosen]
         return TorchOptimizer(torch.optim.Muon(matrices, lr=LEARNING_RATE), torch_optimizer("adamw", rest))

@@ -56,6 +56,7 @@ def traceable_torch() -> Iterator[StreamClock]:
         stack.enter_context(_real_mesh_tensors())
         stack.enter_context(_one_chunk_at_a_time())
         stack.enter_context(shards_on_host())
+        stack.enter_context(_dropout_as_on_cuda())
         stack.enter_context(_quiet_view_warning())
         yield clock
 
@@ -146,6 +147,25 @@ def _numbered_cpu_streams() -> Iterator[StreamClock]:
         replaced(torch.cpu, "current_stream", current_stream),
     ):
         yield clock
+
+
+@contextlib.contextmanager
+def _dropout_as_on_cuda() -> Iterator[None]:
+    """Let dropout keep a mask of one byte an element, as CUDA's kernel does.
+
+    On a CPU torch multiplies by random numbers in the tensor's own format, and keeps those (torch,
+    aten/src/ATen/native/Dropout.cpp, `is_fused_kernel_acceptable`).
+    """
+    original = torch.nn.functional.dropout
+
+    @functools.wraps(original)
+    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: A002
+        if not training or not 0.0 < p < 1.0:
+            return original(input, p, training, inplace)
+        return torch.native_dropout(input, p, True)[0]
+
+    with replaced(torch.nn.functional, "dropout", dropout):
+        yield
 
 
 @contextlib.contextmanager

@@ -41,6 +41,8 @@ class InFlight:
 
 def cut_to_stage(model: Any, stage: PipelineStage) -> None:
     """Leave the model its stage's layers, with the embedding on the first and the head on the last."""
+    if stage.stages == 1:
+        return
     inner = model.model
     inner.layers = nn.ModuleList(list(inner.layers)[stage.first_layer : stage.last_layer + 1])
     if not stage.is_first:

@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from service.worker.dry_run.activation_offload import keeping_activations
 from service.worker.dry_run.building import traced_model
+from service.worker.dry_run.decoder_parts import has_tied_head
 from service.worker.dry_run.experts import deal_experts, expert_mesh
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
@@ -94,7 +95,7 @@ def sharded_model(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipeline
 
 def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Any:
     model = traced_model(job, stack)
-    is_tied = model.lm_head.weight is model.model.embed_tokens.weight
+    is_tied = has_tied_head(model)
     experts = expert_mesh(job, mesh.device_type) if job.expert_parallel > 1 else None
     if experts is not None:
         deal_experts(model, experts["expert"].get_group())

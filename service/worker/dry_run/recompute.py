@@ -12,6 +12,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from planners.memory.recompute_modules import CORE_ATTENTION
+from service.worker.dry_run.decoder_parts import decoder_layers
 from service.worker.dry_run.discarded_outputs import discard_output
 from service.worker.dry_run.job import FEED_FORWARD, LAYER_NORM, TraceJob
 from service.worker.dry_run.stacks import SelectiveRecompute
@@ -19,7 +20,7 @@ from service.worker.dry_run.stacks import SelectiveRecompute
 
 def recompute_activations(model: Any, job: TraceJob, selective: SelectiveRecompute) -> None:
     """Wrap what of the model's decoder layers is computed again."""
-    stack: nn.ModuleList = model.model.layers
+    stack = decoder_layers(model)
     if job.recompute == "full":
         for index in recomputed_layers(len(stack), job):
             stack[index] = checkpoint_wrapper(stack[index], preserve_rng_state=False)
@@ -51,7 +52,7 @@ def _recompute_modules(model: Any, modules: tuple[str, ...]) -> None:
     """
     if CORE_ATTENTION in modules:
         _recompute_attention(model)
-    for layer in model.model.layers:
+    for layer in decoder_layers(model):
         if LAYER_NORM in modules:
             discard_output(layer.input_layernorm, until=layer.self_attn)
             if FEED_FORWARD not in modules:  # which keeps that norm's output as its input
@@ -62,7 +63,7 @@ def _recompute_modules(model: Any, modules: tuple[str, ...]) -> None:
 
 def _router_shape(layer: Any) -> torch.Size | None:
     """Return the shape of the matrix that a layer's router multiplies by, None where it has no router."""
-    router = getattr(layer.mlp, "gate", None)
+    router = getattr(getattr(layer, "mlp", None), "gate", None)
     return None if router is None else router.weight.t().shape
 
 

@@ -12,6 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from planners.sharding import Mesh, framework_policy
+from service.worker.dry_run.decoder_parts import decoder_layers, head, last_norm, token_embedding
 from service.worker.dry_run.experts import EXPERT_TENSORS, mixtures
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.precision import sharding_policy
@@ -40,21 +41,21 @@ def shard_fully(
     # Pinned or not, the host's memory is as much; a trace has none to pin.
     offload = CPUOffloadPolicy(pin_memory=False) if job.states_on_host else OffloadPolicy()
     settings: dict[str, Any] = {"mesh": mesh, "mp_policy": sharding_policy(job), "offload_policy": offload}
-    inner = model.model
-    if wraps_vocabulary and inner.embed_tokens is not None:
-        fully_shard(inner.embed_tokens, reshard_after_forward=reshard, **settings)
+    embedding, layers = token_embedding(model), decoder_layers(model)
+    if wraps_vocabulary and embedding is not None:
+        fully_shard(embedding, reshard_after_forward=reshard, **settings)
     placement = _expert_placement(model, job)
     if expert_mesh is not None:
         for experts in mixtures(model):
             own = settings | {"mesh": expert_mesh, "shard_placement_fn": placement}
             fully_shard(experts, reshard_after_forward=reshard, **own)
-    for layer in inner.layers:
+    for layer in layers:
         fully_shard(layer, reshard_after_forward=reshard, shard_placement_fn=placement, **settings)
-    if wraps_vocabulary and isinstance(model.lm_head, nn.Linear):
-        fully_shard([inner.norm, model.lm_head], reshard_after_forward=False, **settings)
+    if wraps_vocabulary and isinstance(head(model), nn.Linear):
+        fully_shard([last_norm(model), head(model)], reshard_after_forward=False, **settings)
     fully_shard(model, reshard_after_forward=reshard if frees_root else None, **settings)
     if expert_mesh is not None:
-        _gather_ahead(inner.layers)
+        _gather_ahead(layers)
 
 
 def _expert_placement(model: Any, job: TraceJob) -> Callable[[nn.Parameter], Shard | None] | None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor.parallel import loss_parallel
 
+from service.worker.dry_run.families import hidden_size
 from service.worker.dry_run.fused_kernels import vocabulary_parallel_loss
 from service.worker.dry_run.fused_loss import chunk_tokens
 from service.worker.dry_run.host_memory import on_host
@@ -91,7 +92,7 @@ def storage_tracker(job: TraceJob, ledger: Ledger, clock: StreamClock) -> Storag
     vocabulary, tokens = job.vocabulary_size, job.micro_batch_tokens
     shapes = {(tokens, vocabulary), (tokens, -(-vocabulary // job.tensor_parallel))}
     if job.fused_cross_entropy:
-        shapes.add((chunk_tokens(tokens, int(job.config["hidden_size"]), vocabulary), vocabulary))
+        shapes.add((chunk_tokens(tokens, hidden_size(job.config), vocabulary), vocabulary))
     return StorageTracker(ledger, clock, logit_shapes=frozenset(shapes))
 
 
