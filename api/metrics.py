@@ -57,6 +57,12 @@ class Metrics:
             buckets=_LAYOUTS_BUCKETS,
             registry=self._registry,
         )
+        self._reviews = Counter(
+            "plimsoll_admission_reviews",
+            "Admission reviews answered, by what was decided and whether all of the workload was judged",
+            ["decision", "judged"],
+            registry=self._registry,
+        )
         self._on_record = self._record_gauges()
         self._database_up = Gauge(
             "plimsoll_database_up", "Whether the database answered at this scrape", registry=self._registry
@@ -71,6 +77,10 @@ class Metrics:
     def count_plan(self, kind: str, verdict: str) -> None:
         """Count one answered plan."""
         self._plans.labels(kind, verdict).inc()
+
+    def count_review(self, *, is_allowed: bool, is_judged: bool) -> None:
+        """Count one answered admission review."""
+        self._reviews.labels("allowed" if is_allowed else "refused", "yes" if is_judged else "no").inc()
 
     def observe_search(self, kind: str, search: TimedSearch) -> None:
         """Count one search for a plan that was not stored yet."""

@@ -18,6 +18,9 @@ _SHARED_PROCESSORS: list[structlog.typing.Processor] = [
 # takes so long that a service with some hundred streams would not come to its end.
 _TRACEBACKS = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
+# They log each request's address, which may hold a password, and where it was redirected, which may be signed.
+_TELLING_ADDRESSES = ("httpx", "httpcore", "urllib3")
+
 
 def configure_logging(level: str = "info") -> None:
     """Send every log record of this process to stderr as one JSON object a line, from `level` up."""
@@ -41,6 +44,8 @@ def configure_logging(level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in _TELLING_ADDRESSES:
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     if level != "debug":
         # The queue's engine tells each job's story too, and calls a job that is handed back an error.
         logging.getLogger("procrastinate").setLevel(max(root.level, logging.WARNING))

@@ -110,6 +110,7 @@ async def validate_admission(
     """
     asked = read_review(review)
     answer = await services.admission.review(asked, seconds=_seconds(timeout))
+    services.metrics.count_review(is_allowed=answer.is_allowed, is_judged=answer.is_judged)
     return answered(asked.uid, answer)
 
 

@@ -55,7 +55,10 @@ async def healthz(services: Running) -> Health:
     responses=problem_responses(400, 422, 500, 503),
 )
 async def readyz(services: Running) -> Readiness:
-    """Answers 503 while the database is away, takes no writes or lacks its tables: the queue lives in it."""
+    """Answers 503 while the database is away, takes no writes, lacks its tables or is an earlier version's.
+
+    The queue lives in it.
+    """
     await services.database.check_ready()
     return Readiness(status="ready", database="ok", queue="ok")
 

@@ -26,14 +26,16 @@ from service.persistence.measurements import MeasurementStore
 from service.persistence.models_seen import ModelsSeenStore
 from service.persistence.plans import PlanStore
 from service.persistence.retention import ExpiredRows
+from service.persistence.steps import VERSION_TABLE, latest_step
 from service.persistence.transactions import Transactions
 from service.settings import Settings
 
 # Whatever is stored or queued needs these, and a server that takes writes. No row is counted: anyone may ask.
-_READINESS = """
-    SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS takes_no_writes,
+_READINESS = f"""
+    SELECT (SELECT version_num FROM {VERSION_TABLE}) AS step,
+           pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS takes_no_writes,
            EXISTS (SELECT FROM plans), EXISTS (SELECT FROM jobs), EXISTS (SELECT FROM procrastinate_jobs)
-"""
+"""  # noqa: S608 - a constant of ours
 # How long a request waits for a free connection before it is told that there is none.
 _POOL_TIMEOUT_SECONDS = 10
 
@@ -73,6 +75,7 @@ class Database:
         # Apart from each other: who looks for a plan does not wait for the disk.
         reading, writing = KeptConnection(libpq_url(url)), KeptConnection(libpq_url(url))
         self._kept = (reading, writing)
+        self._latest_step = latest_step()
         self.plans = PlanStore(self._transactions, reading=reading, writing=writing)
         self.jobs = JobStore(self._transactions, queue_limit=limit, key_job_limit=key_limit)
         self.job_changes = JobChanges(libpq_url(url))
@@ -107,6 +110,12 @@ class Database:
             row = (await connection.execute(sa.text(_READINESS))).one()
         if row.takes_no_writes:
             raise DatabaseUnavailable("The database takes no writes: it is a standby, or set to be read alone.")
+        # A later version's steps only add to what this one reads.
+        if row.step < self._latest_step:
+            raise DatabaseUnavailable(
+                f"The database is at step {row.step} and this version needs {self._latest_step}: "
+                "run `plimsoll db upgrade` first."
+            )
 
     async def __aenter__(self) -> Self:
         await self.open()

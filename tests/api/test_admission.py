@@ -32,6 +32,17 @@ async def test_a_deployment_that_cannot_fit_is_refused_with_the_reason(client: h
     assert "67.7 GiB of weights" in answer["status"]["message"]
 
 
+async def test_reviews_are_counted_by_what_was_decided_and_what_was_judged(client: httpx.AsyncClient):
+    large, no_gpu = a_container(*LARGE, gpus=2), a_container(gpus=0)
+    unread = a_container("--help", gpus=2)
+    for container in (large, no_gpu, unread):
+        await client.post("/admission/validate", json=a_review("Pod", an_object("Pod", container)))
+    told = (await client.get("/metrics")).text
+    assert 'plimsoll_admission_reviews_total{decision="refused",judged="yes"} 1.0' in told
+    assert 'plimsoll_admission_reviews_total{decision="allowed",judged="yes"} 1.0' in told
+    assert 'plimsoll_admission_reviews_total{decision="allowed",judged="no"} 1.0' in told
+
+
 async def test_nothing_is_stored_by_a_review(client: httpx.AsyncClient):
     before = (await client.get("/plans")).json()
     manifest = an_object("Deployment", a_container(*LARGE, "--max-model-len", "4096", gpus=2))

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from service.settings import Settings
@@ -16,7 +17,8 @@ def wait(settings: Settings) -> None:
     with Path(os.environ["SAID"]).open("a") as said:
         said.write(f"{LOADED_BY} {os.getpid()}\n")
     while True:
-        signal.pause()
+        # Not `signal.pause`: what arrives right before it would not end it.
+        time.sleep(0.05)
 
 
 def give_up(settings: Settings) -> None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from service.worker.child import PROJECT_ROOT
+from tests.service.hub_server import running_hub
 
 PROGRAM = """
 import logging, structlog
@@ -18,6 +20,34 @@ try:
 except ZeroDivisionError:
     logging.getLogger("theirs").exception("theirs %s", "too")
 """
+
+
+FETCHING = """
+import sys
+from pathlib import Path
+from service.errors import HubModelNotFound
+from service.hub import HubClient
+from service.logging import configure_logging
+from service.settings import Settings
+configure_logging("debug")
+try:
+    HubClient(Settings(hub_url=sys.argv[1], data_dir=Path(sys.argv[2]))).config("org/name", "main")
+except HubModelNotFound:
+    print("asked")
+"""
+
+
+def test_the_password_of_an_address_that_is_asked_is_not_logged(tmp_path: Path):
+    with running_hub() as hub:
+        address = hub.url.replace("//", "//someone:very-secret@")
+        said = subprocess.run(
+            [sys.executable, "-c", FETCHING, address, str(tmp_path)],
+            cwd=PROJECT_ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    assert said.stdout == "asked\n"
+    # It is shown to the hub, as everywhere with an address of this form: "someone:very-secret".
+    assert hub.tokens == ["Basic c29tZW9uZTp2ZXJ5LXNlY3JldA=="]
+    assert "very-secret" not in said.stderr
 
 
 def test_every_record_is_one_json_object_a_line_from_the_level_up():

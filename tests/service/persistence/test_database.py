@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from service.errors import DatabaseUnavailable, Unstorable
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
+from service.persistence.steps import latest_step
 from tests.service.persistence.factories import a_plan
 
 
@@ -41,6 +44,28 @@ async def test_a_database_that_lacks_a_table_is_not_ready(database, database_url
             await database.check_ready()
         connection.execute(f"ALTER TABLE away RENAME TO {table}")
     await database.check_ready()
+
+
+@contextmanager
+def at_step(database_url: str, step: str) -> Iterator[None]:
+    """Let a database say that it is at a step."""
+    change = "UPDATE alembic_version SET version_num = %s"
+    with psycopg.connect(libpq_url(database_url), autocommit=True) as connection:
+        connection.execute(change, [step])
+        yield
+        connection.execute(change, [latest_step()])
+
+
+async def test_a_database_of_an_earlier_version_is_not_ready(database, database_url):
+    with at_step(database_url, "0004"):
+        with pytest.raises(DatabaseUnavailable, match=f"step 0004 and this version needs {latest_step()}: run"):
+            await database.check_ready()
+    await database.check_ready()
+
+
+async def test_a_database_of_a_later_version_is_ready(database, database_url):
+    with at_step(database_url, "9999"):
+        await database.check_ready()
 
 
 async def test_a_database_that_takes_no_writes_is_not_ready(database_url):
