@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 
 from planners.errors import NotYetAvailable
 
@@ -52,6 +53,7 @@ def traced_attention(
     with their own number of heads; values may be of another head_dim, as latent
     attention's are. Raises `NotYetAvailable` for a mask.
     """
+    query, key, value = (_own_heads(tensor) for tensor in (query, key, value))
     device_type = query.device.type
     if torch.is_autocast_enabled(device_type):
         # Autocast lowers scaled_dot_product_attention; the operator beneath it is not on its list.
@@ -62,6 +64,11 @@ def traced_attention(
         return _memory_efficient(query, key, value, dropout, scaling).transpose(1, 2).contiguous(), None
     output = _flash_operator(query)(query, key, value, dropout, True, scale=scaling)[0]
     return output.transpose(1, 2).contiguous(), None
+
+
+def _own_heads(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a rank's own heads, of which its kernel alone knows."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _flash_operator(query: torch.Tensor) -> Any:
