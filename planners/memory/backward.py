@@ -90,6 +90,8 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     moments = [(active.first_norm, size * held.layer_elements)]
     behind = np.where(moment.expert_units, 0.0, size * held.feed_forward_elements)
     moments.append((np.where(moment.expert_units, 0.0, active.second_norm), behind))
+    behind_attention = size * held.behind_attention_elements
+    moments.append((np.where(moment.expert_units, 0.0, active.attention_gradients), behind_attention))
     if job.model.experts_per_token and job.method == "full":
         moments += [(active.combine, NOTHING), (active.experts_product, size * held.expert_elements)]
     for of_activations, of_gradients in moments:
@@ -207,8 +209,10 @@ def _beside_reduced_experts(moment: Moment, layer: FloatArray) -> Iterator[Items
         0.0,
     )
     recomputed, kept = _left_to_do(moment, layer)
+    behind_attention = size * (held.behind_attention_elements - held.expert_elements)
     for own, fresh in (
         (active.experts_reduced, size * held.expert_elements),
+        (active.attention_gradients, np.ceil(held.expert_gradients) + behind_attention),
         (active.first_norm, np.ceil(held.expert_gradients) + dense),
     ):
         alive = active.checkpoint * recomputed + active.layer * kept + own

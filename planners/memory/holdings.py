@@ -72,6 +72,7 @@ class Holdings:
     largest_matrix_elements: FloatArray
     last_matrix_elements: FloatArray
     feed_forward_elements: FloatArray
+    behind_attention_elements: FloatArray
     expert_elements: FloatArray
     expert_padded: FloatArray
     expert_gradients: FloatArray
@@ -166,6 +167,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         largest_matrix_elements=_most_of_any_layer(_largest_matrix, job, by_parameters),
         last_matrix_elements=_most_of_any_layer(_last_matrix, job, by_parameters),
         feed_forward_elements=_most_of_any_layer(_feed_forward_weights, job, by_parameters),
+        behind_attention_elements=_most_of_any_layer(_weights_behind_attention, job, by_parameters),
         expert_elements=_of_experts(split_elements, job, by_parameters),
         expert_padded=_of_experts(padded_elements, job, by_parameters),
         expert_gradients=_of_experts(shard_elements, job, division(rules.gradients_from)) * states.gradient * on_device,
@@ -345,6 +347,12 @@ def _feed_forward_weights(part: BlockWeights, way: Way) -> int:
     """Return the elements of what learns behind a layer's second norm."""
     behind = (weight for weight in part.trainable if weight.part in FEED_FORWARD_PARTS)
     return sum(local(weight, way)[0].stored_elements for weight in behind)
+
+
+def _weights_behind_attention(part: BlockWeights, way: Way) -> int:
+    """Return the elements of what learns behind a layer's attention: its output's matrix as well."""
+    output = (weight for weight in part.trainable if weight.part is Part.ATTENTION and weight.split is Split.ROW)
+    return _feed_forward_weights(part, way) + sum(local(weight, way)[0].stored_elements for weight in output)
 
 
 def _most_of_any_layer(quantity: Callable[[BlockWeights, Way], float], job: Job, by: Divisions) -> FloatArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planners.architecture import Block, Operation, OperationKind
-from planners.memory.activations import KeptBytes, kept_bytes, norm_backward_bytes
+from planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, norm_backward_bytes
 from planners.memory.profile import Kernels
 
 NOTHING_KEPT = KeptBytes(gathered_bytes=0.0, sequence_bytes=0.0, tensor_bytes=0.0, score_bytes=0.0)
@@ -30,6 +30,28 @@ def kept_at_second_norm(
     width = widths[block.operations[index].inputs[0]]
     norm_bytes = width * norm_backward_bytes(block, kernels, element_bytes)
     return replace(kept, sequence_bytes=kept.sequence_bytes + norm_bytes)
+
+
+def kept_at_attention(
+    block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
+) -> KeptBytes:
+    """Return what of a layer is there as its attention is differentiated; nothing without attention.
+
+    All that the attention keeps, the gradients of its inputs and of its output, and the residual's.
+    """
+    index = _attention(block)
+    if index is None:
+        return NOTHING_KEPT
+    product = block.operations[index]
+    before = replace(block, operations=block.operations[: index + 1])
+    kept = kept_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    gradients = element_bytes * sum(widths[name] for name in (*product.inputs, product.output))
+    return replace(
+        kept,
+        sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block),
+        tensor_bytes=kept.tensor_bytes + gradients,
+    )
 
 
 def unneeded_bytes(
@@ -56,6 +78,12 @@ def _differentiated(block: Block, learning: frozenset[str]) -> tuple[Operation, 
             chosen.append(operation)
             needing.add(operation.output)
     return tuple(chosen)
+
+
+def _attention(block: Block) -> int | None:
+    """Return where the layer's attention stands, None where it has none."""
+    kinds = [operation.kind for operation in block.operations]
+    return kinds.index(OperationKind.ATTENTION) if OperationKind.ATTENTION in kinds else None
 
 
 def _second_norm(block: Block) -> int | None:

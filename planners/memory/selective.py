@@ -66,8 +66,11 @@ def selectively_kept_bytes(
     sequence = float(selective_input_bytes(block, policy=policy, element_bytes=element_bytes))
     tensor_total = gathered = 0.0
     dispatched = in_experts = 0.0
+    # A product that writes keys and values at once is wider than the tensor that it is named after.
+    written = {op.output: op.matmul_shape[1] for op in block.operations if op.matmul_shape is not None}
     for output in (*_saved_outputs(block), *(operation.output for operation in attentions)):
         width, region = regions[output]
+        width = max(width, written.get(output, 0))
         if output in DISPATCHED_TENSORS:
             dispatched += width * element_bytes
         elif output in EXPERT_TENSORS:

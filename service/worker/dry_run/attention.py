@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 
 from planners.errors import NotYetAvailable
 
@@ -56,6 +57,7 @@ def traced_attention(
     (Dao-AILab/flash-attention, flash_attn_interface.py, `FlashAttnFunc`: what it saves does not depend on them).
     Raises `NotYetAvailable` for a mask.
     """
+    query, key, value = (_own_heads(tensor) for tensor in (query, key, value))
     device_type = query.device.type
     if torch.is_autocast_enabled(device_type):
         # Autocast lowers scaled_dot_product_attention; the operator beneath it is not on its list.
@@ -68,6 +70,11 @@ def traced_attention(
     if s_aux is not None:
         output = _Sinks.apply(output, s_aux)  # type: ignore[no-untyped-call]
     return output.transpose(1, 2).contiguous(), None
+
+
+def _own_heads(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a rank's own heads, of which its kernel alone knows."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class _Sinks(torch.autograd.Function):

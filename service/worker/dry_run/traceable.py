@@ -78,14 +78,12 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
     if stack.has_zero_engine:
         _refuse_untraced_zero(job)
     model_type = job.config["model_type"]
-    if model_type not in LLAMA_LIKE_MODEL_TYPES and (job.tensor_parallel > 1 or stack.has_fused_kernels):
+    if model_type in LATENT_MODEL_TYPES:
+        _refuse_untraced_latents(job, stack)
+    elif model_type not in LLAMA_LIKE_MODEL_TYPES and (job.tensor_parallel > 1 or stack.has_fused_kernels):
         raise NotYetAvailable(
             f"{model_type!r} is traced without tensor parallelism and fused kernels only.",
             pointer="/layout/tensor_parallel" if job.tensor_parallel > 1 else "/layout/framework",
-        )
-    if model_type in LATENT_MODEL_TYPES and job.recompute == "selective":
-        raise NotYetAvailable(
-            "Latent attention is not traced with selective recomputation yet.", pointer="/layout/recompute"
         )
     if job.states_on_host:
         _refuse_untraced_offload(job)
@@ -110,6 +108,24 @@ def _refuse_untraced_zero(job: TraceJob) -> None:
         )
     if job.states_on_host or job.activation_offload:
         raise NotYetAvailable("DeepSpeed's offload is not traced yet.", pointer="/layout/offload")
+
+
+def _refuse_untraced_latents(job: TraceJob, stack: Stack) -> None:
+    """Raise `NotYetAvailable` for latent attention that no stand-in runs."""
+    if stack.has_fused_kernels:
+        raise NotYetAvailable(
+            f"{job.config['model_type']!r} is traced without fused kernels only.", pointer="/layout/framework"
+        )
+    is_torchtitan_s = stack.wraps_vocabulary and job.sequence_parallel and job.context_parallel == 1
+    if job.tensor_parallel > 1 and not is_torchtitan_s:
+        raise NotYetAvailable(
+            "Latent attention over tensor-parallel ranks is traced as torchtitan does it: fsdp2, over a split sequence.",
+            pointer="/layout/tensor_parallel",
+        )
+    if job.tensor_parallel > 1 and job.expert_parallel > 1:
+        raise NotYetAvailable(
+            "Experts over other ranks are not traced beside tensor parallelism yet.", pointer="/layout/expert_parallel"
+        )
 
 
 def _refuse_untraced_offload(job: TraceJob) -> None:

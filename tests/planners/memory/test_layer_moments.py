@@ -1,6 +1,6 @@
 """A small Llama's layer: hidden 64, 4 heads and 2 of keys and values of 16, feed-forward 128."""
 
-from planners.memory.layer_moments import NOTHING_KEPT, kept_at_second_norm, unneeded_bytes
+from planners.memory.layer_moments import NOTHING_KEPT, kept_at_attention, kept_at_second_norm, unneeded_bytes
 from planners.memory.profile import load_profile
 from tests.planners.factories import small_llama
 
@@ -18,6 +18,16 @@ def test_at_the_second_norm_the_attention_is_kept_and_nothing_behind_it():
     assert held.sequence_bytes == 6 * 64 + 4 + 26 * 64
     # Its input gathered; query and context, key and value, and four heads' statistics.
     assert (held.gathered_bytes, held.tensor_bytes) == (2 * 64, 2 * 2 * 64 + 2 * 2 * 32 + 4 * 4)
+
+
+def test_at_the_attention_its_gradients_meet_all_that_it_keeps():
+    held = kept_at_attention(LAYER, KERNELS, attention="flash", element_bytes=2, learning=None)
+    # The first norm in fp32 and normalized, with a statistic, and the residual's gradient.
+    assert held.sequence_bytes == 6 * 64 + 4 + 2 * 64
+    # As much for the gradients of query, key, value and context as for themselves; four heads' statistics.
+    assert held.tensor_bytes == 2 * (2 * 2 * 64 + 2 * 2 * 32) + 4 * 4
+    head = small_llama().head
+    assert kept_at_attention(head, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
 
 
 def test_a_head_has_no_second_norm():

@@ -88,3 +88,13 @@ def test_a_bias_of_queries_says_nothing_of_shared_experts():
     found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
     # q, k and v have biases: of o, gate, up, down and the gate's score the first, the third and the fifth.
     assert found.tensor_bytes == 2 * (96 + 64) + 4 * 4
+
+
+def test_a_product_of_keys_and_values_at_once_is_saved_as_wide_as_it_is():
+    sizes = {"q_lora_rank": None, "kv_lora_rank": 8, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    dense = {"first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = {"model_type": "deepseek_v3", **SIZES, **sizes, **dense, "num_key_value_heads": 4, "n_shared_experts": 1}
+    layer = describe_config(config, name="small").layers[0]
+    found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
+    # q, latent, keys and values, o, gate, up, down: the third is 4 heads' 16 + 16, and keys alone would be 16 + 8.
+    assert found.tensor_bytes == 2 * (4 * 24 + 4 * 32 + 96 + 4 * 16) + 4 * 4

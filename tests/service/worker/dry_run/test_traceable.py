@@ -4,7 +4,7 @@ from planners.errors import NotYetAvailable
 from planners.questions import Lora
 from service.worker.dry_run.stacks import find_stack
 from service.worker.dry_run.traceable import refuse_untraced_sharding
-from tests.service.worker.dry_run.cases import config, job
+from tests.service.worker.dry_run.cases import LATENT, config, job
 
 MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
 EXPERTS = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
@@ -88,9 +88,24 @@ def test_parts_of_megatron_s_layers_over_a_split_sequence_are_refused():
         check(**split, recompute="selective", recompute_modules=("layernorm",))
 
 
-def test_latent_attention_is_refused_with_selective_recomputation():
-    latent = {"framework": "fsdp2", "config": config(model_type="deepseek_v3")}
-    check(**latent, recompute="full")
-    with pytest.raises(NotYetAvailable, match="Latent") as refusal:
-        check(**latent, recompute="selective")
-    assert refusal.value.pointer == "/layout/recompute"
+SPLIT = {"config": LATENT, "framework": "fsdp2", "tensor_parallel": 2, "sequence_parallel": True}
+
+
+def test_latent_attention_is_traced_with_selective_recomputation_and_as_torchtitan_splits_it():
+    check(**SPLIT, recompute="selective")
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"sequence_parallel": False}, "/layout/tensor_parallel"),
+        ({"framework": "accelerate"}, "/layout/tensor_parallel"),
+        ({"context_parallel": 2}, "/layout/tensor_parallel"),
+        ({"expert_parallel": 2}, "/layout/expert_parallel"),
+        ({"framework": "megatron", "zero_stage": 1}, "/layout/framework"),
+    ],
+)
+def test_latent_attention_that_no_stand_in_runs_is_refused(changes, pointer):
+    with pytest.raises(NotYetAvailable) as refusal:
+        check(**SPLIT | changes)
+    assert refusal.value.pointer == pointer
