@@ -53,6 +53,23 @@ CASES: tuple[Case, ...] = (
     Case(model="google/gemma-2-27b-it", layout=TENSOR_2),
     Case(model="google/gemma-3-1b-it", asked=LONG),
     Case(model="mistralai/Mistral-7B-v0.1", asked=LONG),
+    Case(model="mistralai/Mixtral-8x7B-v0.1", layout=TENSOR_2),
+    Case(model="mistralai/Mixtral-8x7B-v0.1", weights="fp8"),
+    Case(model="Qwen/Qwen3-30B-A3B"),
+    Case(model="Qwen/Qwen3-235B-A22B", weights="fp8", layout={"tensor_parallel": 4, "expert_parallel": 4}),
+    Case(model="Qwen/Qwen1.5-MoE-A2.7B"),
+    Case(model="allenai/OLMoE-1B-7B-0924"),
+    Case(model="openai/gpt-oss-20b", weights="mxfp4"),
+    Case(model="openai/gpt-oss-120b", weights="mxfp4", layout=TENSOR_2),
+    Case(model="deepseek-ai/DeepSeek-V2-Lite"),
+    Case(model="deepseek-ai/DeepSeek-V2", weights="fp8", layout={"tensor_parallel": 8}),
+    Case(model="deepseek-ai/DeepSeek-V2", weights="int4", layout=TENSOR_4),
+    Case(model="meta-llama/Llama-3.1-8B", weights="int4"),
+    Case(model="meta-llama/Llama-3.1-8B", weights="nf4"),
+    Case(model="meta-llama/Llama-3.3-70B-Instruct", weights="int4"),
+    Case(model="meta-llama/Llama-3.3-70B-Instruct", weights="nf4"),
+    Case(model="mistralai/Mixtral-8x7B-v0.1", weights="int4"),
+    Case(model="mistralai/Mixtral-8x7B-v0.1", weights="nf4"),
 )
 
 

@@ -14,12 +14,14 @@ from planners.precision import FP32_BYTES
 from planners.serving.degrees import Degrees
 from planners.serving.engine import GIB, EngineProfile, read_table
 from planners.serving.settings import Settings
-from planners.serving.weights import has_vision
+from planners.serving.weights import LATENT_UP_PROJECTION, has_vision
 
 # The architecture names a feed-forward's divided tensors so: gate, up (or inner) and product.
 FEED_FORWARD_PREFIX = "feed_forward_"
 MXFP4 = "mxfp4"
 MOST_KEPT_WIDTHS = 1024
+# Eight requests at their longest, or four blocks of each, but no more than 64k tokens.
+FULL_CONTEXTS, BLOCKS_OF_A_REQUEST, MOST_CONTEXT_TOKENS = 8, 4, 64 * 1024
 # Captured batch sizes: 1, 2, 4, then every 8th up to 256, every 16th beyond
 # (vllm/config/compilation.py).
 SMALL_CAPTURES = (1, 2, 4)
@@ -39,7 +41,10 @@ def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, 
     hidden = settings.max_num_batched_tokens * model.hidden_size * dense_bytes
     received = table["pipeline_hidden_states"] * hidden if degrees.pipeline_parallel > 1 else 0.0
     inner = _widest_feed_forward(Same(model)) / degrees.tensor_parallel
-    layer = settings.max_num_batched_tokens * dense_bytes * inner + table["layer_hidden_states"] * hidden
+    within = max(
+        settings.max_num_batched_tokens * dense_bytes * inner, latent_context_bytes(model, settings, degrees)
+    )
+    layer = within + table["layer_hidden_states"] * hidden
     sampler = 0.0
     if has_head:
         sampler = sampler_bytes(model, settings) + table["hidden_states_copies"] * hidden
@@ -48,6 +53,34 @@ def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, 
         kept += round(table["vision_gib"] * GIB)
     peak: float = table["constant_gib"] * GIB + received + kept + max(layer, sampler)
     return round(peak)
+
+
+def latent_workspace_tokens(*, max_model_len: int, max_num_seqs: int, block_size: int) -> int:
+    """Return how many tokens of earlier chunks a latent attention expands to keys and values at once.
+
+    Source: vllm/model_executor/layers/attention/mla_attention.py, determine_chunked_prefill_workspace_size.
+    """
+    wanted = max(FULL_CONTEXTS * max_model_len, BLOCKS_OF_A_REQUEST * max_num_seqs * block_size)
+    return max(min(wanted, MOST_CONTEXT_TOKENS), max_num_seqs * block_size)
+
+
+def latent_context_bytes(model: ModelSpec, settings: Settings, degrees: Degrees) -> int:
+    """Return what the profiling run expands the largest chunk of earlier tokens to, on one rank's heads; 0 without.
+
+    Source: the same file, forward: an empty [tokens, heads, features of key and value] while there is nothing cached.
+    """
+    tokens = latent_workspace_tokens(
+        max_model_len=settings.max_model_len, max_num_seqs=settings.max_num_seqs, block_size=settings.block_size
+    )
+    features = _latent_features(Same(model)) // degrees.tensor_parallel
+    return tokens * features * settings.weights.dense_bytes
+
+
+@lru_cache(maxsize=MOST_KEPT_WIDTHS)
+def _latent_features(same: Same[ModelSpec]) -> int:
+    """Return the features that all heads' keys, the rotated part apart, and values have of a latent."""
+    ups = (weight for block in same.value.layers for weight in block.weights if LATENT_UP_PROJECTION in weight.name)
+    return max((weight.shape[0] for weight in ups), default=0)
 
 
 def sampler_bytes(model: ModelSpec, settings: Settings) -> float:

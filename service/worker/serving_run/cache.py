@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -35,6 +36,13 @@ class Reach:
     position: int
 
 
+class Allocated(Protocol):
+    """What is allocated with the cache."""
+
+    def allocate(self, device_type: str) -> None:
+        """Allocate it on a device."""
+
+
 class BlockCache:
     """One rank's blocks, and the requests that the pass under way serves; without `reach` it is the profiling pass."""
 
@@ -42,6 +50,7 @@ class BlockCache:
         self.deployment = deployment
         self.tensors: list[torch.Tensor] = []
         self.reach: Reach | None = None
+        self.context: Allocated | None = None
         self._layers: Sequence[CachedLayer] = ()
         self._places: dict[int, Place] = {}
         self._first_blocks: list[int] = []
@@ -75,6 +84,11 @@ class BlockCache:
             )
             for layer in of_place.values()
         ]
+
+    def allocate_context(self, device_type: str) -> None:
+        """Allocate what a layer's attention keeps beside the blocks, where it keeps anything."""
+        if self.context is not None:
+            self.context.allocate(device_type)
 
     def written(self, layer: int, parts: Sequence[torch.Tensor], reach: Reach) -> torch.Tensor:
         """Write a pass's [requests, heads, tokens, features] of each part, and return what a layer sees of them.

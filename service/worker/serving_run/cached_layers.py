@@ -12,7 +12,22 @@ SLIDING = "sliding_attention"
 
 def cached_layers(model: Any, deployment: Deployment) -> list[CachedLayer]:
     """Return what one rank's layers keep; call it with the model undivided."""
-    return [_keys_and_values(layer.self_attn, model.config, deployment) for layer in model.model.layers]
+    layers = (layer.self_attn for layer in model.model.layers)
+    return [
+        _latents(attention) if keeps_latents(attention) else _keys_and_values(attention, model.config, deployment)
+        for attention in layers
+    ]
+
+
+def keeps_latents(attention: Any) -> bool:
+    """Return whether a layer keeps one compressed vector of a token."""
+    return hasattr(attention, "kv_lora_rank")
+
+
+def _latents(attention: Any) -> CachedLayer:
+    """Return a layer's latent with the rotated key beside it, whole on every rank."""
+    width = attention.kv_lora_rank + attention.qk_rope_head_dim
+    return CachedLayer(parts=1, heads=1, features=width, window=None)
 
 
 def _keys_and_values(attention: Any, config: Any, deployment: Deployment) -> CachedLayer:

@@ -18,6 +18,7 @@ class Deployment:
     `batch` requests of `prompt_tokens` and `output_tokens` run together, 0 where
     the cache holds none. The cache has `blocks` of `block_size` tokens. `stage_layers` are
     those of the pipeline's stage that the plan's figures are of, None where there is but one.
+    With `shares_experts` each rank has some experts whole, else a part of each.
     """
 
     model_name: str
@@ -34,6 +35,9 @@ class Deployment:
     batch: int
     prompt_tokens: int
     output_tokens: int
+    max_model_len: int
+    max_num_seqs: int
+    shares_experts: bool = False
     stage_layers: range | None = None
 
     @property
@@ -76,6 +80,9 @@ def read_deployment(request: Mapping[str, Any]) -> Deployment:
             batch=_batch(plan),
             prompt_tokens=settings["input_tokens"],
             output_tokens=settings["output_tokens"],
+            max_model_len=settings["max_model_len"],
+            max_num_seqs=settings["max_num_seqs"],
+            shares_experts=layout.get("expert_parallel", 1) > 1,
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing

@@ -11,13 +11,16 @@ from planners.serving.weights import padded_vocabulary
 from service.worker.device_run.real_weights import INITIALIZER_RANGE, SEED, is_rotary
 from service.worker.dry_run.building import causal_model
 from service.worker.serving_run.cache import BlockCache
-from service.worker.serving_run.cached_layers import cached_layers
+from service.worker.serving_run.cached_layers import cached_layers, keeps_latents
 from service.worker.serving_run.deployment import Deployment
 from service.worker.serving_run.divided_layers import divide
 from service.worker.serving_run.engine_kernels import fuse_layers
-from service.worker.serving_run.narrow_linear import NARROW_DTYPES, narrow_matrices
+from service.worker.serving_run.expert_kernels import fuse_experts
+from service.worker.serving_run.latent_attention import serve_latents
+from service.worker.serving_run.narrow_linear import SHAPES, narrow_matrices
 from service.worker.serving_run.servable import VLLM
 from service.worker.serving_run.served_attention import SERVED_ATTENTION, register_served_attention
+from service.worker.serving_run.weight_storage import NARROW_DTYPES
 
 # What is computed in, and what all that is not narrow is kept in.
 FREQUENCIES, UNSCALED_FREQUENCIES = "inv_freq", "original_inv_freq"
@@ -29,7 +32,9 @@ def wide_dtype(deployment: Deployment) -> torch.dtype:
     return WIDE_DTYPES.get(deployment.weights, torch.bfloat16)
 
 
-def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool) -> Any:
+def served_model(
+    deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool
+) -> Any:
     """Return the rank's model on the ambient device, its attention going through `cache`.
 
     vLLM pads the vocabulary. With `by_shape` narrow matrices are multiplied by shape
@@ -47,11 +52,22 @@ def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache:
     cache.arrange(cached_layers(model, deployment))
     if group is not None:
         divide(model, group)
-    if deployment.weights in NARROW_DTYPES:
+    if deployment.engine == VLLM:
+        _serve_as_engine(model, deployment, group, cache, by_shape=by_shape)
+    if deployment.weights in SHAPES:
         narrow_matrices(model, deployment.weights, by_shape=by_shape)
-    if by_shape and deployment.engine == VLLM:
-        fuse_layers(model)
     return model
+
+
+def _serve_as_engine(
+    model: Any, deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool
+) -> None:
+    """Put the engine's mixtures and latent attention, and by shape its fused kernels, in place of transformers'."""
+    fuse_experts(model, deployment, group, by_shape=by_shape)
+    if keeps_latents(model.model.layers[0].self_attn):
+        serve_latents(model, cache, deployment, wide_dtype(deployment))
+    if by_shape:
+        fuse_layers(model)
 
 
 def load_random(model: Any, device_type: str) -> None:

@@ -1,8 +1,4 @@
-"""Linear layers whose matrices take one byte an element, as vLLM holds them.
-
-Source: vllm/model_executor/layers/quantization: fp8.py (one fp32 scale a matrix),
-compressed_tensors/schemes/compressed_tensors_w8a8_int8.py (one fp32 scale an output channel).
-"""
+"""Linear layers whose matrices are held in a narrow or a packed format, as vLLM holds and multiplies them."""
 
 from __future__ import annotations
 
@@ -11,7 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-NARROW_DTYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
+from service.worker.serving_run.divided_layers import put
+from service.worker.serving_run.weight_names import INT4, NF4
+from service.worker.serving_run.weight_storage import NARROW_DTYPES, stored_matrix, widened
+
+# Marlin's kernels: a 32-bit lock for each multiprocessor of the card (marlin_make_workspace_new), and sums in fp32 of
+# tiles of at most 64 rows and 256 outputs on each (csrc/quantization/marlin, c_tmp). 132 multiprocessors of an H100.
+MULTIPROCESSORS = 132
+MARLIN_ROWS, MARLIN_OUTPUTS = 64, 256
 
 
 class NarrowLinear(nn.Module):
@@ -22,17 +25,15 @@ class NarrowLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, name: str) -> None:
         super().__init__()
-        outputs, inputs = linear.weight.shape
-        empty = torch.empty(outputs, inputs, dtype=NARROW_DTYPES[name], device=linear.weight.device)
-        scales = torch.empty((outputs, 1) if name == "int8" else (1, 1), dtype=torch.float32, device=empty.device)
-        self.weight = nn.Parameter(empty, requires_grad=False)
-        self.weight_scale = nn.Parameter(scales, requires_grad=False)
+        for part, tensor in stored_matrix(name, tuple(linear.weight.shape), like=linear.weight).items():
+            self.register_parameter(part, nn.Parameter(tensor, requires_grad=False))
         self.bias = linear.bias
+        self.outputs, self.inputs = linear.weight.shape
+        self.format = name
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the product."""
-        wide = self.weight.to(hidden.dtype) * self.weight_scale.to(hidden.dtype)
-        return nn.functional.linear(hidden, wide, self.bias)
+        return nn.functional.linear(hidden, widened(dict(self.named_parameters()), hidden.dtype), self.bias)
 
 
 class NarrowShape(NarrowLinear):
@@ -40,15 +41,57 @@ class NarrowShape(NarrowLinear):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the narrow copy of the input multiplied, as the kernel does."""
-        narrow = hidden.to(self.weight.dtype)
-        output = hidden.new_empty(*narrow.shape[:-1], self.weight.shape[0])
-        return output if self.bias is None else output + self.bias
+        narrow = hidden.to(NARROW_DTYPES[self.format])
+        return _with_bias(hidden.new_empty(*narrow.shape[:-1], self.outputs), self.bias)
+
+
+class MarlinShape(NarrowLinear):
+    """Words of 4-bit numbers that Marlin's kernel multiplies by as they are, by shape."""
+
+    def __init__(self, linear: nn.Linear, name: str) -> None:
+        super().__init__(linear, name)
+        locks = torch.empty(MULTIPROCESSORS, dtype=torch.int32, device=linear.weight.device)
+        self.register_buffer("workspace", locks)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the product; tiles are summed in fp32."""
+        rows = hidden.numel() // hidden.shape[-1]
+        tiles = MULTIPROCESSORS * min(MARLIN_ROWS, rows) * MARLIN_OUTPUTS
+        sums = hidden.new_empty(tiles, dtype=torch.float32)
+        output = hidden.new_empty(*hidden.shape[:-1], self.outputs)
+        del sums
+        return _with_bias(output, self.bias)
+
+
+class UnpackedShape(NarrowLinear):
+    """Blocks in NF4, unpacked to be multiplied by, by shape.
+
+    Source: vllm/model_executor/layers/quantization/bitsandbytes.py, _apply_bnb_4bit: the product of each matrix
+    is written into the layer's output.
+    """
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the product with the unpacked matrix."""
+        output = hidden.new_empty(*hidden.shape[:-1], self.outputs)
+        matrix = hidden.new_empty(self.outputs, self.inputs)
+        output.copy_(nn.functional.linear(hidden, matrix))
+        return _with_bias(output, self.bias)
+
+
+def _with_bias(output: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return output if bias is None else output.add_(bias)
+
+
+SHAPES: dict[str, type[NarrowLinear]] = {
+    **dict.fromkeys(NARROW_DTYPES, NarrowShape),
+    INT4: MarlinShape,
+    NF4: UnpackedShape,
+}
 
 
 def narrow_matrices(model: Any, name: str, *, by_shape: bool) -> None:
     """Put narrow layers in place of every linear one of the decoder's layers; embedding, norms and head stay wide."""
-    kind = NarrowShape if by_shape else NarrowLinear
+    kind = SHAPES[name] if by_shape else NarrowLinear
     for layer in model.model.layers:
         for path, linear in [(path, module) for path, module in layer.named_modules() if type(module) is nn.Linear]:
-            parent_path, _, last = path.rpartition(".")
-            setattr(layer.get_submodule(parent_path), last, kind(linear, name))
+            put(layer, path, kind(linear, name))

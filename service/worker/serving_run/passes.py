@@ -48,6 +48,10 @@ class Passes:
         """Allocate the blocks that the plan says are left."""
         self._cache.allocate(self._device_type)
 
+    def allocate_context(self) -> None:
+        """Allocate what the engine makes beside the cache once it knows its blocks."""
+        self._cache.allocate_context(self._device_type)
+
     def prefill(self, *, first_groups: int | None = None) -> None:
         """Read every request's prompt, as many tokens at once as a batch may have; or the first groups' alone."""
         for number, reach_tokens in enumerate(self._prompt_chunks()):
@@ -94,6 +98,7 @@ def record_passes(
     tracker.begin_phase(0, CACHE)
     with tracker.making(Kind.KV_CACHE):
         passes.allocate_cache()
+    passes.allocate_context()
     if not deployment.batch:
         return
     report(3, SERVING_STAGES, "stage", "prefill")

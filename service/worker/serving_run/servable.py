@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES
+from service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES
+from service.worker.serving_run.weight_names import MXFP4, PACKED_WEIGHTS, SERVED_WEIGHTS
 
 if TYPE_CHECKING:
     from service.worker.serving_run.deployment import Deployment
@@ -15,16 +16,18 @@ VLLM = "vllm"
 SERVED_ENGINES = (VLLM, "transformers")
 WINDOWED_MODEL_TYPES = ("gemma2", "gemma3_text")
 # Those whose matrices `divided_layers` knows by name.
-DIVIDED_MODEL_TYPES = (*LLAMA_LIKE_MODEL_TYPES, *WINDOWED_MODEL_TYPES, "gemma", "granite")
-SERVED_MODEL_TYPES = (*DIVIDED_MODEL_TYPES, "olmo2", "phi3", "starcoder2")
-NARROW_WEIGHTS = ("fp8", "int8")
-SERVED_WEIGHTS = ("fp32", "bf16", "fp16", *NARROW_WEIGHTS)
+DIVIDED_MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", *LATENT_MODEL_TYPES)
+MIXTURE_MODEL_TYPES = (*DIVIDED_MIXTURES, "olmoe")
+DIVIDED_MODEL_TYPES = (*LLAMA_LIKE_MODEL_TYPES, *WINDOWED_MODEL_TYPES, *DIVIDED_MIXTURES, "gemma", "granite")
+SERVED_MODEL_TYPES = (*DIVIDED_MODEL_TYPES, "olmo2", "olmoe", "phi3", "starcoder2")
+# Whose experts alone are in mxfp4, with lengths padded for their kernels.
+MXFP4_MODEL_TYPE = "gpt_oss"
 SERVED_CACHES = ("fp32", "bf16", "fp16", "fp8")
-FULL_ATTENTION, SLIDING_WINDOW = "full_attention", "sliding_window"
+FULL_ATTENTION, SLIDING_WINDOW, LATENT = "full_attention", "sliding_window", "latent"
 # What each engine's cache is run of.
-SERVED_KINDS = {VLLM: {FULL_ATTENTION, SLIDING_WINDOW}, "transformers": {FULL_ATTENTION}}
+SERVED_KINDS = {VLLM: {FULL_ATTENTION, SLIDING_WINDOW, LATENT}, "transformers": {FULL_ATTENTION}}
 # What divides a replica's work in a way that is not run here.
-UNDIVIDED = ("pipeline_parallel", "attention_data_parallel", "expert_parallel", "decode_context_parallel")
+UNDIVIDED = ("pipeline_parallel", "attention_data_parallel", "decode_context_parallel")
 
 
 def refuse_unserved(deployment: Deployment, layout: Mapping[str, Any], cache: Mapping[str, Any]) -> None:
@@ -39,6 +42,7 @@ def refuse_unserved(deployment: Deployment, layout: Mapping[str, Any], cache: Ma
             f"A cache of {' and '.join(sorted(kinds))} layers of {deployment.engine} is not run yet.", pointer="/model"
         )
     _refuse_ranks(deployment)
+    _refuse_format(deployment)
 
 
 def _refuse_names(deployment: Deployment) -> None:
@@ -57,3 +61,22 @@ def _refuse_ranks(deployment: Deployment) -> None:
     model_type = deployment.config["model_type"]
     if deployment.tensor_parallel > 1 and model_type not in DIVIDED_MODEL_TYPES:
         raise NotYetAvailable(f"{model_type!r} is served on one rank only.", pointer="/layout/tensor_parallel")
+
+
+def _refuse_format(deployment: Deployment) -> None:
+    """Raise for a format or a mixture that an engine's stand-in has no kernels of."""
+    model_type, weights = deployment.config["model_type"], deployment.weights
+    if deployment.engine != VLLM and (weights in PACKED_WEIGHTS or model_type in MIXTURE_MODEL_TYPES):
+        what = f"weights in {weights}" if weights in PACKED_WEIGHTS else f"{model_type!r}"
+        raise NotYetAvailable(f"{deployment.engine}'s {what} are not run yet.", pointer="/serving/engine")
+    if weights == MXFP4 and model_type != MXFP4_MODEL_TYPE:
+        raise NotYetAvailable(f"{model_type!r} in {weights} is not served in a proof yet.", pointer="/serving/weights")
+
+
+def refuse_on_device(deployment: Deployment) -> None:
+    """Raise `NotYetAvailable` for what is run by the shapes of its tensors alone."""
+    if deployment.weights in PACKED_WEIGHTS:
+        raise NotYetAvailable(
+            f"Weights in {deployment.weights} are traced by the shapes of their tensors alone; use level trace.",
+            pointer="/level",
+        )

@@ -18,6 +18,7 @@ from service.worker.dry_run.verdict import CONSISTENT, REFUTED, TOLERANCE_FRACTI
 from service.worker.serving_run.deployment import Deployment, read_deployment
 from service.worker.serving_run.passes import PROFILE, SERVING_STAGES
 from service.worker.serving_run.running import run_passes, trace_passes
+from service.worker.serving_run.servable import refuse_on_device
 
 TERMS = ("weights", "kv_cache", "activations")
 WEIGHT_KINDS = (Kind.PARAMETER.value, Kind.BUFFER.value)
@@ -51,6 +52,7 @@ def serve_on_device(request: Mapping[str, Any], report: Report) -> dict[str, Any
     """
     started = time.monotonic()
     deployment = read_deployment(request)
+    refuse_on_device(deployment)
     wanted = request.get("device") or {}
     device = find_device(
         wanted.get("on", ANY), planned_gpu=request["gpu"], any_gpu_kind=bool(wanted.get("any_gpu_kind"))
