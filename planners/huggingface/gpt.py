@@ -44,7 +44,7 @@ class GptFamily:
     `position_name` is the table of learned positions, which has
     `position_offset` rows more than there are positions; None where positions are
     rotary or a bias on the scores. `embedding_norm` stands between embedding and
-    first layer.
+    first layer. `rotation_concatenates`: see `Operation.concatenates`.
     """
 
     keys: GptKeys = field(default_factory=GptKeys)
@@ -63,6 +63,7 @@ class GptFamily:
     has_final_norm: bool = True
     head_bias: bool = False
     has_rotary: bool = False
+    rotation_concatenates: bool = False
     is_bidirectional: bool = False
     position_name: str | None = None
     position_offset: int = 0
@@ -158,6 +159,7 @@ def gpt_decoder(
         key_value_heads=key_value_heads or heads,
         head_dim=hidden_size // heads,
         has_rotary=family.has_rotary,
+        rotation_concatenates=family.rotation_concatenates,
         is_bidirectional=family.is_bidirectional,
     )
     layers = _Layers(family=family, attention=attention, intermediate_size=intermediate_size)

@@ -69,6 +69,7 @@ GPT_NEOX = GptFamily(
     norms=NormPlacement.PARALLEL_TWO,
     names=DecoderNames(embedding="gpt_neox.embed_in.weight", final_norm="gpt_neox.final_layer_norm", head="embed_out"),
     has_rotary=True,
+    rotation_concatenates=True,
     tied_by_default=False,
     ignored=(
         "attention_probs_dropout_prob",
@@ -92,6 +93,7 @@ GPT_J = GptFamily(
     output_bias=False,
     head_bias=True,
     has_rotary=True,
+    rotation_concatenates=True,
     tied_by_default=False,
     ignored=(
         "activation_function",

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
-from planners.architecture.decoder import attention_half, decoder_layer, mixture_half, norm_weights
+from planners.architecture.decoder import (
+    attention_half,
+    decoder_layer,
+    mixture_half,
+    norm_weights,
+    with_norms_scaling_in_fp32,
+)
 from planners.architecture.mixture_of_experts import (
     FusedExperts,
     MixtureOfExperts,
@@ -35,8 +43,9 @@ def gpt_oss(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
 
     Source: `transformers` 5.23, modeling_gpt_oss; the model card, arXiv:2508.10925.
     """
-    attention = read_attention(
-        config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=DEFAULT_KEY_VALUE_HEADS
+    attention = dataclasses.replace(
+        read_attention(config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=DEFAULT_KEY_VALUE_HEADS),
+        rotation_concatenates=True,
     )
     experts = config.size("num_local_experts", default=DEFAULT_EXPERTS)
     chosen = config.size("num_experts_per_tok", default=DEFAULT_EXPERTS_PER_TOKEN)
@@ -65,7 +74,7 @@ def gpt_oss(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
             weights=_layer_weights("model.layers.{layer}", size, mixture, bias=bias),
         )
 
-    return decoder_model(
+    model = decoder_model(
         config,
         name=name,
         model_type=model_type,
@@ -80,6 +89,7 @@ def gpt_oss(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         tied=config.flag("tie_word_embeddings", default=False),
         assumptions=(MXFP4_NOTE,) if is_packed else (),
     )
+    return with_norms_scaling_in_fp32(model)
 
 
 def _layer_weights(

@@ -19,6 +19,9 @@ from planners.architecture.operation import Operation, OperationKind, Region
 # Tensors of its input's width that autograd keeps of an activation, where they are not the input alone: of `gelu_new`
 # the input, its half, the hyperbolic tangent and one more than that; ReLU's result is what the next matrix keeps.
 KEPT_OF_ACTIVATION: Mapping[str, int] = {"gelu_new": 4, "relu": 0}
+# Those of a gated one beside its other half and its result: of gpt-oss the gate, the gate clamped, its sigmoid, their
+# product, and the other half clamped and one more (`GptOssExperts._apply_gate`).
+KEPT_OF_GATED: Mapping[str, int] = {"gpt_oss": 5}
 ACTIVATION_KEYS = ("hidden_act", "activation_function")
 # What a config that names no activation has, where that is written in several operations or is ReLU.
 DEFAULT_ACTIVATIONS: Mapping[str, str] = {
@@ -62,6 +65,7 @@ def with_own_code(model: ModelSpec, config: Mapping[str, Any], model_type: str) 
         rewrite
         for rewrite in (
             _activations(config, model_type),
+            _gated_activations(model_type),
             _norms(model_type),
             _dropouts(config, model_type, RESIDUAL_DROPOUTS, OperationKind.ADD),
             _dropouts(config, model_type, EMBEDDING_DROPOUTS, OperationKind.EMBEDDING),
@@ -94,6 +98,15 @@ def _activations(config: Mapping[str, Any], model_type: str) -> Rewrite | None:
         return None
     return lambda op: (
         dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.ACTIVATION else op
+    )
+
+
+def _gated_activations(model_type: str) -> Rewrite | None:
+    kept = KEPT_OF_GATED.get(model_type)
+    if kept is None:
+        return None
+    return lambda op: (
+        dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.GATED_ACTIVATION else op
     )
 
 

@@ -199,12 +199,12 @@ def _kept_elements(
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
     if kernels.transformers_attention:
-        _keep_views(block, kept, kernels, element_bytes)
+        _keep_views(block, kept, kernels, element_bytes, learning)
         keep_latents(block, kept, kernels, element_bytes, learning)
     if kernels.gated_keeps_gate_output:
         for operation in block.operations:
             if operation.kind is OperationKind.GATED_ACTIVATION:
-                kept[operation.inputs[0]] = 2.0 * element_bytes
+                kept[operation.inputs[0]] = float(max(2, operation.kept_tensors) * element_bytes)
     for name in in_fp8:
         kept[name] = kept.get(name, 0.0) + fp8_input_bytes
     for name, calls in _adapter_calls(block, learning).items() if kernels.adapter_dropout_bytes else ():
@@ -254,9 +254,15 @@ def _keep_casts(block: Block, kept: dict[str, float], kernels: Kernels, element_
     for operation in block.operations:
         fed = sum(operation.output in matrix.inputs for matrix in matrices)
         if operation.kind is OperationKind.NORM and fed and operation.inputs[0] not in recurrences:
-            is_one_kernel = has_layer_norms(block) or not kernels.norm_keeps_fp32
-            kept[operation.inputs[0]] = float(FP32_BYTES if is_one_kernel else 2 * FP32_BYTES)
+            kept[operation.inputs[0]] = float(FP32_BYTES * _norm_tensors_in_fp32(block, operation, kernels))
             kept[operation.output] = float(fed * element_bytes)
+
+
+def _norm_tensors_in_fp32(block: Block, norm: Operation, kernels: Kernels) -> int:
+    """Return how many tensors a norm of an input in fp32 keeps: one in a kernel, the normalised one too else."""
+    if has_layer_norms(block) or not norm.has_scale or not kernels.norm_keeps_fp32:
+        return 1
+    return 3 if norm.is_centred else 2
 
 
 def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> None:
@@ -272,12 +278,15 @@ def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> No
                 kept[name] = 2.0 * element_bytes
 
 
-def _keep_views(block: Block, kept: dict[str, float], kernels: Kernels, element_bytes: int) -> None:
+def _keep_views(
+    block: Block, kept: dict[str, float], kernels: Kernels, element_bytes: int, learning: frozenset[str] | None
+) -> None:
     """Count what transformers' own attention keeps of buffers that its tensors are views of, or copies of.
 
     Of a matrix for queries, keys and values together the value is a view, and keeps the whole
     product beside the rotated copies of the other two. A rotation that concatenates leaves heads
-    before tokens, and so does the attention's output, which is copied for the next matrix; one in place does not.
+    before tokens, and so does the attention's output, which is copied for the next matrix and kept if that learns; one
+    in place does not.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     rotations = [operation for operation in block.operations if operation.kind is OperationKind.ROTARY]
@@ -288,7 +297,14 @@ def _keep_views(block: Block, kept: dict[str, float], kernels: Kernels, element_
         if is_fused:
             value = operation.inputs[-1]
             kept[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
-        if any(rotation.concatenates for rotation in rotations) and not kernels.works_in_place:
+        is_copy_kept = any(
+            op.kind is OperationKind.MATMUL
+            and operation.output in op.inputs
+            and (learning is None or op.name in learning)
+            for op in block.operations
+        )
+        leaves_heads_first = any(rotation.concatenates for rotation in rotations) and not kernels.works_in_place
+        if is_copy_kept and leaves_heads_first:
             kept[operation.output] = 2.0 * element_bytes
 
 

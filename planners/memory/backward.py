@@ -9,6 +9,7 @@ import numpy as np
 from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
 from planners.memory.items import NOTHING, Items
 from planners.memory.moment import Moment, items_at
+from planners.memory.tied_table import tied_table_items
 
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
 RECOMPUTED_BESIDE_UNPACKED = 4
@@ -42,6 +43,7 @@ def backward_items(moment: Moment) -> Iterator[Items]:
         yield _embedding_gradient(moment)
     if moment.job.profile.kernels.dummy_weight_gradients:
         yield _added_embedding_gradient(moment)
+    yield from tied_table_items(moment)
     yield _root_reduction(moment)
 
 

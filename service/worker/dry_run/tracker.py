@@ -23,11 +23,14 @@ from service.worker.dry_run.patches import StreamClock, watched_parameter_groups
 
 WAIT = torch.ops._c10d_functional.wait_tensor.default
 CAST = torch.ops.aten._to_copy.default
+ADD = torch.ops.aten.add.Tensor
 ASK_DEVICE = torch.ops.prim.device.default
 
 FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+# As the operation that makes it is called in the ledger.
+EMBEDDING_GRADIENT = torch.ops.aten.embedding_dense_backward.default._schema.name
 
 KIND_OF_PHASE = {
     FORWARD: Kind.FORWARD_ACTIVATION,
@@ -120,11 +123,33 @@ class StorageTracker(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         entry = self._live.get(storage._cdata)
-        if entry is None:
+        if entry is None and self._is_added_in_place(func, args):
+            self._take_over(storage, args[0])
+        elif entry is None:
             kind = Kind.CAST_PARAMETER if func is CAST and self._is_parameter(args[0]) else self._kind_of(tensor)
             self._record(storage, kind, func._schema.name)
         elif entry[0].requested_bytes != storage.nbytes():
             self._resized(storage)
+
+    def _is_added_in_place(self, func: Any, args: Any) -> bool:
+        """Return whether autograd would add the gradient of a tied table into that of the head.
+
+        It does so into a gradient that nobody else holds, but not while a dispatch mode such as this one is on
+        (torch, csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`).
+        """
+        return func is ADD and self._phase == BACKWARD and self._origin(args[1]) == EMBEDDING_GRADIENT
+
+    def _origin(self, tensor: Any) -> str | None:
+        if not isinstance(tensor, torch.Tensor):
+            return None
+        entry = self._live.get(local_tensor(tensor).untyped_storage()._cdata)
+        return None if entry is None else entry[0].origin
+
+    def _take_over(self, storage: torch.UntypedStorage, before: torch.Tensor) -> None:
+        """Let a storage have the piece that another has had, which is about to die."""
+        piece, _ = self._live.pop(local_tensor(before).untyped_storage()._cdata)
+        address = storage._cdata
+        self._live[address] = (piece, weakref.ref(storage, lambda _dead: self._died(address)))
 
     def _is_parameter(self, tensor: torch.Tensor) -> bool:
         entry = self._live.get(local_tensor(tensor).untyped_storage()._cdata)
