@@ -54,6 +54,9 @@ _OPTIONS = {
     "max_connections": "100",
     "timezone": "UTC",
     "log_timezone": "UTC",
+    # After a crash its files go to the disk before it answers, and one call for all of them took 1.7 s where one for
+    # each took 7.5 (2 cores, load 13): https://www.postgresql.org/docs/18/runtime-config-error-handling.html
+    "recovery_init_sync_method": "syncfs",
 }
 # For data that nobody will miss: a crash of the machine may lose or break all of it.
 _OPTIONS_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

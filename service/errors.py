@@ -160,7 +160,7 @@ class TryLater(PlimsollError):
     code = "try-later"
 
     def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
-        super().__init__(f"{detail} Try again in {retry_after_seconds} seconds.")
+        super().__init__(f"{detail} Try again in {retry_after_seconds} s.")
         self.retry_after_seconds = retry_after_seconds
 
 

@@ -14,6 +14,11 @@ LOADED_BY = os.getpid()
 def wait(settings: Settings) -> None:
     """Say who loaded this module and who runs it, and wait; SIGTERM ends it with status 7."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+    wait_unprepared(settings)
+
+
+def wait_unprepared(settings: Settings) -> None:
+    """Do the same, and let SIGTERM end it as the kernel does."""
     with Path(os.environ["SAID"]).open("a") as said:
         said.write(f"{LOADED_BY} {os.getpid()}\n")
     while True:

@@ -57,9 +57,9 @@ def at_step(database_url: str, step: str) -> Iterator[None]:
 
 
 async def test_a_database_of_an_earlier_version_is_not_ready(database, database_url):
-    with at_step(database_url, "0004"):
-        with pytest.raises(DatabaseUnavailable, match=f"step 0004 and this version needs {latest_step()}: run"):
-            await database.check_ready()
+    message = f"step 0004 and this version needs {latest_step()}: run"
+    with at_step(database_url, "0004"), pytest.raises(DatabaseUnavailable, match=message):
+        await database.check_ready()
     await database.check_ready()
 
 
