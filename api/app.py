@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.sse import EventSourceResponse
 
 from api.auth.contract import describe_keys
-from api.auth.middleware import Authentication, StreamLimit
+from api.auth.middleware import Authentication, SearchLimit, StreamLimit
 from api.errors import add_error_handlers
 from api.metrics import Metrics
 from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, TimeLimit, Timing
@@ -71,11 +71,12 @@ def create_app(settings: Settings) -> FastAPI:
     )
     for router in ROUTERS:
         app.include_router(router)
-    app.state.routes = tuple(route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
+    app.state.routes = tuple(route for router in ROUTERS for route in _routes(router))
     add_error_handlers(app)
     # The last one added stands outermost.
     app.add_middleware(TimeLimit, most_seconds=settings.longest_request_seconds)
     app.add_middleware(BodyLimit, most_bytes=settings.max_body_bytes, most_seconds=settings.body_timeout_seconds)
+    app.add_middleware(SearchLimit, paths=frozenset(route.path for route in _routes(planning.router)))
     app.add_middleware(StreamLimit, most_of_one=settings.key_streams)
     app.add_middleware(Authentication, settings=settings)
     app.add_middleware(PlainAddress)
@@ -85,6 +86,10 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(AnswerHeaders, is_https=settings.tls_certificate_file is not None)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def _routes(router: APIRouter) -> list[APIRoute]:
+    return [route for route in router.routes if isinstance(route, APIRoute)]
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -121,7 +121,7 @@ class KeyRing:
         self._told_at = datetime.min.replace(tzinfo=UTC)
         self._loaded_at = float("-inf")
         self._tried_at = float("-inf")
-        self._turn = asyncio.Lock()
+        self._loading: asyncio.Task[None] | None = None
 
     async def caller(self, key: str) -> Caller:
         """Return who shows this key; raises Unauthenticated, and DatabaseUnavailable where no key can be looked up."""
@@ -140,26 +140,38 @@ class KeyRing:
 
     async def _load(self, most_seconds: float) -> None:
         """Have keys that are no older than that; while the database is away, than TRUSTED_FOR_SECONDS."""
-        if self._clock() - self._loaded_at <= most_seconds:
+        # What is under way may have begun too long ago; what is begun then has not.
+        for _ in range(2):
+            if self._clock() - self._loaded_at <= most_seconds:
+                return
+            if self._loading is None:
+                self._loading = asyncio.create_task(self._look_up(), name="keys looked up")
+                self._loading.add_done_callback(self._end_loading)
+            # All who wait go on in one turn of the loop. Through a lock they would one after the other, a turn each.
+            await asyncio.shield(self._loading)
+
+    def _end_loading(self, done: asyncio.Task[None]) -> None:
+        self._loading = None
+        # Taken note of: asyncio would report it as lost where nobody waits any more.
+        if not done.cancelled():
+            done.exception()
+
+    async def _look_up(self) -> None:
+        now = self._clock()
+        is_trusted = now - self._loaded_at <= TRUSTED_FOR_SECONDS
+        if is_trusted and now - self._tried_at <= CREATED_WITHIN_SECONDS:
             return
-        async with self._turn:
-            now = self._clock()
-            if now - self._loaded_at <= most_seconds:
-                return
-            is_trusted = now - self._loaded_at <= TRUSTED_FOR_SECONDS
-            if is_trusted and now - self._tried_at <= CREATED_WITHIN_SECONDS:
-                return
-            self._tried_at = now
-            try:
-                on_record = await self._store.all()
-            except DatabaseUnavailable as error:
-                if not is_trusted:
-                    raise
-                log.warning("database unavailable", doing="looking keys up", error=error.detail)
-            else:
-                self._keys = {key.key_id: key for key in on_record.keys}
-                self._told_at = on_record.told_at
-                self._loaded_at = now
+        self._tried_at = now
+        try:
+            on_record = await self._store.all()
+        except DatabaseUnavailable as error:
+            if not is_trusted:
+                raise
+            log.warning("database unavailable", doing="looking keys up", error=error.detail)
+        else:
+            self._keys = {key.key_id: key for key in on_record.keys}
+            self._told_at = on_record.told_at
+            self._loaded_at = now
 
     def _is_in_force(self, key: ApiKey) -> bool:
         now = self._told_at + timedelta(seconds=self._clock() - self._loaded_at)

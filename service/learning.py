@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from planners.hardware import Gpu
 from planners.serving.learned import Learned
 from service.canonical import digest
 from service.errors import MeasurementNotFound
+from service.kept_known import KeptKnown
 from service.persistence.records import Json, LearnedKey, LearnedStart
 
 if TYPE_CHECKING:
@@ -55,31 +55,29 @@ class LearningService:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._known = NOTHING_LEARNED
-        self._known_until = 0.0
+        self._known = KeptKnown(self._read, most_seconds=KNOWN_FOR_SECONDS)
 
     async def learn(self, start: LearnedStart, by_measurement: Mapping[int, Json]) -> Learned:
         """Store a lesson beside what is known already, and return both."""
         stored = await self._database.learned_starts.put(start, by_measurement)
-        self._known_until = 0.0
+        self._known.forget()
         return _learned(stored)
 
     async def forget(self, measurement_id: int) -> None:
         """Delete a measurement and what it taught; raises MeasurementNotFound."""
         if not await self._database.learned_starts.forget(measurement_id):
             raise MeasurementNotFound(measurement_id)
-        self._known_until = 0.0
+        self._known.forget()
 
     async def known(self) -> LearnedStarts:
         """Return all that was learned, as it was at most a moment ago."""
-        now = time.monotonic()
-        if now >= self._known_until:
-            found = await self._database.learned_starts.all()
-            by_key = {start.key: _learned(start) for start in found}
-            revisions = sorted(learned.revision for learned in by_key.values())
-            self._known = LearnedStarts(by_key=by_key, revision=digest(revisions) if revisions else "")
-            self._known_until = now + KNOWN_FOR_SECONDS
-        return self._known
+        return await self._known.get()
+
+    async def _read(self) -> LearnedStarts:
+        found = await self._database.learned_starts.all()
+        by_key = {start.key: _learned(start) for start in found}
+        revisions = sorted(learned.revision for learned in by_key.values())
+        return LearnedStarts(by_key=by_key, revision=digest(revisions) if revisions else "")
 
 
 def _learned(start: LearnedStart) -> Learned:

@@ -96,6 +96,10 @@ class PlanningService:
             most_waiting_of_one=settings.key_waiting_searches,
         )
 
+    def check_room(self, asked_by: str) -> None:
+        """Raise what planning would, for what a caller has waiting already: before its question has been read."""
+        self._threads.check_room(asked_by)
+
     async def plan_train(
         self, request: TrainRequest, *, reader: str | None = None, asked_by: str = ""
     ) -> PlannedAnswer:

@@ -95,7 +95,9 @@ class PlanningThreads:
         """
         own_pace = self._paces.get(asked_by) or _Pace(self._most_of_one)
         self._paces.put(asked_by, own_pace)
-        self._refuse_what_comes_late(asked_by, own_pace)
+        position = self._turns.position(asked_by)
+        others = self._turns.others_before(asked_by, position)
+        self._refuse_what_comes_late(asked_by, position, others=others)
         deadline = self._clock() + self._timeout_seconds
 
         def is_late() -> bool:
@@ -114,10 +116,14 @@ class PlanningThreads:
                 "of GPUs."
             ) from error
 
-    def _refuse_what_comes_late(self, asked_by: str, own_pace: _Pace) -> None:
-        position = self._turns.position(asked_by)
-        others = self._turns.others_before(asked_by, position)
-        wait_seconds = max(position * own_pace.seconds_between, others * self._pace.seconds_between)
+    def check_room(self, asked_by: str) -> None:
+        """Raise Overloaded or SearchLimitReached, as `run` would, where those of the caller's own that wait suffice."""
+        self._refuse_what_comes_late(asked_by, self._turns.position(asked_by), others=0)
+
+    def _refuse_what_comes_late(self, asked_by: str, position: int, *, others: int) -> None:
+        own_pace = self._paces.get(asked_by)
+        own_seconds = 0.0 if own_pace is None else position * own_pace.seconds_between
+        wait_seconds = max(own_seconds, others * self._pace.seconds_between)
         retry_after_seconds = max(1, math.ceil(wait_seconds))
         if position > self._most_waiting_of_one:
             raise SearchLimitReached(limit=self._most_waiting_of_one, retry_after_seconds=retry_after_seconds)

@@ -185,7 +185,8 @@ class Settings(BaseSettings):
         "one, of one address) may have at once, whether or not others wait.",
     )
     key_waiting_searches: int = Field(
-        default=100,
+        # As many small ones as end within a second, which is the soonest that a refused one is told to come back.
+        default=200,
         ge=0,
         description="How many further searches of one API key (without one, of one address) may wait for their turn in "
         "each API process.",

@@ -15,7 +15,7 @@ from api.auth.led_here import is_led_here
 from api.auth.rules import Need, need_of
 from api.errors import problem_of
 from planners.errors import PlimsollError
-from service.errors import StreamLimitReached, Unauthenticated
+from service.errors import StreamLimitReached, TryLater, Unauthenticated
 from service.keys import ANONYMOUS, Caller, KeyRing
 from service.persistence.records import KEY_SCOPES, KeyScope
 from service.rate_limits import RateLimits, WrongKeyLimits, caller_at
@@ -117,6 +117,28 @@ class StreamLimit:
         except StreamLimitReached as error:
             # Nothing inside raises it, so no answer has begun.
             await problem_of(error)(scope, receive, send)
+
+
+class SearchLimit:
+    """Refuses a question to who has too many waiting already, before it is read: reading it costs most of answering it.
+
+    So a question that was answered before is refused with the rest. Inside `Authentication`, which says who asks.
+    """
+
+    def __init__(self, app: ASGIApp, *, paths: frozenset[str]) -> None:
+        self._app = app
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] == "http" and scope["path"] in self._paths and scope["method"] == "POST":
+            caller: Caller = scope[_CALLER]
+            try:
+                scope["app"].state.services.planning.check_room(caller.name)
+            except TryLater as error:
+                await problem_of(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def _host(scope: Scope) -> str:

@@ -16,7 +16,7 @@ QUANTIZATION = {"model": "meta-llama/Llama-3.1-8B", "scheme": "nf4"}
 NO_OP = get("/healthz")
 
 
-def fresh(number: int) -> bytes:
-    """Return a serving request that nobody sent before."""
+def fresh(number: int, *, key: str | None = None) -> bytes:
+    """Return a serving request that nobody sent before with this number."""
     serving = {"max_model_len": 1_024 + number, "input_tokens": 256, "output_tokens": 64, "concurrency": 8}
-    return post("/plan/infer", json.dumps({**SERVING, "serving": serving}).encode())
+    return post("/plan/infer", json.dumps({**SERVING, "serving": serving}).encode(), key=key)

@@ -13,7 +13,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -183,22 +182,27 @@ async def closed_loop(port: int, request: MakeRequest, *, connections: int, seco
 async def open_loop(port: int, request: MakeRequest, *, requests_per_second: float, seconds: float) -> Load:
     """Ask at a steady rate, on as many connections as that takes."""
     notes = _Notes()
+    opened: list[Connection] = []
     idle: list[Connection] = []
 
     async def one(number: int, due: float) -> None:
-        connection = idle.pop() if idle else Connection(port)
+        if idle:
+            connection = idle.pop()
+        else:
+            connection = Connection(port)
+            opened.append(connection)
         await notes.ask(connection, request(number), due)
         idle.append(connection)
 
     watch = asyncio.create_task(notes.watch_lag())
-    async with asyncio.TaskGroup() as group:
-        for number in range(int(requests_per_second * seconds)):
-            due = notes.began + number / requests_per_second
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            group.create_task(one(number, due))
-    watch.cancel()
-    with suppress(asyncio.CancelledError):
-        await watch
-    for connection in idle:
-        connection.close()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number in range(int(requests_per_second * seconds)):
+                due = notes.began + number / requests_per_second
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                group.create_task(one(number, due))
+    finally:
+        watch.cancel()
+        for connection in opened:
+            connection.close()
     return notes.load()

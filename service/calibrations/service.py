@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ from service.calibrations.report import (
 )
 from service.canonical import digest
 from service.errors import CalibrationNotFound
+from service.kept_known import KeptKnown
 from service.models import ModelResolver
 from service.persistence.records import Calibration as StoredCalibration
 from service.requests.calibration import CalibrationRequest, CalibrationRun, CalibrationServing
@@ -48,8 +48,7 @@ class CalibrationService:
         self._database = database
         self._catalogue = catalogue
         self._models = models
-        self._known: dict[str, SiteEfficiency] = {}
-        self._known_until = 0.0
+        self._known = KeptKnown(self._read, most_seconds=KNOWN_FOR_SECONDS)
 
     async def calibrate(self, gpu: Gpu, request: CalibrationRequest) -> CalibrationReport:
         """Fit and store a GPU's efficiencies; raises PlanNotFound, and InvalidQuestion at what cannot be."""
@@ -72,7 +71,7 @@ class CalibrationService:
                 report=report_as_json(report),
             )
         )
-        self._known_until = 0.0
+        self._known.forget()
         return await self.report(gpu)
 
     async def report(self, gpu: Gpu) -> CalibrationReport:
@@ -86,16 +85,15 @@ class CalibrationService:
         """Forget every calibration of a GPU, so that what ships holds again; raises CalibrationNotFound."""
         if not await self._database.calibrations.delete(gpu.id):
             raise CalibrationNotFound(gpu.id)
-        self._known_until = 0.0
+        self._known.forget()
 
     async def in_force(self) -> Mapping[str, SiteEfficiency]:
         """Return every GPU's own efficiencies by its id, as they were at most a moment ago."""
-        now = time.monotonic()
-        if now >= self._known_until:
-            found = await self._database.calibrations.in_force()
-            self._known = {gpu: _site(calibration) for gpu, calibration in found.items()}
-            self._known_until = now + KNOWN_FOR_SECONDS
-        return self._known
+        return await self._known.get()
+
+    async def _read(self) -> Mapping[str, SiteEfficiency]:
+        found = await self._database.calibrations.in_force()
+        return {gpu: _site(calibration) for gpu, calibration in found.items()}
 
     async def _sent(self, pointer: str, runs: Sequence[CalibrationRun | CalibrationServing]) -> list[RunToFit]:
         """Return the runs of a request, each with the plan that it names; raises PlanNotFound."""

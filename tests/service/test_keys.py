@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import traceback
@@ -214,3 +215,10 @@ async def test_a_key_is_revoked_once_and_stays_on_record(database):
     assert (await database.keys.all()).keys == (first,)
     with pytest.raises(KeyNotFound, match="plimsoll keys list"):
         await database.keys.revoke("nobody")
+
+
+async def test_keys_are_looked_up_once_however_many_show_theirs_at_once():
+    new = make_key("laptop", ["plan"], lifetime=None)
+    ring, store, _ = a_ring(new.record)
+    await asyncio.gather(*(ring.caller(new.key) for _ in range(100)))
+    assert store.asked == 1

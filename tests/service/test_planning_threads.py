@@ -166,6 +166,34 @@ async def test_one_caller_beyond_its_share_is_refused_and_another_gets_through(c
     assert await asyncio.gather(*tasks) == ["done"] * len(tasks)
 
 
+async def test_there_is_no_room_for_one_more_of_a_caller_whose_searches_wait_and_there_is_for_anothers(
+    clock: Clock, gate: Gate
+):
+    threads = shared_threads(clock, most_waiting_of_one=1)
+    tasks = [asyncio.ensure_future(threads.run(gate, asked_by="greedy")) for _ in range(MOST_AT_ONCE - 1)]
+    for _ in tasks:
+        await asyncio.to_thread(gate.entered.acquire)
+    threads.check_room("greedy")
+    tasks.append(asyncio.ensure_future(threads.run(gate, asked_by="greedy")))
+    await asyncio.sleep(0)
+    with pytest.raises(SearchLimitReached, match="1 of your plans"):
+        threads.check_room("greedy")
+    threads.check_room("other")
+    gate.opened.set()
+    await asyncio.gather(*tasks)
+    threads.check_room("greedy")
+
+
+async def test_there_is_no_room_where_a_callers_own_pace_makes_one_more_wait_too_long(clock: Clock, gate: Gate):
+    # The mean of nothing and 440 s is 44 s: in four threads the first that waits does so for 11 s, of 10 at most.
+    threads = await after_one_search_of(44 / LATEST_SHARE, clock)
+    tasks = await waiting(threads, gate, MOST_AT_ONCE)
+    with pytest.raises(Overloaded):
+        threads.check_room("")
+    gate.opened.set()
+    await asyncio.gather(*tasks)
+
+
 async def test_a_callers_long_searches_do_not_count_as_anothers(clock: Clock, gate: Gate):
     threads = shared_threads(clock, most_waiting_of_one=1000)
 

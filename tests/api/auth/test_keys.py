@@ -259,6 +259,9 @@ async def test_a_key_beyond_its_share_of_the_threads_is_refused_and_another_is_a
             refused = await client.post("/plan/train", json=train(), headers=greedy)
             assert (refused.status_code, refused.json()["code"]) == (429, "search-limit-reached")
             assert int(refused.headers["retry-after"]) > 0
+            # Before the body is looked at.
+            assert (await client.post("/plan/infer", content=b"{", headers=greedy)).status_code == 429
+            assert (await client.get("/formats", headers=greedy)).status_code == 200
             assert (await client.post("/plan/train", json=train(), headers=other)).status_code == 200
             await closing.aclose()
             assert (await under_way).status_code == 502

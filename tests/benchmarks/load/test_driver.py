@@ -44,8 +44,10 @@ async def load_of(*statuses: int) -> Load:
     """Ask once for each status, in which order the server answers with them, at a thousand requests a second."""
     body = b'{"code":"overloaded"}'
     left = iter(statuses)
+    under_way: set[asyncio.Task[None] | None] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        under_way.add(asyncio.current_task())
         with suppress(asyncio.IncompleteReadError):
             while await reader.readuntil(b"\r\n\r\n"):
                 writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (next(left), len(body)) + body)
@@ -53,7 +55,11 @@ async def load_of(*statuses: int) -> Load:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        return await open_loop(port, lambda _: get("/"), requests_per_second=1000, seconds=len(statuses) / 1000)
+        try:
+            return await open_loop(port, lambda _: get("/"), requests_per_second=1000, seconds=len(statuses) / 1000)
+        finally:
+            # They end with their connections, which the sender has closed.
+            await asyncio.gather(*(task for task in under_way if task is not None))
 
 
 async def test_what_is_refused_for_the_load_is_counted_by_its_code_and_not_among_the_answers():
