@@ -149,7 +149,7 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         gradients=_layer_gradients(moment, layers_above, fresh),
         activations=alive + others + moment.constant_activations,
         logits=NOTHING,
-        communication=gathered + reduced + moment.buckets + accumulated,
+        communication=gathered + reduced + moment.layer_buckets(layers_above) + accumulated,
         layer=layer,
     )
 
@@ -357,7 +357,7 @@ def _root_reduction(moment: Moment) -> Items:
         # A pipeline reduces when no micro-batch waits any more.
         activations=np.where(moment.stays_gathered, 0.0, moment.others_activations) + moment.messages,
         logits=NOTHING,
-        communication=reduced + moment.buckets + moment.accumulated,
+        communication=reduced + moment.end_buckets + moment.accumulated,
     )
 
 

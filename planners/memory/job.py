@@ -210,7 +210,8 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
     states = profile.states[question.precision]
     if question.gradient_dtype is not None:
         size = dtype_bytes(question.gradient_dtype, pointer="/training/gradient_dtype")
-        states = replace(states, accumulator=size) if states.accumulator else replace(states, gradient=size)
+        has_wider = states.accumulator or (profile.zero is not None and size > states.gradient)
+        states = replace(states, accumulator=size) if has_wider else replace(states, gradient=size)
     if question.optimizer_state_dtype is not None:
         size = dtype_bytes(question.optimizer_state_dtype, pointer="/training/optimizer_state_dtype")
         states = replace(states, moment=size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +15,7 @@ from planners.memory.items import NOTHING, PHASES, Items
 from planners.memory.job import GPIPE, Job
 from planners.memory.messages import message_bytes, received_gradient_bytes
 from planners.memory.stages import StageRows
+from planners.memory.zero import GRADIENTS_DIVIDED, WEIGHTS_DIVIDED, ZeroBuffers, zero_buffers
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that what the phases ask for again is worked out once
@@ -29,7 +30,8 @@ class Moment:
     models/llama4/infra/parallelize.py, `apply_fsdp`). `waiting_activations` is what one
     micro-batch keeps that waits, `others_activations` what all do but one. `accumulated` are the whole
     gradients in the reduction's width that a pipeline sums until its last micro-batch;
-    until then it has no shards of them. `messages` are a pipeline's buffers for what its stages send each other,
+    until then it has no shards of them. `buckets` are those of the forward pass, and of every moment unless `zero` has
+    DeepSpeed's. `messages` are a pipeline's buffers for what its stages send each other,
     `received_gradient` the one that a stage's backward pass begins with.
     """
 
@@ -57,6 +59,23 @@ class Moment:
     constant_activations: FloatArray
     buckets: FloatArray
     accumulated: FloatArray
+    zero: ZeroBuffers | None
+
+    def layer_buckets(self, layers_above: FloatArray) -> FloatArray:
+        """Return the buckets while a layer is differentiated that so many are above of."""
+        if self.zero is None:
+            return self.buckets
+        return self.zero.in_layer(self.held.head_elements + self.held.layer_elements * layers_above)
+
+    @property
+    def end_buckets(self) -> FloatArray:
+        """Return the buckets at the end of the backward pass."""
+        return self.buckets if self.zero is None else self.zero.end
+
+    @property
+    def step_buckets(self) -> FloatArray:
+        """Return the buckets while the optimizer works."""
+        return self.buckets if self.zero is None else self.zero.step
 
     def beside(self, done_elements: FloatArray | float) -> tuple[FloatArray, FloatArray]:
         """Return what other micro-batches keep, and the gradients summed until those of so many elements are whole.
@@ -140,6 +159,12 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
     own_units = traffic.vocabulary_units and not job.model.tied_head
     root = job.precision.compute_bytes * held.root_elements + held.root_frozen
     embedding = job.precision.compute_bytes * (held.root_elements - held.head_elements)
+    zero = zero_buffers(layouts, rows, job, held)
+    if zero is not None:
+        buckets = buckets + zero.forward
+        # A rank's gradients at rest are whole tensors' at stage 2, and at stage 3 its parts are there for good.
+        held = replace(held, gradients=np.where(stage == GRADIENTS_DIVIDED, zero.touched, held.gradients))
+        keeps = keeps | (stage == WEIGHTS_DIVIDED)
     messages = message_bytes(layouts, rows, job, active.message)
     received = received_gradient_bytes(layouts, rows, job, active.message)
     return Moment(
@@ -170,6 +195,7 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         + _pipeline_output(layouts, rows, job)
         + (rotary_table_bytes(job) / layouts.context_parallel if has_transients else 0),
         buckets=buckets,
+        zero=zero,
         accumulated=np.where(stays, traffic.reduce_bytes * held.stage_elements, 0.0) if stays.any() else NOTHING,
     )
 

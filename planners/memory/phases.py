@@ -21,6 +21,7 @@ from planners.memory.evaluation import evaluation_items
 from planners.memory.forward import forward_items
 from planners.memory.items import FORWARD, NOTHING, Items
 from planners.memory.moment import Moment, items_at
+from planners.memory.zero import OPTIMIZER_DIVIDED
 
 
 def phase_items(moment: Moment) -> Iterator[Items]:
@@ -52,17 +53,22 @@ def forward_begins(moment: Moment) -> Items:
 
 def _optimizer_step(moment: Moment) -> Items:
     """Return the optimizer's step, with its temporaries where it does not work in place."""
-    held = moment.held
+    held, zero = moment.held, moment.zero
     on_device = moment.layouts.offload == 0
     transient = np.where(on_device, _optimizer_temporaries(moment), 0.0)
+    gradients = held.gradients
+    if zero is not None:
+        transient = transient + np.where(on_device, zero.temporaries, 0.0)
+        # Of all gradients that a rank of stage 1 had, it keeps those of the tensors that its part touches.
+        gradients = np.where(moment.layouts.zero_stage == OPTIMIZER_DIVIDED, zero.touched, gradients)
     return items_at(
         moment,
         "optimizer step",
         parameters=held.parameters,
-        gradients=np.ceil(held.gradients),
+        gradients=np.ceil(gradients),
         activations=moment.messages,
         logits=NOTHING,
-        communication=moment.buckets,
+        communication=moment.step_buckets,
         more_optimizer=transient,
     )
 

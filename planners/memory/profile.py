@@ -129,6 +129,16 @@ class RunAhead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroTraffic:
+    """What DeepSpeed's own engine is told beside its buckets (`planners/memory/zero.py`).
+
+    `max_live_elements` are gathered at most before it waits for some to be let go of.
+    """
+
+    max_live_elements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossPath:
     """How logits and loss are held: bytes for each token and vocabulary entry at the worst moment.
 
@@ -265,7 +275,7 @@ class Profile:
 
     `kernel_choices` are the ways of running the model's operations that the file
     tells apart. `fp8` is None where products in fp8 cast what they need and keep 16
-    bits, `run_ahead` where it was not looked for. `unties_head` marks a stack that gives every model a head of its own;
+    bits, `run_ahead` where it was not looked for, `zero` where buckets are not DeepSpeed's. `unties_head` marks a stack that gives every model a head of its own;
     `loads_whole_weights` one that puts all weights on every GPU before it shards
     them. `optimizer_transient_copies` counts the copies of the stored
     parameters that the optimizer's step makes (torch's foreach: one). `widens_embedding_states` marks a stack that
@@ -281,6 +291,7 @@ class Profile:
     kernels: Kernels
     fp8: Fp8Storage | None
     run_ahead: RunAhead | None
+    zero: ZeroTraffic | None
     loss: LossPath
     weights: WeightTraffic
     spikes: OutsideStep
@@ -333,6 +344,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         kernels=_read(Kernels, table["kernels"]),
         fp8=_read(Fp8Storage, table["fp8"]) if "fp8" in table else None,
         run_ahead=_read(RunAhead, table["run_ahead"]) if "run_ahead" in table else None,
+        zero=_read(ZeroTraffic, table["zero"]) if "zero" in table else None,
         loss=_read(LossPath, table["loss"]),
         weights=_read(WeightTraffic, table["weights"]),
         spikes=_read(OutsideStep, table["spikes"]),

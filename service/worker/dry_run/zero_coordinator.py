@@ -68,7 +68,10 @@ class Coordinator:
         for partition in needed:
             partition.users.add(id(module))
             if is_recompute and self._backward and not partition.parameter.requires_grad:
-                self._recomputed[next(reversed(self._backward))].add(id(partition.parameter))
+                # What is frozen has no gradient whose making would end its use: the module that recomputes holds it.
+                holder = next(reversed(self._backward))
+                self._recomputed[holder].add(id(partition.parameter))
+                partition.users.add(holder)
             if partition.flight is not None:
                 partition.flight.wait()
                 partition.flight = None

@@ -34,8 +34,8 @@ ALIGNED_ELEMENTS = 2
 class FlatEngine:
     """The optimizer over the fp32 part of one rank, and the buckets that bring it its gradients.
 
-    A rank keeps the whole gradients of all parameters that its part touches, so the rank is one whose part
-    touches the most. With `divides_gradients` (stage 2) they are reduced as the backward pass makes them,
+    A rank keeps the whole gradients of all parameters that its part touches. It is the last rank, whose gradients
+    come first, when all that the forward pass kept is still there. With `divides_gradients` (stage 2) they are reduced as the backward pass makes them,
     else (stage 1) all together after a step's last.
     """
 
@@ -56,7 +56,7 @@ class FlatEngine:
         self._part = self._flat.numel() // ranks
         ends = itertools.accumulate(parameter.numel() for parameter in self._parameters)
         self._starts = {id(it): end - it.numel() for it, end in zip(self._parameters, ends, strict=True)}
-        self._rank = self._fullest_rank()
+        self._rank = ranks - 1
         self._own = {id(parameter) for parameter in self._parameters if self._rank in self._ranks_of(parameter)}
         self._master = nn.Parameter(torch.empty(self._part, dtype=torch.float32))
         self._inner = replicated_optimizer(name, [self._master])
@@ -143,14 +143,6 @@ class FlatEngine:
     def _ranks_of(self, parameter: nn.Parameter) -> range:
         start = self._starts[id(parameter)]
         return range(start // self._part, (start + parameter.numel() - 1) // self._part + 1)
-
-    def _fullest_rank(self) -> int:
-        """Return the first of the ranks whose part touches parameters of the most elements."""
-        touched = dict.fromkeys(range(self._ranks), 0)
-        for parameter in self._parameters:
-            for rank in self._ranks_of(parameter):
-                touched[rank] += parameter.numel()
-        return max(touched, key=touched.__getitem__)
 
     def _take(self, parameter: nn.Parameter) -> None:
         """Take a gradient as autograd has made it (`process_gradients`, `setup_buckets`)."""
