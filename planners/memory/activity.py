@@ -37,7 +37,8 @@ class Activity:
 
     - `working_set`, all that it keeps; `transient`, the gradients that meet in it;
     - `last_product`, the gradients around its last matrix; `second_norm` and `first_norm`, what is left as the norm
-      between its halves is differentiated and as its first one is;
+      between its halves is differentiated and as its first one is; `first_products`, as the first matrices of its
+      feed-forward have been;
     - `experts_product`, `combine` and `experts_reduced`, what is there as the experts' first matrices and the sum of
       their outputs are, and as the experts' gradients are reduced.
 
@@ -57,6 +58,7 @@ class Activity:
     transient: FloatArray
     first_norm: FloatArray
     second_norm: FloatArray
+    first_products: FloatArray
     last_product: FloatArray
     message: FloatArray
     unused: FloatArray
@@ -81,6 +83,7 @@ class _OfKind:
     transient: FloatArray
     first_norm: FloatArray
     second_norm: FloatArray
+    first_products: FloatArray
     last_product: FloatArray
     experts_product: FloatArray
     combine: FloatArray
@@ -124,6 +127,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         transient=most("transient") if kernels.backward_transients else NOTHING,
         first_norm=most("first_norm"),
         second_norm=most("second_norm"),
+        first_products=most("first_products"),
         last_product=most("last_product"),
         message=share.of_sequence(size * job.model.hidden_size),
         unused=most("unused"),
@@ -163,6 +167,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         ),
         first_norm=share.of_sequence(layer.input_width * layer.first_norm_bytes),
         second_norm=share.of(layer.second_norm),
+        first_products=share.of(layer.first_products),
         last_product=tokens * size * (widest + residual),
         experts_product=share.of(layer.experts_product) if is_mixture else NOTHING,
         combine=share.of(layer.combine) if is_mixture else NOTHING,

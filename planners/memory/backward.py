@@ -19,13 +19,13 @@ def backward_items(moment: Moment) -> Iterator[Items]:
 
     Downwards the gradients grow and the kept activations shrink, both linearly,
     so the worst is at an end: the top two layers, the edge of the recomputed
-    ones, or the bottom; where units are gathered alone also the lowest layer but one,
+    ones, or the bottom; where FSDP2 gathers layers also the lowest layer but one,
     the last that a layer is gathered ahead of. Where none or all are recomputed the
     edge is an end.
     """
     top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
     ends = [top, np.clip(top - 1.0, 0.0, top), np.minimum(top, 0.0)]
-    if moment.own_units:
+    if moment.any_gathered and moment.job.profile.weights.gather_copies:
         ends.append(np.minimum(top, 1.0))
     own = _own_of_layer(moment)
     yield _layer_items(moment, np.stack(ends), *own)
@@ -75,7 +75,7 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     """Return the activations and the fresh gradients of the layer that is differentiated, at its worst moment.
 
     At its last matrix all its tensors are there, gradients that meet and one matrix's
-    gradient; at its norms less of them and, where a unit's gradients are reduced together, those of all matrices
+    gradient; at the first matrices of a feed-forward whose kernels work in place one half less; at its norms less of them and, where a unit's gradients are reduced together, those of all matrices
     behind: the worse for wide layers and few tokens. A mixture has two moments more:
     its outputs' gradient is scattered before any matrix has one, and at the experts' first product theirs all have.
     """
@@ -90,6 +90,8 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     moments = [(active.first_norm, size * held.layer_elements)]
     behind = np.where(moment.expert_units, 0.0, size * held.feed_forward_elements)
     moments.append((np.where(moment.expert_units, 0.0, active.second_norm), behind))
+    if job.profile.kernels.works_in_place:
+        moments.append((np.where(moment.expert_units, 0.0, active.first_products), behind))
     if job.model.experts_per_token and job.method == "full":
         moments += [(active.combine, NOTHING), (active.experts_product, size * held.expert_elements)]
     for of_activations, of_gradients in moments:
@@ -137,6 +139,7 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
+    alive = alive - _input_counted_twice(moment, layer)
     others, accumulated = moment.beside(held.head_elements + held.layer_elements * layers_above)
     return items_at(
         moment,
@@ -148,6 +151,16 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         communication=gathered + reduced + moment.buckets + accumulated,
         layer=layer,
     )
+
+
+def _input_counted_twice(moment: Moment, layer: FloatArray) -> FloatArray:
+    """Return the input of a recomputed layer where its first norm keeps it as it is: its checkpoint is the same tensor.
+
+    A norm in separate operations keeps a copy in fp32.
+    """
+    if not moment.job.profile.kernels.works_in_place or moment.job.recompute_every is not None:
+        return NOTHING
+    return np.where(layer < moment.active.recomputed_layers, moment.active.checkpoint, 0.0)
 
 
 def _received_beside(moment: Moment, layers_above: FloatArray) -> FloatArray:

@@ -19,6 +19,7 @@ def forward_items(moment: Moment) -> Iterator[Items]:
     if moment.any_gathered and traffic.gather_copies:
         yield _last_layer_gathered(moment)
         if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
+            yield _first_layer_gathered(moment)
             yield _root_gathered_again(moment)
     yield from _loss(moment)
 
@@ -48,6 +49,22 @@ def _last_layer_gathered(moment: Moment) -> Items:
         activations=before + _held_embedding(moment) + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + moment.buckets + accumulated,
+    )
+
+
+def _first_layer_gathered(moment: Moment) -> Items:
+    """Return the first layer's gather, until which the buffer that the root was gathered into is held."""
+    held = moment.held
+    return items_at(
+        moment,
+        "forward and loss",
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=moment.active.message + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=np.where(moment.is_gathered, 2.0 * moment.root + moment.one_layer + moment.layer_buffer, 0.0)
+        + moment.buckets
+        + moment.accumulated,
     )
 
 
