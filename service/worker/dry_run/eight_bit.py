@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import nn
 
-FP8_MIXED = "fp8-mixed"
 # torchtitan, components/quantization/utils.py: what fp8's tensor cores need of both lengths of a matrix.
 MULTIPLE = 16
 

@@ -21,7 +21,7 @@ MIXTURE_MODEL_TYPES = (*LATENT_MODEL_TYPES, "mixtral", "olmoe", "qwen2_moe", "qw
 TRACED_MODEL_TYPES = (
     *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "gemma", "granite", "olmo2", "phi3", "starcoder2",
 )  # fmt: skip
-TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
+TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp8-mixed", "bf16")
 # FSDP2's CPUOffloadPolicy, as the planner calls it: parameters, gradients and the optimizer's states.
 EVERY_STATE = "optimizer+parameters"
 TRACED_OPTIMIZERS = (

@@ -64,9 +64,9 @@ def test_profile_files_hold_no_key_twice_and_no_unknown_one():
 
 
 def test_a_variant_changes_what_its_table_names_and_nothing_else():
-    plain, fused = load_profile("accelerate"), load_profile("accelerate", "fused")
-    assert (plain.loss.logits_bytes, fused.loss.logits_bytes) == (12, 8)
-    assert plain.kernels == fused.kernels
+    plain, foak = load_profile("accelerate"), load_profile("accelerate", "foak")
+    assert (plain.loss.logits_bytes, foak.loss.logits_bytes) == (12, 8)
+    assert plain.kernels == foak.kernels
 
 
 def test_megatron_s_compiled_cross_entropy_holds_more_of_the_logits():
