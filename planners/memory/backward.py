@@ -49,9 +49,9 @@ def backward_items(moment: Moment) -> Iterator[Items]:
 
 
 def _head_cast(moment: Moment) -> Items:
-    """Return the moment at which the logits' gradient is cast for the head's own gradient, the top layer gathered ahead.
+    """Return the moment at which the logits' gradient is cast for the head's own gradient.
 
-    It is there in 16 bits and in fp8 for the hidden states' gradient, which is done, and so is the head in fp8
+    The top layer is gathered ahead. The gradient is there in 16 bits and in fp8 for the hidden states' gradient, which is done, and so is the head in fp8
     (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args.backward`).
     """
     held, active, job = moment.held, moment.active, moment.job
@@ -109,9 +109,10 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     """Return the activations and the fresh gradients of the layer that is differentiated, at its worst moment.
 
     At its last matrix all its tensors are there, gradients that meet and one matrix's
-    gradient; at the first matrices of a feed-forward whose kernels work in place one half less; at its norms less of them and, where a unit's gradients are reduced together, those of all matrices
-    behind: the worse for wide layers and few tokens. A mixture has two moments more:
-    its outputs' gradient is scattered before any matrix has one, and at the experts' first product theirs all have.
+    gradient; at the first matrices of a feed-forward whose kernels work in place one half less; at its norms less of
+    them and, where a unit's gradients are reduced together, those of all matrices behind: the worse for wide layers and
+    few tokens. A mixture has two moments more: its outputs' gradient is scattered before any matrix has one, and at the
+    experts' first product theirs all have.
     """
     held, active, job = moment.held, moment.active, moment.job
     size = job.precision.compute_bytes

@@ -85,9 +85,10 @@ def _root_gathered_again(moment: Moment) -> Items:
     """Return the beginning of the backward pass, which gathers the root that the end of the forward pass let go of.
 
     Its buffer and its weights stand beside what the loss keeps: the log-softmax in
-    fp32, or the gradients that a fused loss has worked out already.
+    fp32, or the gradients that a fused loss has worked out already, which then needs its input no more.
     """
     held, active = moment.held, moment.active
+    let_go = np.where(moment.layouts.fused_cross_entropy & moment.rows.has_head, active.message, 0.0)
     gathered = np.where(moment.gathered_by_layer, 2.0 * moment.root, 0.0) + np.where(
         moment.gathered_once, moment.root + moment.whole_layers, 0.0
     )
@@ -96,7 +97,7 @@ def _root_gathered_again(moment: Moment) -> Items:
         "forward and loss",
         parameters=held.parameters,
         gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
-        activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
+        activations=active.stage + moment.others_activations + active.head - let_go + moment.constant_activations,
         logits=active.kept_logits,
         communication=gathered + moment.buckets + moment.accumulated,
     )

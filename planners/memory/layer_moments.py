@@ -39,9 +39,9 @@ def kept_at_first_products(
 ) -> KeptBytes:
     """Return what of a layer is there as the first matrices of its gated feed-forward have all had their gradients.
 
-    Beside all that the attention keeps, the norm's input and output, the gradient of one half where that half lay, those
-    of both matrices' inputs, and the residual's. Nothing where kernels do not work in place: what they let go of is more
-    than is made.
+    Beside all that the attention keeps, the norm's input and output, the gradient of one half where that half lay,
+    those of both matrices' inputs, and the residual's. Nothing where kernels do not work in place: what they let go of
+    is more than is made.
     """
     index = _second_norm(block)
     halves = [operation for operation in block.operations if operation.kind is OperationKind.GATED_ACTIVATION]

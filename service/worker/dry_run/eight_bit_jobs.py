@@ -1,4 +1,4 @@
-"""Which jobs with matrix products in fp8 are traced; free of torch, so that a request can be refused before it is queued."""
+"""Which jobs with matrix products in fp8 are traced; free of torch, so that requests are refused before a queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def refuse_eight_bit_products(job: TraceJob, stack: Stack) -> None:
         return
     if not stack.casts_products:
         raise NotYetAvailable(
-            f"{job.framework} is not traced in fp8: what Transformer Engine keeps of its own code no trace runs.",
+            f"{job.framework} is not traced in fp8: only torchtitan's products, which are torchao's, are yet.",
             pointer="/training/precision",
         )
     if find_spec("torchao") is None:

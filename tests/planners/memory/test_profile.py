@@ -69,6 +69,23 @@ def test_a_variant_changes_what_its_table_names_and_nothing_else():
     assert plain.kernels == foak.kernels
 
 
+def test_liger_s_loss_holds_logits_their_fp32_copy_and_nothing_else():
+    # 16 bits and 32; of a loss fused with the head one buffer in 16 bits.
+    fused = load_profile("accelerate", "fused").loss
+    assert (fused.logits_bytes, fused.fused_chunk_bytes) == (2 + 4, 2)
+
+
+def test_bare_replicas_have_a_fused_loss_with_liger_s_kernels_alone():
+    assert not load_profile("ddp").can.fused_cross_entropy
+    assert load_profile("ddp", "fused").can.fused_cross_entropy
+
+
+def test_compiled_casts_to_fp8_make_nothing_but_fp8():
+    # Scaled and clamped in fp32, 4 bytes each, and the byte.
+    eager, compiled = (load_profile("fsdp2", kernels).kernels.fp8_cast_bytes for kernels in (None, "compiled"))
+    assert (eager, compiled) == (4 + 4 + 1, 1)
+
+
 def test_megatron_s_compiled_cross_entropy_holds_more_of_the_logits():
     plain, compiled = load_profile("megatron"), load_profile("megatron", "compiled")
     # bf16 logits and the fp32 copy that is worked in: core/tensor_parallel/cross_entropy.py.
