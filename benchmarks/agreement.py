@@ -85,6 +85,13 @@ ELSEWHERE: tuple[dict[str, Any], ...] = (
     | {"framework": "ddp", "recompute": "full", "sequence_length": 512, "zero_stage": 0}
     | {"optimizer": "adafactor"},
 )
+FP8 = {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "precision": "fp8-mixed"}
+# Run for `FEW_MODELS` alone.
+FP8_WAYS: tuple[dict[str, Any], ...] = (
+    FP8,
+    FP8 | {"recompute": "full", "sequence_length": 8192},
+    FP8 | {"recompute": "full", "sequence_length": 512},
+)
 MIXTURES = (
     "mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x22B-v0.1", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B",
     "Qwen/Qwen1.5-MoE-A2.7B", "allenai/OLMoE-1B-7B-0924",
@@ -191,7 +198,7 @@ def grid() -> Iterator[Case]:
             if "tensor_parallel" not in way or model_type in LLAMA_LIKE_MODEL_TYPES:
                 yield Case(model=model, way=way)
     for model in FEW_MODELS:
-        yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS, *ELSEWHERE))
+        yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS, *ELSEWHERE, *FP8_WAYS))
     for model in LIGER_MODELS:
         yield from (Case(model=model, way=way) for way in LIGER_WAYS)
     for model in FEW_MODELS:

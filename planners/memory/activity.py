@@ -38,7 +38,7 @@ class Activity:
     - `working_set`, all that it keeps; `transient`, the gradients that meet in it;
     - `last_product`, the gradients around its last matrix; `second_norm` and `first_norm`, what is left as the norm
       between its halves is differentiated and as its first one is; `attention_gradients`, what is there as its
-      attention is;
+      attention is; `first_products`, as the first matrices of its feed-forward have been;
     - `experts_product`, `combine` and `experts_reduced`, what is there as the experts' first matrices and the sum of
       their outputs are, and as the experts' gradients are reduced.
 
@@ -59,6 +59,7 @@ class Activity:
     first_norm: FloatArray
     second_norm: FloatArray
     attention_gradients: FloatArray
+    first_products: FloatArray
     last_product: FloatArray
     message: FloatArray
     unused: FloatArray
@@ -84,6 +85,7 @@ class _OfKind:
     first_norm: FloatArray
     second_norm: FloatArray
     attention_gradients: FloatArray
+    first_products: FloatArray
     last_product: FloatArray
     experts_product: FloatArray
     combine: FloatArray
@@ -128,6 +130,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         first_norm=most("first_norm"),
         second_norm=most("second_norm"),
         attention_gradients=most("attention_gradients"),
+        first_products=most("first_products"),
         last_product=most("last_product"),
         message=share.of_sequence(size * job.model.hidden_size),
         unused=most("unused"),
@@ -168,6 +171,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         first_norm=share.of_sequence(layer.input_width * layer.first_norm_bytes),
         second_norm=share.of(layer.second_norm),
         attention_gradients=share.of(layer.attention_gradients),
+        first_products=share.of(layer.first_products),
         last_product=tokens * size * (widest + residual),
         experts_product=share.of(layer.experts_product) if is_mixture else NOTHING,
         combine=share.of(layer.combine) if is_mixture else NOTHING,

@@ -13,6 +13,7 @@ from planners.memory.tied_table import tied_table_items
 
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
 RECOMPUTED_BESIDE_UNPACKED = 4
+FP8, FP8_BYTES = "fp8", 1
 
 
 def backward_items(moment: Moment) -> Iterator[Items]:
@@ -20,13 +21,13 @@ def backward_items(moment: Moment) -> Iterator[Items]:
 
     Downwards the gradients grow and the kept activations shrink, both linearly,
     so the worst is at an end: the top two layers, the edge of the recomputed
-    ones, or the bottom; where units are gathered alone also the lowest layer but one,
+    ones, or the bottom; where FSDP2 gathers layers also the lowest layer but one,
     the last that a layer is gathered ahead of. Where none or all are recomputed the
     edge is an end.
     """
     top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
     ends = [top, np.clip(top - 1.0, 0.0, top), np.minimum(top, 0.0)]
-    if moment.own_units:
+    if moment.any_gathered and moment.job.profile.weights.gather_copies:
         ends.append(np.minimum(top, 1.0))
     own = _own_of_layer(moment)
     yield _layer_items(moment, np.stack(ends), *own)
@@ -38,6 +39,8 @@ def backward_items(moment: Moment) -> Iterator[Items]:
         yield from _beside_reduced_experts(moment, np.stack(ends))
     if moment.own_units:
         yield _head_reduction(moment)
+        if moment.job.precision.compute_format == FP8:
+            yield _head_cast(moment)
     splits_vocabulary = moment.layouts.tensor_parallel > 1
     if moment.job.profile.weights.whole_embedding_gradient and moment.any_gathered and splits_vocabulary.any():
         yield _embedding_gradient(moment)
@@ -45,6 +48,37 @@ def backward_items(moment: Moment) -> Iterator[Items]:
         yield _added_embedding_gradient(moment)
     yield from tied_table_items(moment)
     yield _root_reduction(moment)
+
+
+def _head_cast(moment: Moment) -> Items:
+    """Return the moment at which the logits' gradient is cast for the head's own gradient.
+
+    The top layer is gathered ahead. The gradient is there in 16 bits and in fp8 for the hidden states' gradient, which is done, and so is the head in fp8
+    (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args.backward`).
+    """
+    held, active, job = moment.held, moment.active, moment.job
+    size, loss = job.precision.compute_bytes, job.profile.loss
+    division = moment.layouts.tensor_parallel if loss.vocabulary_parallel else 1
+    logits = moment.layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
+    copies = size + FP8_BYTES + job.profile.kernels.fp8_cast_bytes
+    gathered = np.where(moment.gathered_by_layer, size * held.head_elements + moment.layer_buffer, 0.0) + np.where(
+        moment.gathered_once, moment.open_root + moment.whole_layers, 0.0
+    )
+    others, accumulated = moment.beside(0.0)
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=active.stage
+        + others
+        + active.head
+        + moment.constant_activations
+        + active.message
+        + FP8_BYTES * held.head_matrix_elements,
+        logits=np.where(moment.rows.has_head, copies * logits, 0.0),
+        communication=gathered + moment.buckets + accumulated,
+    )
 
 
 def _head_reduction(moment: Moment) -> Items:
@@ -77,9 +111,10 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     """Return the activations and the fresh gradients of the layer that is differentiated, at its worst moment.
 
     At its last matrix all its tensors are there, gradients that meet and one matrix's
-    gradient; at its norms less of them and, where a unit's gradients are reduced together, those of all matrices
-    behind: the worse for wide layers and few tokens. A mixture has two moments more:
-    its outputs' gradient is scattered before any matrix has one, and at the experts' first product theirs all have.
+    gradient; at the first matrices of a feed-forward whose kernels work in place one half less; at its norms less of
+    them and, where a unit's gradients are reduced together, those of all matrices behind: the worse for wide layers and
+    few tokens. A mixture has two moments more: its outputs' gradient is scattered before any matrix has one, and at the
+    experts' first product theirs all have.
     """
     held, active, job = moment.held, moment.active, moment.job
     size = job.precision.compute_bytes
@@ -94,6 +129,8 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     moments.append((np.where(moment.expert_units, 0.0, active.second_norm), behind))
     behind_attention = size * held.behind_attention_elements
     moments.append((np.where(moment.expert_units, 0.0, active.attention_gradients), behind_attention))
+    if job.profile.kernels.works_in_place:
+        moments.append((np.where(moment.expert_units, 0.0, active.first_products), behind))
     if job.model.experts_per_token and job.method == "full":
         moments += [(active.combine, NOTHING), (active.experts_product, size * held.expert_elements)]
     for of_activations, of_gradients in moments:
@@ -141,6 +178,7 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
+    alive = alive - _input_counted_twice(moment, layer)
     others, accumulated = moment.beside(held.head_elements + held.layer_elements * layers_above)
     return items_at(
         moment,
@@ -152,6 +190,16 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         communication=gathered + reduced + moment.layer_buckets(layers_above) + accumulated,
         layer=layer,
     )
+
+
+def _input_counted_twice(moment: Moment, layer: FloatArray) -> FloatArray:
+    """Return the input of a recomputed layer where its first norm keeps it as it is: its checkpoint is the same tensor.
+
+    A norm in separate operations keeps a copy in fp32.
+    """
+    if not moment.job.profile.kernels.works_in_place or moment.job.recompute_every is not None:
+        return NOTHING
+    return np.where(layer < moment.active.recomputed_layers, moment.active.checkpoint, 0.0)
 
 
 def _received_beside(moment: Moment, layers_above: FloatArray) -> FloatArray:

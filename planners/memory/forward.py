@@ -19,6 +19,7 @@ def forward_items(moment: Moment) -> Iterator[Items]:
     if moment.any_gathered and traffic.gather_copies:
         yield _last_layer_gathered(moment)
         if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
+            yield _first_layer_gathered(moment)
             yield _root_gathered_again(moment)
     yield from _loss(moment)
 
@@ -51,6 +52,22 @@ def _last_layer_gathered(moment: Moment) -> Items:
     )
 
 
+def _first_layer_gathered(moment: Moment) -> Items:
+    """Return the first layer's gather, until which the buffer that the root was gathered into is held."""
+    held = moment.held
+    return items_at(
+        moment,
+        "forward and loss",
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=moment.active.message + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=np.where(moment.is_gathered, 2.0 * moment.root + moment.one_layer + moment.layer_buffer, 0.0)
+        + moment.buckets
+        + moment.accumulated,
+    )
+
+
 def _held_embedding(moment: Moment) -> FloatArray:
     """Return the embedding's output, which transformers' model holds until its last layer is through.
 
@@ -68,9 +85,10 @@ def _root_gathered_again(moment: Moment) -> Items:
     """Return the beginning of the backward pass, which gathers the root that the end of the forward pass let go of.
 
     Its buffer and its weights stand beside what the loss keeps: the log-softmax in
-    fp32, or the gradients that a fused loss has worked out already.
+    fp32, or the gradients that a fused loss has worked out already, which then needs its input no more.
     """
     held, active = moment.held, moment.active
+    let_go = np.where(moment.layouts.fused_cross_entropy & moment.rows.has_head, active.message, 0.0)
     gathered = np.where(moment.gathered_by_layer, 2.0 * moment.root, 0.0) + np.where(
         moment.gathered_once, moment.root + moment.whole_layers, 0.0
     )
@@ -79,7 +97,7 @@ def _root_gathered_again(moment: Moment) -> Items:
         "forward and loss",
         parameters=held.parameters,
         gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
-        activations=active.stage + moment.others_activations + active.head + moment.constant_activations,
+        activations=active.stage + moment.others_activations + active.head - let_go + moment.constant_activations,
         logits=active.kept_logits,
         communication=gathered + moment.buckets + moment.accumulated,
     )

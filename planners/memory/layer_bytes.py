@@ -16,7 +16,7 @@ from planners.memory.activations import (
 from planners.memory.holdings import adapter_activation_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.kept_again import KeptAgain, kept_again
-from planners.memory.layer_moments import kept_at_attention, kept_at_second_norm
+from planners.memory.layer_moments import kept_at_attention, kept_at_first_products, kept_at_second_norm
 from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
 from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
@@ -47,6 +47,7 @@ class LayerBytes:
     selective: KeptBytes
     second_norm: KeptBytes
     attention_gradients: KeptBytes
+    first_products: KeptBytes
     experts_product: KeptBytes
     combine: KeptBytes
     experts_reduced: KeptBytes
@@ -117,6 +118,9 @@ def _kept_of_layer(
             part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
         ),
         attention_gradients=kept_at_attention(
+            part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
+        ),
+        first_products=kept_at_first_products(
             part.block, kernels, attention=attention, element_bytes=size, learning=part.learning
         ),
         unused_bytes=unused_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),

@@ -11,6 +11,8 @@ from planners.architecture import Block, Operation, OperationKind
 from planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, norm_backward_bytes
 from planners.memory.profile import Kernels
 
+# A norm's input and output, the gradients of it that two matrices give, and the residual's.
+FIRST_PRODUCTS_TENSORS = 5
 NOTHING_KEPT = KeptBytes(gathered_bytes=0.0, sequence_bytes=0.0, tensor_bytes=0.0, score_bytes=0.0)
 
 
@@ -52,6 +54,27 @@ def kept_at_attention(
         sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block),
         tensor_bytes=kept.tensor_bytes + gradients,
     )
+
+
+def kept_at_first_products(
+    block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str] | None
+) -> KeptBytes:
+    """Return what of a layer is there as the first matrices of its gated feed-forward have all had their gradients.
+
+    Beside all that the attention keeps, the norm's input and output, the gradient of one half where that half lay,
+    those of both matrices' inputs, and the residual's. Nothing where kernels do not work in place: what they let go of
+    is more than is made.
+    """
+    index = _second_norm(block)
+    halves = [operation for operation in block.operations if operation.kind is OperationKind.GATED_ACTIVATION]
+    if index is None or not halves or not kernels.works_in_place:
+        return NOTHING_KEPT
+    before = replace(block, operations=block.operations[:index])
+    kept = kept_bytes(before, kernels, attention=attention, element_bytes=element_bytes, learning=learning)
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    stream_bytes = FIRST_PRODUCTS_TENSORS * element_bytes * widths[block.operations[index].inputs[0]]
+    half_bytes = element_bytes * widths[halves[-1].inputs[0]]
+    return replace(kept, sequence_bytes=kept.sequence_bytes + stream_bytes, tensor_bytes=kept.tensor_bytes + half_bytes)
 
 
 def unneeded_bytes(

@@ -78,6 +78,8 @@ class Kernels:
     the gradient of each that it sends, for good, and hold what was sent until its backward pass.
     `works_in_place` marks kernels that write the gradients of norms and gated activations over what these kept or
     were given, and rotate queries and keys where they lie (Liger).
+    `fp8_cast_bytes` are of each element of a tensor at the worst moment of its cast to fp8, where products cast what
+    they kept in 16 bits (0: they keep fp8).
     `fuses_scan_output` marks stacks that hand Mamba-2's norm and output projection to its kernel.
     Dropout masks belong to ungated layers: families with gated ones train without.
     """
@@ -102,6 +104,7 @@ class Kernels:
     transformers_attention: bool
     pipelines_keep_messages: bool
     works_in_place: bool
+    fp8_cast_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 
 def chunk_tokens(tokens: int, hidden_size: int, vocabulary_size: int) -> int:
-    """Return the tokens of a chunk: tokens / (vocabulary / hidden), up to a power of two, and no more than there are."""
+    """Return the tokens of a chunk: tokens / (vocabulary / hidden), up to a power of two, or all if they are fewer."""
     parts = -(-vocabulary_size // hidden_size)
     wanted = -(-tokens // parts)
     return min(1 << max(wanted - 1, 0).bit_length(), tokens)

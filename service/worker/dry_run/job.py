@@ -30,7 +30,7 @@ TRACED_MODEL_TYPES = (
     "glm4", "gpt2", "gpt_bigcode", "gpt_neox", "granite", "ministral3", "nemotron", "olmo", "olmo2", "olmo3", "opt",
     "phi", "phi3", "seed_oss", "smollm3", "stablelm", "starcoder2",
 )  # fmt: skip
-TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "bf16")
+TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp8-mixed", "bf16")
 # FSDP2's CPUOffloadPolicy, as the planner calls it: parameters, gradients and the optimizer's states.
 EVERY_STATE = "optimizer+parameters"
 TRACED_OPTIMIZERS = (

@@ -7,11 +7,13 @@ import contextlib
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from service.worker.dry_run.eight_bit_jobs import FP8_MIXED
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights
 
-MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
+# Of fp8-mixed only the matrix products are in fp8.
+MIXED_DTYPES = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16, FP8_MIXED: torch.bfloat16}
 
 
 def parameter_dtype(job: TraceJob, stack: Stack) -> torch.dtype:

@@ -17,6 +17,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from service.worker.dry_run.activation_offload import keeping_activations
 from service.worker.dry_run.building import traced_model
 from service.worker.dry_run.decoder_parts import has_tied_head
+from service.worker.dry_run.eight_bit import cast_products
+from service.worker.dry_run.eight_bit_jobs import FP8_MIXED
 from service.worker.dry_run.experts import deal_experts, expert_mesh
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
@@ -102,6 +104,8 @@ def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipelin
     if job.context_parallel > 1:
         attend_over_ranks(model, context_mesh(job, mesh.device_type), tokens_first=stack.has_fused_kernels)
     cut_to_stage(model, stage)
+    if job.precision == FP8_MIXED:
+        cast_products(model)
     if job.tensor_parallel > 1:
         split_over_tensor_ranks(
             model,

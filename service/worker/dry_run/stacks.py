@@ -44,6 +44,7 @@ class Stack:
     `has_gradient_buckets`: DistributedDataParallel copies gradients into buckets.
     `has_fused_kernels`: norms, SwiGLU and the loss are single kernels, Megatron's; `has_liger_kernels`: they, and
     rotations, are Liger's.
+    `casts_products`: products in fp8 are torchao's `Float8Linear`, without `torch.compile`.
     `frees_sent_outputs`: a pipeline stage lets go of an output once it is sent.
     `keeps_message_buffers`: a stage has a buffer for everything that it receives in a step.
     `main_gradients_in_fp32`: the 16-bit gradients are added to an fp32 buffer.
@@ -61,6 +62,7 @@ class Stack:
     main_gradients_in_fp32: bool = False
     has_fused_kernels: bool = False
     has_liger_kernels: bool = False
+    casts_products: bool = False
     frees_sent_outputs: bool = False
     keeps_message_buffers: bool = False
     has_zero_engine: bool = False
@@ -85,6 +87,7 @@ STACKS = {
         wraps_vocabulary=True,
         selective=SelectiveRecompute.OPERATIONS,
         keeps_message_buffers=True,
+        casts_products=True,
     ),
     "reference": Stack(
         gathers_logits=False, loss_in_model=True, trains_adapters=True, replication=Replication.MASTER_WEIGHTS

@@ -9,6 +9,7 @@ from typing import Any
 
 from service.worker.dry_run.allocator import replay
 from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from service.worker.dry_run.eight_bit_jobs import FP8_MIXED
 from service.worker.dry_run.host_account import host_notes, planned_host_bytes, traced_host_bytes
 from service.worker.dry_run.job import LATENT_MODEL_TYPES, PipelineStage, TraceJob, read_job
 from service.worker.dry_run.layer_sampling import trace_stage
@@ -160,6 +161,10 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
     if stack.has_liger_kernels:
         notes.append("Norms, gated activations, rotations and the loss allocate, keep and write over what Liger's do.")
+    if job.precision == FP8_MIXED:
+        notes.append(
+            "Products in fp8 are torchao's Float8Linear, one scale a tensor, gathered in 16 bits, not compiled."
+        )
     if job.config["model_type"] in LATENT_MODEL_TYPES:
         notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
     if job.expert_parallel > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
+from service.worker.dry_run.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
 from service.worker.dry_run.job import (
     LATENT_MODEL_TYPES,
     LLAMA_LIKE_MODEL_TYPES,
@@ -19,7 +20,7 @@ EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 # The ring cuts each rank's tokens into two halves, to balance a causal mask (torch, `context_parallel`).
 RING_HALVES = 2
-MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")
+MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed", FP8_MIXED)
 FULL_SHARDING_STAGES = (2, 3)  # parameters, or gradients at least, are FSDP2's
 ZERO_FRAMEWORKS = ("deepspeed",)  # whose own engine does what FSDP2 does elsewhere
 # torch, distributed/pipelining/schedules.py, `_add_unshard_reshard`: of more chunks some are gathered anew.
@@ -96,6 +97,7 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
         )
     _refuse_untraced_experts(job, stack)
     refuse_liger_kernels(job, stack)
+    refuse_eight_bit_products(job, stack)
     if job.context_parallel > 1:
         _refuse_untraced_context(job, stack)
 

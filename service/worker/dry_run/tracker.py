@@ -24,6 +24,8 @@ from service.worker.dry_run.patches import StreamClock, watched_parameter_groups
 WAIT = torch.ops._c10d_functional.wait_tensor.default
 CAST = torch.ops.aten._to_copy.default
 ADD = torch.ops.aten.add.Tensor
+# Tensors that hold others: torch's of several ranks, and torchao's in fp8 with their scales.
+WRAPPERS = frozenset({"DTensor", "Float8TrainingTensor"})
 ASK_DEVICE = torch.ops.prim.device.default
 
 FORWARD = "forward"
@@ -104,8 +106,8 @@ class StorageTracker(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is ASK_DEVICE and type(args[0]) is FakeTensor:
             return args[0].fake_device  # more than half of all calls: answered here, without the fake mode
-        if any(kind is DTensor for kind in types):
-            return NotImplemented  # let it come back with this rank's tensors
+        if any(kind.__name__ in WRAPPERS for kind in types):
+            return NotImplemented  # let it come back with the tensors within, this rank's alone
         # With fake tensors there is nothing to wait for.
         is_idle_wait = func is WAIT and self._fake_mode is not None
         self.operation = func

@@ -8,6 +8,7 @@ from planners.memory.activations import (
     has_dropout,
     kept_bytes,
     meeting_gradients,
+    norm_backward_bytes,
 )
 from planners.memory.profile import load_profile
 from tests.planners.factories import gpt, llama
@@ -102,6 +103,56 @@ def test_a_frozen_last_matrix_lets_a_third_gradient_meet_the_others():
 def test_of_an_ungated_layer_one_gradient_less_meets_the_others():
     assert meeting_gradients(gpt().layers[0], None)[1] == 1
     assert meeting_gradients(gpt().layers[0], frozenset())[1] == 2
+
+
+def test_in_place_the_product_s_gradient_alone_is_new():
+    # That of each half lies where the half lay, and all that was kept is still there, learning or not.
+    assert meeting_gradients(llama().layers[0], None, in_place=True) == (F, 1)
+    assert meeting_gradients(llama().layers[0], ADAPTED, in_place=True) == (F, 1)
+    assert meeting_gradients(gpt().layers[0], None, in_place=True)[1] == 1
+
+
+LIGER = load_profile("accelerate", "fused").kernels
+
+
+def test_liger_s_kernels_keep_a_norm_s_input_as_it_is_and_both_halves_of_a_gate():
+    kept = kept_bytes(llama().layers[0], LIGER, attention="flash", element_bytes=2)
+    # Two norms: inputs and outputs 2h each, and a statistic.
+    assert kept.sequence_bytes == 8 * H + 2 * 4
+    # Query, key, value and context, gate, up and product, 32 heads' statistics.
+    assert kept.tensor_bytes == 4 * H + 4 * 1024 + 6 * F + 4 * 32
+
+
+def test_under_autocast_liger_s_norm_keeps_its_input_in_fp32_once():
+    plain, liger = (
+        kept_bytes(llama().layers[0], kernels, attention="flash", element_bytes=2, autocast=True)
+        for kernels in (load_profile("ddp").kernels, load_profile("ddp", "fused").kernels)
+    )
+    # Two norms, each without the normalised copy in fp32.
+    assert plain.sequence_bytes - liger.sequence_bytes == 2 * 4 * H
+
+
+def test_a_norm_in_place_has_its_gradients_in_one_tensor():
+    layer = llama().layers[0]
+    # Input, the gradient and the residual's; where the norm's own takes a place of its own, a fourth.
+    assert norm_backward_bytes(layer, LIGER, 2) == 3 * 2
+    assert norm_backward_bytes(layer, load_profile("megatron").kernels, 2) == 4 * 2
+
+
+PHI = {
+    "model_type": "phi3", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def test_a_rotation_in_place_leaves_the_attention_s_output_as_the_next_matrix_needs_it():
+    layer = describe_config(PHI, name="phi").layers[0]
+    liger, plain = (
+        kept_bytes(layer, kernels, attention="flash", element_bytes=2).tensor_bytes
+        for kernels in (LIGER, load_profile("accelerate").kernels)
+    )
+    # The output is kept once, 2 x 64, and the gate's activation, 2 x 128, not at all.
+    assert plain - liger == 2 * 64 + 2 * 128
 
 
 def test_older_four_bit_products_keep_their_inputs_in_fp32():

@@ -1,6 +1,12 @@
 """A small Llama's layer: hidden 64, 4 heads and 2 of keys and values of 16, feed-forward 128."""
 
-from planners.memory.layer_moments import NOTHING_KEPT, kept_at_attention, kept_at_second_norm, unneeded_bytes
+from planners.memory.layer_moments import (
+    NOTHING_KEPT,
+    kept_at_attention,
+    kept_at_first_products,
+    kept_at_second_norm,
+    unneeded_bytes,
+)
 from planners.memory.profile import load_profile
 from tests.planners.factories import small_llama
 
@@ -33,6 +39,21 @@ def test_at_the_attention_its_gradients_meet_all_that_it_keeps():
 def test_a_head_has_no_second_norm():
     head = small_llama().head
     assert kept_at_second_norm(head, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
+
+
+def test_at_the_first_products_one_half_is_left_of_kernels_that_work_in_place():
+    kernels = load_profile("accelerate", "fused").kernels
+    held = kept_at_first_products(LAYER, kernels, attention="flash", element_bytes=2, learning=None)
+    # The first norm's input, output and statistic; the second's input and output, two gradients and the residual's.
+    assert held.sequence_bytes == 2 * 2 * 64 + 4 + 5 * 2 * 64
+    # Query and context, key and value, four heads' statistics, and one half of 128.
+    assert held.tensor_bytes == 2 * 2 * 64 + 2 * 2 * 32 + 4 * 4 + 2 * 128
+
+
+def test_separate_kernels_and_a_head_have_no_such_moment():
+    assert kept_at_first_products(LAYER, KERNELS, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
+    head, kernels = small_llama().head, load_profile("accelerate", "fused").kernels
+    assert kept_at_first_products(head, kernels, attention="flash", element_bytes=2, learning=None) == NOTHING_KEPT
 
 
 def test_before_the_first_adapter_nothing_is_kept():

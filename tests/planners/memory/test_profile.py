@@ -64,9 +64,26 @@ def test_profile_files_hold_no_key_twice_and_no_unknown_one():
 
 
 def test_a_variant_changes_what_its_table_names_and_nothing_else():
-    plain, fused = load_profile("accelerate"), load_profile("accelerate", "fused")
-    assert (plain.loss.logits_bytes, fused.loss.logits_bytes) == (12, 8)
-    assert plain.kernels == fused.kernels
+    plain, foak = load_profile("accelerate"), load_profile("accelerate", "foak")
+    assert (plain.loss.logits_bytes, foak.loss.logits_bytes) == (12, 8)
+    assert plain.kernels == foak.kernels
+
+
+def test_liger_s_loss_holds_logits_their_fp32_copy_and_nothing_else():
+    # 16 bits and 32; of a loss fused with the head one buffer in 16 bits.
+    fused = load_profile("accelerate", "fused").loss
+    assert (fused.logits_bytes, fused.fused_chunk_bytes) == (2 + 4, 2)
+
+
+def test_bare_replicas_have_a_fused_loss_with_liger_s_kernels_alone():
+    assert not load_profile("ddp").can.fused_cross_entropy
+    assert load_profile("ddp", "fused").can.fused_cross_entropy
+
+
+def test_compiled_casts_to_fp8_make_nothing_but_fp8():
+    # Scaled and clamped in fp32, 4 bytes each, and the byte.
+    eager, compiled = (load_profile("fsdp2", kernels).kernels.fp8_cast_bytes for kernels in (None, "compiled"))
+    assert (eager, compiled) == (4 + 4 + 1, 1)
 
 
 def test_megatron_s_compiled_cross_entropy_holds_more_of_the_logits():

@@ -36,7 +36,7 @@ def test_a_layout_that_is_not_traced_is_refused_by_name(layout):
     [
         {"method": "prefix-tuning"},
         {"companions": [{"role": "reference"}]},
-        {"precision": "fp8-mixed"},
+        {"precision": "int8-mixed"},
         {"optimizer": "sophia"},
         {"attention": "linear"},
         {"kernels": "compiled"},
@@ -76,7 +76,7 @@ def test_a_stack_that_is_not_traced_is_refused():
         find_stack("nanotron")
 
 
-@pytest.mark.parametrize(("framework", "kernels"), [("accelerate", "fused"), ("megatron", "eager")])
+@pytest.mark.parametrize(("framework", "kernels"), [("reference", "fused"), ("megatron", "eager")])
 def test_kernels_that_a_stack_is_not_traced_with_are_refused(framework, kernels):
     with pytest.raises(NotYetAvailable, match=kernels) as refusal:
         find_stack(framework, kernels)

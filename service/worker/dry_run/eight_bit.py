@@ -1,0 +1,27 @@
+"""Matrix products in fp8 as torchtitan has them: torchao's own `Float8Linear`, on fake tensors or real ones.
+
+Every product keeps its inputs in 16 bits and casts them anew in the backward pass (torchao 0.18,
+float8/float8_linear.py, `matmul_with_hp_or_float8_args`). Which matrices: all of the model whose lengths are whole
+multiples of 16 (torchtitan 0.2, components/quantization/utils.py, `module_filter_fn`), each tensor with one scale,
+worked out as it is cast, gathered in 16 bits (config/job_config.py, `Float8Linear`, its defaults).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+# torchtitan, components/quantization/utils.py: what fp8's tensor cores need of both lengths of a matrix.
+MULTIPLE = 16
+
+
+def cast_products(model: Any) -> None:
+    """Give the model's matrices products in fp8."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    convert_to_float8_training(model, config=Float8LinearConfig(), module_filter_fn=_has_whole_multiples)
+
+
+def _has_whole_multiples(module: nn.Module, _name: str) -> bool:
+    return isinstance(module, nn.Linear) and all(length % MULTIPLE == 0 for length in module.weight.shape)

@@ -1,0 +1,40 @@
+"""Which jobs with matrix products in fp8 are traced; free of torch, so that requests are refused before a queue."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from planners.errors import NotYetAvailable
+from service.worker.dry_run.job import MIXTURE_MODEL_TYPES, TraceJob
+from service.worker.dry_run.stacks import Stack
+
+FP8_MIXED = "fp8-mixed"
+
+
+def refuse_eight_bit_products(job: TraceJob, stack: Stack) -> None:
+    """Raise `NotYetAvailable`, naming the reason, for a job with products in fp8 that is not traced."""
+    if job.precision != FP8_MIXED:
+        return
+    if not stack.casts_products:
+        raise NotYetAvailable(
+            f"{job.framework} is not traced in fp8: only torchtitan's products, which are torchao's, are yet.",
+            pointer="/training/precision",
+        )
+    if find_spec("torchao") is None:
+        raise NotYetAvailable(
+            "Products in fp8 are torchao's own code, which this worker does not have.", pointer="/training/precision"
+        )
+    if job.tensor_parallel > 1:
+        raise NotYetAvailable(
+            "Products in fp8 are traced without tensor parallelism, whose gathers torchao sends in fp8.",
+            pointer="/layout/tensor_parallel",
+        )
+    if job.config["model_type"] in MIXTURE_MODEL_TYPES:
+        raise NotYetAvailable(
+            "Products in fp8 are not traced in mixtures: torchtitan casts their experts by another way.",
+            pointer="/training/precision",
+        )
+    if job.recompute == "selective":
+        raise NotYetAvailable(
+            "Products in fp8 are traced without selective recomputation.", pointer="/layout/recompute"
+        )
