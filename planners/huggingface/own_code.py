@@ -17,7 +17,7 @@ from planners.architecture.model import Block, ModelSpec
 from planners.architecture.operation import Operation, OperationKind, Region
 
 # Tensors of its input's width that autograd keeps of an activation, where they are not the input alone: of `gelu_new`
-# the input, its half, the hyperbolic tangent and one more than that; ReLU's result is what the next matrix keeps.
+# the input, its half, the hyperbolic tangent and one more than that; of ReLU the result alone, as the next matrix does.
 KEPT_OF_ACTIVATION: Mapping[str, int] = {"gelu_new": 4, "relu": 0}
 # Those of a gated one beside its other half and its result: of gpt-oss the gate, the gate clamped, its sigmoid, their
 # product, and the other half clamped and one more (`GptOssExperts._apply_gate`).

@@ -19,6 +19,8 @@ def forward_items(moment: Moment) -> Iterator[Items]:
     traffic = moment.job.profile.weights
     if moment.any_gathered and traffic.gather_copies:
         yield _last_layer_gathered(moment)
+        if not moment.own_units:
+            yield _first_layer_gathered(moment)
         if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
             yield _root_gathered_again(moment)
     yield from _loss(moment)
@@ -49,6 +51,27 @@ def _last_layer_gathered(moment: Moment) -> Items:
         activations=before + _held_embedding(moment) + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + moment.buckets + accumulated,
+    )
+
+
+def _first_layer_gathered(moment: Moment) -> Items:
+    """Return the first layer's gather beside the root's buffer, which stays until that layer is copied out.
+
+    Only the embedding's output is there. The worse for a large vocabulary and few tokens (torch, as
+    `_last_layer_gathered` has it).
+    """
+    held = moment.held
+    gathered = np.where(
+        moment.is_gathered, 2.0 * moment.root + moment.one_layer + moment.layer_buffer, 0.0
+    )
+    return items_at(
+        moment,
+        "forward and loss",
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=moment.active.message + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=gathered + moment.buckets + moment.accumulated,
     )
 
 
