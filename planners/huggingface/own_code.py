@@ -96,18 +96,14 @@ def _activations(config: Mapping[str, Any], model_type: str) -> Rewrite | None:
     kept = KEPT_OF_ACTIVATION.get(str(config.get(key) or DEFAULT_ACTIVATIONS.get(model_type)))
     if kept is None:
         return None
-    return lambda op: (
-        dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.ACTIVATION else op
-    )
+    return lambda op: dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.ACTIVATION else op
 
 
 def _gated_activations(model_type: str) -> Rewrite | None:
     kept = KEPT_OF_GATED.get(model_type)
     if kept is None:
         return None
-    return lambda op: (
-        dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.GATED_ACTIVATION else op
-    )
+    return lambda op: dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.GATED_ACTIVATION else op
 
 
 def _norms(model_type: str) -> Rewrite | None:

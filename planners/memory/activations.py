@@ -278,9 +278,7 @@ def _keep_packed(block: Block, kept: dict[str, float], element_bytes: int) -> No
                 kept[name] = 2.0 * element_bytes
 
 
-def _keep_views(
-    block: Block, kept: dict[str, float], element_bytes: int, learning: frozenset[str] | None
-) -> None:
+def _keep_views(block: Block, kept: dict[str, float], element_bytes: int, learning: frozenset[str] | None) -> None:
     """Count what transformers' own attention keeps of buffers that its tensors are views of, or copies of.
 
     Of a matrix for queries, keys and values together the value is a view, and keeps the whole
@@ -297,7 +295,9 @@ def _keep_views(
             value = operation.inputs[-1]
             kept[value] = element_bytes * sum(widths[name] for name in operation.inputs) / widths[value]
         is_copy_kept = any(
-            op.kind is OperationKind.MATMUL and operation.output in op.inputs and (learning is None or op.name in learning)
+            op.kind is OperationKind.MATMUL
+            and operation.output in op.inputs
+            and (learning is None or op.name in learning)
             for op in block.operations
         )
         if is_copy_kept and any(rotation.concatenates for rotation in rotations):

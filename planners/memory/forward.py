@@ -61,9 +61,7 @@ def _first_layer_gathered(moment: Moment) -> Items:
     `_last_layer_gathered` has it).
     """
     held = moment.held
-    gathered = np.where(
-        moment.is_gathered, 2.0 * moment.root + moment.one_layer + moment.layer_buffer, 0.0
-    )
+    gathered = np.where(moment.is_gathered, 2.0 * moment.root + moment.one_layer + moment.layer_buffer, 0.0)
     return items_at(
         moment,
         "forward and loss",
