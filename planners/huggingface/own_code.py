@@ -37,8 +37,7 @@ CENTRED_NORMS = ("cohere", "cohere2")
 UNSCALED_NORMS = ("olmo",)
 LOGIT_CAP_KEY = "final_logit_softcapping"
 DEFAULT_LOGIT_CAPS: Mapping[str, float] = {"gemma2": 30.0}
-# The keys of the probabilities with which elements of a half's output, and of the embedding's, are dropped, with the
-# config classes' defaults.
+# The keys of the probabilities with which elements of a half's output are dropped, with the config classes' defaults.
 RESIDUAL_DROPOUTS: Mapping[str, tuple[str, float]] = {
     "gpt2": ("resid_pdrop", 0.1),
     "gpt_bigcode": ("resid_pdrop", 0.1),
@@ -47,13 +46,6 @@ RESIDUAL_DROPOUTS: Mapping[str, tuple[str, float]] = {
     "phi": ("resid_pdrop", 0.0),
     "seed_oss": ("residual_dropout", 0.1),
     "starcoder2": ("residual_dropout", 0.0),
-}
-EMBEDDING_DROPOUTS: Mapping[str, tuple[str, float]] = {
-    "gpt2": ("embd_pdrop", 0.1),
-    "gpt_bigcode": ("embd_pdrop", 0.1),
-    "gpt_neox": ("hidden_dropout", 0.0),
-    "phi": ("embd_pdrop", 0.0),
-    "starcoder2": ("embedding_dropout", 0.0),
 }
 
 Rewrite = Callable[[Operation], Operation]
@@ -67,8 +59,7 @@ def with_own_code(model: ModelSpec, config: Mapping[str, Any], model_type: str) 
             _activations(config, model_type),
             _gated_activations(model_type),
             _norms(model_type),
-            _dropouts(config, model_type, RESIDUAL_DROPOUTS, OperationKind.ADD),
-            _dropouts(config, model_type, EMBEDDING_DROPOUTS, OperationKind.EMBEDDING),
+            _dropouts(config, model_type),
         )
         if rewrite is not None
     ]
@@ -77,7 +68,6 @@ def with_own_code(model: ModelSpec, config: Mapping[str, Any], model_type: str) 
         return model
     return dataclasses.replace(
         model,
-        embedding=_rewritten(model.embedding, rewrites),
         layers=tuple(_rewritten(block, rewrites) for block in model.layers),
         head=_capped(_rewritten(model.head, rewrites)) if cap is not None else _rewritten(model.head, rewrites),
     )
@@ -114,18 +104,11 @@ def _norms(model_type: str) -> Rewrite | None:
     return None
 
 
-def _dropouts(
-    config: Mapping[str, Any],
-    model_type: str,
-    probabilities: Mapping[str, tuple[str, float]],
-    kind: OperationKind,
-) -> Rewrite | None:
-    if model_type not in probabilities:
-        return None
-    key, default = probabilities[model_type]
+def _dropouts(config: Mapping[str, Any], model_type: str) -> Rewrite | None:
+    key, default = RESIDUAL_DROPOUTS.get(model_type, ("", 0.0))
     if not config.get(key, default):
         return None
-    return lambda op: dataclasses.replace(op, drops_out=True) if op.kind is kind else op
+    return lambda op: dataclasses.replace(op, drops_out=True) if op.kind is OperationKind.ADD else op
 
 
 def _capped(head: Block) -> Block:

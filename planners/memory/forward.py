@@ -15,14 +15,14 @@ from planners.precision import FP32_BYTES
 
 
 def forward_items(moment: Moment) -> Iterator[Items]:
-    """Yield what is held as the last layer is gathered, at the loss, and as the backward pass begins."""
+    """Yield what is held as the first and the last layer are gathered, at the loss, and as the backward pass begins."""
     traffic = moment.job.profile.weights
     if moment.any_gathered and traffic.gather_copies:
         yield _last_layer_gathered(moment)
-        if not moment.own_units:
-            yield _first_layer_gathered(moment)
         if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
             yield _root_gathered_again(moment)
+        if not moment.own_units:
+            yield _first_layer_gathered(moment)
     yield from _loss(moment)
 
 
