@@ -42,6 +42,30 @@ MODELS = (
     "ibm-granite/granite-3.1-2b-instruct", "ibm-granite/granite-3.1-8b-instruct",
 )  # fmt: skip
 
+# Families compared after those of `MODELS`: the same ways but for tensor parallelism.
+MORE_MODELS = (
+    "google/gemma-2-2b", "google/gemma-3-1b-pt", "CohereLabs/aya-expanse-8b", "CohereLabs/c4ai-command-a-03-2025",
+    "HuggingFaceTB/SmolLM3-3B", "ByteDance-Seed/Seed-OSS-36B-Base", "baidu/ERNIE-4.5-0.3B-PT", "allenai/OLMo-7B-hf",
+    "allenai/Olmo-3-1025-7B", "microsoft/phi-2", "stabilityai/stablelm-3b-4e1t", "paper/nemotron-4-15b",
+    "mistralai/Devstral-2-123B-Instruct-2512",
+)  # fmt: skip
+# Those with fewer positions, or with other names of matrices.
+GPT_MODELS = (
+    "openai-community/gpt2-xl", "facebook/opt-1.3b", "EleutherAI/pythia-1.4b", "EleutherAI/gpt-neox-20b",
+    "bigcode/starcoder",
+)  # fmt: skip
+SHORT = {"sequence_length": 1024}
+GPT_WAYS: tuple[dict[str, Any], ...] = (
+    {"framework": "accelerate", "recompute": "none"} | SHORT,
+    {"framework": "fsdp2", "recompute": "full"} | SHORT,
+    {"framework": "fsdp2", "recompute": "selective"} | SHORT,
+    {"framework": "ddp", "recompute": "none", "zero_stage": 0} | SHORT,
+)
+# Mixtures compared after those of `MIXTURES`: all experts on every rank.
+MORE_MIXTURES = (
+    "openai/gpt-oss-20b", "zai-org/GLM-4.5-Air", "microsoft/Phi-3.5-MoE-instruct", "MiniMaxAI/MiniMax-M2",
+    "rednote-hilab/dots.llm1.base",
+)  # fmt: skip
 TENSOR_PARALLEL = {"framework": "fsdp2", "tensor_parallel": 2, "recompute": "full"}
 MEGATRON = {"framework": "megatron", "zero_stage": 1, "sequence_parallel": False, "recompute": "none"}
 FEW_MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-72B", "Qwen/Qwen3-8B")
@@ -203,6 +227,12 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in LIGER_WAYS)
     for model in FEW_MODELS:
         yield from (Case(model=model, way=way) for way in MORE_LIGER_WAYS)
+    for model in MORE_MODELS:
+        yield from (Case(model=model, way=way) for way in WAYS if "tensor_parallel" not in way)
+    for model in GPT_MODELS:
+        yield from (Case(model=model, way=way) for way in GPT_WAYS)
+    for model in MORE_MIXTURES:
+        yield from (Case(model=model, way=way) for way in MIXTURE_WAYS[:3])
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
 

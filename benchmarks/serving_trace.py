@@ -38,7 +38,9 @@ class Case:
     def name(self) -> str:
         """Return the case in words."""
         degrees = (f"{name.removesuffix('_parallel')} {degree}" for name, degree in self.layout.items())
-        return " ".join((self.model, self.weights, *degrees, *(f"{name} {value}" for name, value in self.asked.items())))
+        return " ".join(
+            (self.model, self.weights, *degrees, *(f"{name} {value}" for name, value in self.asked.items()))
+        )
 
 
 TENSOR_2, TENSOR_4 = {"tensor_parallel": 2}, {"tensor_parallel": 4}

@@ -95,10 +95,10 @@ class Operation:
     A norm with `heads` works on each head's features by itself; with `scales_in_fp32` the family's own code multiplies
     by the scale before it casts back (Gemma, OLMo 2), and not after. A rotation with `concatenates` joins rotated and
     passed features in a new tensor, whose order of heads and tokens the attention's output takes on.
-    One that `is_centred` subtracts the mean too, in operations of its own, and one without `has_scale` is torch's kernel
-    of an input in fp32 without weights. Of an activation transformers' own code keeps `kept_tensors` of its input's
-    width (0: its result alone, which the next matrix keeps). Where an addition, or the embedding, `drops_out`, it
-    keeps a mask of what it added, of one byte an element (planners/huggingface/own_code.py).
+    One that `is_centred` subtracts the mean too, in operations of its own, and one without `has_scale` is torch's
+    kernel of an input in fp32 without weights. Of an activation transformers' own code keeps `kept_tensors` of its
+    input's width (0: its result alone). An addition that `drops_out` keeps a mask of what it adds, of one byte an
+    element (planners/huggingface/own_code.py).
     `fixed_flops_per_token` is the cost of work that no matrix shape tells: a
     recurrent scan or a short convolution. `scan` says which kernel trains a recurrence, None that no source tells
     what one keeps.

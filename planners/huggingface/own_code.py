@@ -17,7 +17,7 @@ from planners.architecture.model import Block, ModelSpec
 from planners.architecture.operation import Operation, OperationKind, Region
 
 # Tensors of its input's width that autograd keeps of an activation, where they are not the input alone: of `gelu_new`
-# the input, its half, the hyperbolic tangent and one more than that; ReLU's result is what the next matrix keeps.
+# the input, its half, the hyperbolic tangent and one more than that; of ReLU the result alone, as the next matrix does.
 KEPT_OF_ACTIVATION: Mapping[str, int] = {"gelu_new": 4, "relu": 0}
 # Those of a gated one beside its other half and its result: of gpt-oss the gate, the gate clamped, its sigmoid, their
 # product, and the other half clamped and one more (`GptOssExperts._apply_gate`).
@@ -37,8 +37,7 @@ CENTRED_NORMS = ("cohere", "cohere2")
 UNSCALED_NORMS = ("olmo",)
 LOGIT_CAP_KEY = "final_logit_softcapping"
 DEFAULT_LOGIT_CAPS: Mapping[str, float] = {"gemma2": 30.0}
-# The keys of the probabilities with which elements of a half's output, and of the embedding's, are dropped, with the
-# config classes' defaults.
+# The keys of the probabilities with which elements of a half's output are dropped, with the config classes' defaults.
 RESIDUAL_DROPOUTS: Mapping[str, tuple[str, float]] = {
     "gpt2": ("resid_pdrop", 0.1),
     "gpt_bigcode": ("resid_pdrop", 0.1),
@@ -47,13 +46,6 @@ RESIDUAL_DROPOUTS: Mapping[str, tuple[str, float]] = {
     "phi": ("resid_pdrop", 0.0),
     "seed_oss": ("residual_dropout", 0.1),
     "starcoder2": ("residual_dropout", 0.0),
-}
-EMBEDDING_DROPOUTS: Mapping[str, tuple[str, float]] = {
-    "gpt2": ("embd_pdrop", 0.1),
-    "gpt_bigcode": ("embd_pdrop", 0.1),
-    "gpt_neox": ("hidden_dropout", 0.0),
-    "phi": ("embd_pdrop", 0.0),
-    "starcoder2": ("embedding_dropout", 0.0),
 }
 
 Rewrite = Callable[[Operation], Operation]
@@ -67,8 +59,7 @@ def with_own_code(model: ModelSpec, config: Mapping[str, Any], model_type: str) 
             _activations(config, model_type),
             _gated_activations(model_type),
             _norms(model_type),
-            _dropouts(config, model_type, RESIDUAL_DROPOUTS, OperationKind.ADD),
-            _dropouts(config, model_type, EMBEDDING_DROPOUTS, OperationKind.EMBEDDING),
+            _dropouts(config, model_type),
         )
         if rewrite is not None
     ]
@@ -77,7 +68,6 @@ def with_own_code(model: ModelSpec, config: Mapping[str, Any], model_type: str) 
         return model
     return dataclasses.replace(
         model,
-        embedding=_rewritten(model.embedding, rewrites),
         layers=tuple(_rewritten(block, rewrites) for block in model.layers),
         head=_capped(_rewritten(model.head, rewrites)) if cap is not None else _rewritten(model.head, rewrites),
     )
@@ -96,18 +86,14 @@ def _activations(config: Mapping[str, Any], model_type: str) -> Rewrite | None:
     kept = KEPT_OF_ACTIVATION.get(str(config.get(key) or DEFAULT_ACTIVATIONS.get(model_type)))
     if kept is None:
         return None
-    return lambda op: (
-        dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.ACTIVATION else op
-    )
+    return lambda op: dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.ACTIVATION else op
 
 
 def _gated_activations(model_type: str) -> Rewrite | None:
     kept = KEPT_OF_GATED.get(model_type)
     if kept is None:
         return None
-    return lambda op: (
-        dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.GATED_ACTIVATION else op
-    )
+    return lambda op: dataclasses.replace(op, kept_tensors=kept) if op.kind is OperationKind.GATED_ACTIVATION else op
 
 
 def _norms(model_type: str) -> Rewrite | None:
@@ -118,18 +104,11 @@ def _norms(model_type: str) -> Rewrite | None:
     return None
 
 
-def _dropouts(
-    config: Mapping[str, Any],
-    model_type: str,
-    probabilities: Mapping[str, tuple[str, float]],
-    kind: OperationKind,
-) -> Rewrite | None:
-    if model_type not in probabilities:
-        return None
-    key, default = probabilities[model_type]
+def _dropouts(config: Mapping[str, Any], model_type: str) -> Rewrite | None:
+    key, default = RESIDUAL_DROPOUTS.get(model_type, ("", 0.0))
     if not config.get(key, default):
         return None
-    return lambda op: dataclasses.replace(op, drops_out=True) if op.kind is kind else op
+    return lambda op: dataclasses.replace(op, drops_out=True) if op.kind is OperationKind.ADD else op
 
 
 def _capped(head: Block) -> Block:

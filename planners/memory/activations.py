@@ -224,9 +224,12 @@ def _kept_of_norm(operation: Operation, element_bytes: int, *, learns: bool) -> 
 
 
 def _keep_activation(operation: Operation, kept: dict[str, float], element_bytes: int) -> None:
-    """Count as many tensors of the input's width as transformers' own code of the activation keeps."""
-    for name in operation.inputs:
-        kept[name] = float(operation.kept_tensors * element_bytes)
+    """Count as many tensors of the input's width as transformers' own code of the activation keeps, or its result."""
+    if not operation.kept_tensors:
+        kept.pop(operation.inputs[0])
+        kept[operation.output] = max(kept.get(operation.output, 0.0), float(element_bytes))
+        return
+    kept[operation.inputs[0]] = float(operation.kept_tensors * element_bytes)
 
 
 def _adapter_calls(block: Block, learning: frozenset[str] | None) -> dict[str, int]:

@@ -14,13 +14,14 @@ from planners.memory.moment import Moment, items_at
 
 
 def forward_items(moment: Moment) -> Iterator[Items]:
-    """Yield what is held as the last layer is gathered, at the loss, and as the backward pass begins."""
+    """Yield what is held as the first and the last layer are gathered, at the loss, and as the backward pass begins."""
     traffic = moment.job.profile.weights
     if moment.any_gathered and traffic.gather_copies:
         yield _last_layer_gathered(moment)
         if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
-            yield _first_layer_gathered(moment)
             yield _root_gathered_again(moment)
+        if not moment.own_units:
+            yield _first_layer_gathered(moment)
     yield from _loss(moment)
 
 
@@ -53,8 +54,13 @@ def _last_layer_gathered(moment: Moment) -> Items:
 
 
 def _first_layer_gathered(moment: Moment) -> Items:
-    """Return the first layer's gather, until which the buffer that the root was gathered into is held."""
+    """Return the first layer's gather beside the root's buffer, which stays until that layer is copied out.
+
+    Only the embedding's output is there. The worse for a large vocabulary and few tokens (torch, as
+    `_last_layer_gathered` has it).
+    """
     held = moment.held
+    gathered = np.where(moment.is_gathered, 2.0 * moment.root + moment.one_layer + moment.layer_buffer, 0.0)
     return items_at(
         moment,
         "forward and loss",
@@ -62,9 +68,7 @@ def _first_layer_gathered(moment: Moment) -> Items:
         gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
         activations=moment.active.message + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
-        communication=np.where(moment.is_gathered, 2.0 * moment.root + moment.one_layer + moment.layer_buffer, 0.0)
-        + moment.buckets
-        + moment.accumulated,
+        communication=gathered + moment.buckets + moment.accumulated,
     )
 
 

@@ -25,9 +25,7 @@ def tied_table_items(moment: Moment) -> Iterator[Items]:
     table = np.where(has_both, held.head_matrix_elements, 0.0)
     size, traffic = job.precision.compute_bytes, job.profile.weights
     sharded = np.where(moment.keeps_gradients, held.gradients, held.gradients - held.root_gradients)
-    gradients = np.where(
-        moment.is_gathered, sharded + 2 * size * table, held.gradients + job.states.gradient * table
-    )
+    gradients = np.where(moment.is_gathered, sharded + 2 * size * table, held.gradients + job.states.gradient * table)
     gathered = NOTHING
     if moment.any_gathered:
         reduced = np.where(moment.is_reduced, traffic.reduce_bytes * held.layer_padded, 0.0)

@@ -41,9 +41,7 @@ def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, 
     hidden = settings.max_num_batched_tokens * model.hidden_size * dense_bytes
     received = table["pipeline_hidden_states"] * hidden if degrees.pipeline_parallel > 1 else 0.0
     inner = _widest_feed_forward(Same(model)) / degrees.tensor_parallel
-    within = max(
-        settings.max_num_batched_tokens * dense_bytes * inner, latent_context_bytes(model, settings, degrees)
-    )
+    within = max(settings.max_num_batched_tokens * dense_bytes * inner, latent_context_bytes(model, settings, degrees))
     layer = within + table["layer_hidden_states"] * hidden
     sampler = 0.0
     if has_head:

@@ -17,7 +17,7 @@ HIDDEN_KEYS = ("hidden_size", "n_embd")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartNames:
-    """Where a decoder has its parts: `decoder` is the path of the module that holds all but the head, which is `lm_head`."""
+    """Where a decoder has its parts: `decoder` is the path of the module that holds all but `lm_head`."""
 
     decoder: str = "model"
     embedding: str = "embed_tokens"
@@ -37,6 +37,33 @@ OTHER_NAMES: Mapping[str, PartNames] = {
 }
 # Those whose layers' matrices are transformers' Conv1D, with the input's features first.
 CONV1D_MODEL_TYPES = ("gpt2",)
+# Those whose experts add biases and are clamped, which no dealing out to other ranks does here.
+BIASED_EXPERT_MODEL_TYPES = ("gpt_oss",)
+# Why a family that transformers can build is not traced.
+_LOOPS = "transformers goes through its recurrence in a loop of its own where the kernels that train it are not there"
+_EVERY_EXPERT = "transformers' code gives every token to every expert"
+_BY_VALUE = "transformers sends tokens to its experts by their values, which a trace has not"
+_OWN_ATTENTION = "transformers' code computes its attention in no kernel that a trace knows"
+_OWN_CODE = "its code lies beside its weights and is not transformers'"
+NOT_TRACED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "bamba", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "mamba2", "minimax",
+            "nemotron_h", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+        ),
+        _LOOPS,
+    ),
+    **dict.fromkeys(("llama4", "llama4_text"), _EVERY_EXPERT),
+    **dict.fromkeys(("dbrx", "granitemoe"), _BY_VALUE),
+    **dict.fromkeys(("bloom", "falcon", "gpt_neo", "gptj", "mpt"), _OWN_ATTENTION),
+    **dict.fromkeys(
+        (
+            "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "internlm3", "kimi_k2", "mimo",
+            "minicpm", "nemotron-nas", "qwen",
+        ),
+        _OWN_CODE,
+    ),
+}  # fmt: skip
 
 
 def part_names(model_type: str) -> PartNames:

@@ -13,7 +13,7 @@ from planners.memory.profile import load_profile
 from planners.memory.recompute_modules import CORE_ATTENTION
 from planners.memory.stages import distinct_stages, held_chunks
 from planners.questions import Lora
-from service.worker.dry_run.families import number_of_layers
+from service.worker.dry_run.families import NOT_TRACED, number_of_layers
 
 # transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
 # know by name, and the others' are fused or stand in another order.
@@ -281,9 +281,19 @@ def _refuse_what_is_not_traced(training: Mapping[str, Any], layout: Mapping[str,
             raise NotYetAvailable(f"{name} is not traced yet.", pointer=f"/training/{name}")
 
 
+def _refuse_family(model_type: Any) -> None:
+    """Raise `NotYetAvailable`, with the reason where one is known, for a family that is not traced."""
+    if model_type not in TRACED_MODEL_TYPES:
+        reason = f": {NOT_TRACED[model_type]}" if model_type in NOT_TRACED else ""
+        raise NotYetAvailable(
+            f"{model_type!r} is not traced yet{reason}; traced are {', '.join(sorted(TRACED_MODEL_TYPES))}.",
+            pointer="/model/config/model_type",
+        )
+
+
 def _refuse_job(job: TraceJob) -> None:
+    _refuse_family(job.config.get("model_type"))
     for pointer, value, known in (
-        ("/model/config/model_type", job.config.get("model_type"), TRACED_MODEL_TYPES),
         ("/training/method", job.method, TRACED_METHODS),
         ("/training/precision", job.precision, TRACED_PRECISIONS),
         ("/training/optimizer", job.optimizer, TRACED_OPTIMIZERS),

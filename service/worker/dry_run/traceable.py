@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planners.errors import NotYetAvailable
 from service.worker.dry_run.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
+from service.worker.dry_run.families import BIASED_EXPERT_MODEL_TYPES, CONV1D_MODEL_TYPES, OTHER_NAMES
 from service.worker.dry_run.job import (
     LATENT_MODEL_TYPES,
     LLAMA_LIKE_MODEL_TYPES,
@@ -98,6 +99,7 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
     _refuse_untraced_experts(job, stack)
     refuse_liger_kernels(job, stack)
     refuse_eight_bit_products(job, stack)
+    _refuse_untraced_family(job, stack)
     if job.context_parallel > 1:
         _refuse_untraced_context(job, stack)
 
@@ -162,6 +164,38 @@ def _refuse_untraced_experts(job: TraceJob, stack: Stack) -> None:
             f"Selective recomputation of {experts} experts cut unevenly over {job.data_parallel} ranks is not traced "
             "yet.",
             pointer="/layout/expert_parallel",
+        )
+
+
+def _refuse_untraced_family(job: TraceJob, stack: Stack) -> None:
+    """Raise for what is traced of other families and not of this one."""
+    model_type = job.config["model_type"]
+    if model_type in OTHER_NAMES and (job.pipeline_parallel > 1 or job.context_parallel > 1):
+        raise NotYetAvailable(
+            f"{model_type!r} is traced without pipelines and with whole sequences only.",
+            pointer="/layout/pipeline_parallel" if job.pipeline_parallel > 1 else "/layout/context_parallel",
+        )
+    if model_type in CONV1D_MODEL_TYPES and job.method == "qlora":
+        raise NotYetAvailable(
+            f"The matrices of {model_type!r}, whose first dimension is the input's, are not traced in four bits yet.",
+            pointer="/training/method",
+        )
+    if model_type in BIASED_EXPERT_MODEL_TYPES and job.expert_parallel > 1:
+        raise NotYetAvailable(
+            f"The experts of {model_type!r}, which have biases, are traced on every rank only.",
+            pointer="/layout/expert_parallel",
+        )
+    if model_type not in MIXTURE_MODEL_TYPES:
+        return
+    if not is_fully_sharded(job) and stack.replication is Replication.AUTOCAST and job.precision in MIXED_PRECISIONS:
+        raise NotYetAvailable(
+            "Experts held in fp32 are not traced: torch's grouped product is not cast by autocast.",
+            pointer="/layout/zero_stage",
+        )
+    if job.recompute == "selective" and job.expert_parallel > 1 and job.config.get("first_k_dense_replace"):
+        raise NotYetAvailable(
+            "Experts over ranks behind dense layers are not traced with selective recomputation yet.",
+            pointer="/layout/recompute",
         )
 
 

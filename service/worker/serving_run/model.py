@@ -32,9 +32,7 @@ def wide_dtype(deployment: Deployment) -> torch.dtype:
     return WIDE_DTYPES.get(deployment.weights, torch.bfloat16)
 
 
-def served_model(
-    deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool
-) -> Any:
+def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool) -> Any:
     """Return the rank's model on the ambient device, its attention going through `cache`.
 
     vLLM pads the vocabulary. With `by_shape` narrow matrices are multiplied by shape

@@ -33,6 +33,14 @@ def test_the_last_layer_s_gather_meets_the_buffer_of_the_layer_before():
     assert moments("accelerate")[0].communication.item() == 2 * (ROOT + 3 * LAYER)
 
 
+def test_the_first_layer_s_gather_meets_the_root_s_buffer():
+    first = moments("accelerate")[2]
+    # The root and one layer, buffer and weights each; of activations the embedding's output, 64 features, and cosines
+    # and sines, 2 x 16, 2 bytes each.
+    assert first.communication.item() == 2 * 2 * (ROOT + LAYER)
+    assert first.activations.item() == TOKENS * 2 * (64 + 2 * 16)
+
+
 def test_units_for_the_vocabulary_are_not_gathered_with_the_last_layer():
     assert moments("fsdp2")[0].communication.item() == 2 * 3 * LAYER
 

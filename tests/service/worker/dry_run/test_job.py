@@ -60,8 +60,13 @@ def test_a_sequence_that_does_not_divide_over_the_ranks_is_refused():
 
 
 def test_a_family_that_is_not_traced_is_refused():
-    with pytest.raises(NotYetAvailable, match="gpt2"):
-        read_job(request(model=config(model_type="gpt2")))
+    with pytest.raises(NotYetAvailable, match="'t5' is not traced yet; traced are"):
+        read_job(request(model=config(model_type="t5")))
+
+
+def test_a_family_whose_code_cannot_be_traced_is_refused_with_the_reason():
+    with pytest.raises(NotYetAvailable, match="every token to every expert"):
+        read_job(request(model=config(model_type="llama4")))
 
 
 def test_a_plan_without_a_layout_field_is_no_question():
