@@ -38,7 +38,9 @@ class Case:
     def name(self) -> str:
         """Return the case in words."""
         degrees = (f"{name.removesuffix('_parallel')} {degree}" for name, degree in self.layout.items())
-        return " ".join((self.model, self.weights, *degrees, *(f"{name} {value}" for name, value in self.asked.items())))
+        return " ".join(
+            (self.model, self.weights, *degrees, *(f"{name} {value}" for name, value in self.asked.items()))
+        )
 
 
 TENSOR_2, TENSOR_4 = {"tensor_parallel": 2}, {"tensor_parallel": 4}
@@ -58,12 +60,15 @@ CASES: tuple[Case, ...] = (
     Case(model="Qwen/Qwen3-30B-A3B"),
     Case(model="Qwen/Qwen3-235B-A22B", weights="fp8", layout={"tensor_parallel": 4, "expert_parallel": 4}),
     Case(model="Qwen/Qwen1.5-MoE-A2.7B"),
-    Case(model="allenai/OLMoE-1B-7B-0924"),
+    Case(model="allenai/OLMoE-1B-7B-0924", asked={"max_model_len": 4096}),
     Case(model="openai/gpt-oss-20b", weights="mxfp4"),
     Case(model="openai/gpt-oss-120b", weights="mxfp4", layout=TENSOR_2),
     Case(model="deepseek-ai/DeepSeek-V2-Lite"),
     Case(model="deepseek-ai/DeepSeek-V2", weights="fp8", layout={"tensor_parallel": 8}),
     Case(model="deepseek-ai/DeepSeek-V2", weights="int4", layout=TENSOR_4),
+    Case(model="meta-llama/Llama-3.1-8B", layout={"pipeline_parallel": 2}),
+    Case(model="Qwen/Qwen3-30B-A3B", layout={"pipeline_parallel": 4}),
+    Case(model="google/gemma-2-27b-it", layout={"pipeline_parallel": 2}),
     Case(model="meta-llama/Llama-3.1-8B", weights="int4"),
     Case(model="meta-llama/Llama-3.1-8B", weights="nf4"),
     Case(model="meta-llama/Llama-3.3-70B-Instruct", weights="int4"),

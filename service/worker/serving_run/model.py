@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from planners.serving.weights import padded_vocabulary
 from service.worker.device_run.real_weights import INITIALIZER_RANGE, SEED, is_rotary
@@ -32,9 +33,7 @@ def wide_dtype(deployment: Deployment) -> torch.dtype:
     return WIDE_DTYPES.get(deployment.weights, torch.bfloat16)
 
 
-def served_model(
-    deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool
-) -> Any:
+def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache: BlockCache, *, by_shape: bool) -> Any:
     """Return the rank's model on the ambient device, its attention going through `cache`.
 
     vLLM pads the vocabulary. With `by_shape` narrow matrices are multiplied by shape
@@ -50,6 +49,7 @@ def served_model(
     model.eval()
     model.requires_grad_(False)
     cache.arrange(cached_layers(model, deployment))
+    _cut_to_stage(model, deployment)
     if group is not None:
         divide(model, group)
     if deployment.engine == VLLM:
@@ -57,6 +57,22 @@ def served_model(
     if deployment.weights in SHAPES:
         narrow_matrices(model, deployment.weights, by_shape=by_shape)
     return model
+
+
+def _cut_to_stage(model: Any, deployment: Deployment) -> None:
+    """Leave the model its stage's layers, with the embedding on the first and the head on the last."""
+    stage = deployment.stage_layers
+    if stage is None:
+        return
+    inner, config = model.model, model.config
+    inner.layers = nn.ModuleList(list(inner.layers)[stage.start : stage.stop])
+    config.num_hidden_layers = len(stage)
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = config.layer_types[stage.start : stage.stop]
+    if not deployment.has_embedding:
+        inner.embed_tokens = None
+    if not deployment.has_head:
+        inner.norm, model.lm_head = nn.Identity(), None
 
 
 def _serve_as_engine(

@@ -198,6 +198,9 @@ def serving_notes(deployment: Deployment) -> list[str]:
     ]
     if deployment.tensor_parallel > 1:
         notes.append("One tensor-parallel rank ran, with all of its own shards; its collectives moved nothing.")
+    if deployment.stage_layers is not None:
+        first, last = deployment.stage_layers.start, deployment.stage_layers.stop - 1
+        notes.append(f"Of the pipeline the stage that binds ran, layers {first} to {last}.")
     if not deployment.batch:
         notes.append("The cache holds no whole request: there was no prefill and no decode.")
     return notes

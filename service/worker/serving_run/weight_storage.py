@@ -89,7 +89,5 @@ def _up_to(length: int, multiple: int) -> int:
     return -(-length // multiple) * multiple
 
 
-def _empty(
-    like: torch.Tensor, tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-) -> dict[str, torch.Tensor]:
+def _empty(like: torch.Tensor, tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, torch.Tensor]:
     return {name: torch.empty(shape, dtype=dtype, device=like.device) for name, (shape, dtype) in tensors.items()}
