@@ -19,6 +19,7 @@ from planners.serving.memory import (
     latent_workspace_tokens,
     non_torch_bytes,
     sampler_bytes,
+    unpacked_elements,
 )
 from planners.serving.settings import resolve_settings
 from planners.serving.weights import replica_stages
@@ -188,3 +189,14 @@ def test_all_heads_of_an_expanded_context_outweigh_the_logits():
     assert latent_context_bytes(spec, settings, Degrees(tensor_parallel=8)) / GIB == 0.5
     other = resolve_settings(question(spec, weights="fp8", max_model_len=8192, engine="sglang", engine_version=None))
     assert latent_context_bytes(spec, other, Degrees()) == 0
+
+
+def test_nf4_unpacks_a_matrix_or_all_experts_of_a_layer():
+    # Llama-3.1-8B's widest matrix has 14,336 x 4,096 elements; Mixtral's eight experts three of them each.
+    matrix = 14336 * 4096
+    dense = unpacked_elements(model(), resolve_settings(question(weights="nf4")), Degrees(tensor_parallel=2))
+    assert (dense.matrix, dense.experts) == (matrix // 2, 0)
+    settings = resolve_settings(question(model(MIXTRAL), weights="nf4"))
+    assert unpacked_elements(model(MIXTRAL), settings, Degrees(tensor_parallel=2)).experts == 8 * 3 * matrix // 2
+    others = unpacked_elements(model(MIXTRAL), resolve_settings(question(model(MIXTRAL))), Degrees())
+    assert (others.matrix, others.experts) == (0, 0)
