@@ -23,8 +23,9 @@ from service.worker.serving_run.servable import VLLM
 from service.worker.serving_run.served_attention import SERVED_ATTENTION, register_served_attention
 from service.worker.serving_run.weight_storage import NARROW_DTYPES
 
-# What is computed in, and what all that is not narrow is kept in.
+# transformers' buffers of a rotary embedding: an angle's step for each pair of features, one for each kind of layer.
 FREQUENCIES, UNSCALED_FREQUENCIES = "inv_freq", "original_inv_freq"
+# What is computed in, and what all that is not narrow is kept in.
 WIDE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
@@ -94,6 +95,8 @@ def load_random(model: Any, device_type: str) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             _fill(parameter)
+        for buffer in model.buffers():
+            buffer.fill_(1)
         for name, module in rotary.items():
             for key, value in module.named_buffers():
                 model.get_submodule(name).get_buffer(key).copy_(value)
