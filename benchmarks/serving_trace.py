@@ -43,7 +43,7 @@ class Case:
         )
 
 
-TENSOR_2, TENSOR_4 = {"tensor_parallel": 2}, {"tensor_parallel": 4}
+TENSOR_2, TENSOR_4, TENSOR_8 = ({"tensor_parallel": ranks} for ranks in (2, 4, 8))
 LONG = {"max_model_len": 32768, "input_tokens": 16384}
 CASES: tuple[Case, ...] = (
     Case(model="meta-llama/Llama-3.1-8B"),
@@ -60,12 +60,16 @@ CASES: tuple[Case, ...] = (
     Case(model="Qwen/Qwen3-30B-A3B"),
     Case(model="Qwen/Qwen3-235B-A22B", weights="fp8", layout={"tensor_parallel": 4, "expert_parallel": 4}),
     Case(model="Qwen/Qwen1.5-MoE-A2.7B"),
-    Case(model="allenai/OLMoE-1B-7B-0924"),
+    Case(model="Qwen/Qwen1.5-MoE-A2.7B", weights="int4"),
+    Case(model="allenai/OLMoE-1B-7B-0924", asked={"max_model_len": 4096}),
     Case(model="openai/gpt-oss-20b", weights="mxfp4"),
     Case(model="openai/gpt-oss-120b", weights="mxfp4", layout=TENSOR_2),
     Case(model="deepseek-ai/DeepSeek-V2-Lite"),
-    Case(model="deepseek-ai/DeepSeek-V2", weights="fp8", layout={"tensor_parallel": 8}),
+    Case(model="deepseek-ai/DeepSeek-V2", weights="fp8", layout=TENSOR_8),
     Case(model="deepseek-ai/DeepSeek-V2", weights="int4", layout=TENSOR_4),
+    Case(model="meta-llama/Llama-3.1-8B", layout={"pipeline_parallel": 2}),
+    Case(model="Qwen/Qwen3-30B-A3B", layout={"pipeline_parallel": 4}),
+    Case(model="google/gemma-2-27b-it", layout={"pipeline_parallel": 2}),
     Case(model="meta-llama/Llama-3.1-8B", weights="int4"),
     Case(model="meta-llama/Llama-3.1-8B", weights="nf4"),
     Case(model="meta-llama/Llama-3.3-70B-Instruct", weights="int4"),
@@ -140,7 +144,7 @@ def main() -> None:
         if arguments.words and not any(word in case.name for word in arguments.words):
             continue
         row = compare(case)
-        print(line(row))
+        print(line(row), flush=True)
         if arguments.owners:
             for owner in row["owners"]:
                 print(f"    {owner['bytes'] / GIB:8.4f} GiB  {owner['count']:4} x {owner['kind']}: {owner['name']}")

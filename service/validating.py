@@ -16,6 +16,7 @@ from service.worker.dry_run.job import read_job
 from service.worker.dry_run.stacks import find_stack
 from service.worker.dry_run.traceable import refuse_untraced_sharding
 from service.worker.serving_run.deployment import read_deployment
+from service.worker.serving_run.servable import refuse_on_device
 
 if TYPE_CHECKING:
     # A process without a database proves plans too.
@@ -95,7 +96,9 @@ def _refuse_what_no_worker_runs(plan: StoredPlan, request: dict[str, Any]) -> No
     """Raise now what the worker would only find out later."""
     try:
         if plan.kind == "infer":
-            read_deployment(request)
+            deployment = read_deployment(request)
+            if request["level"] == DEVICE:
+                refuse_on_device(deployment)
             return
         job = read_job(request)
         stack = find_stack(job.framework, job.kernels)

@@ -6,19 +6,21 @@ The fitted figures and their logs are named in `engines/*.toml`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from planners.architecture import Block, ModelSpec, Region, Split
 from planners.identity import Same
 from planners.precision import FP32_BYTES
 from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB, EngineProfile, read_table
+from planners.serving.engine import GIB, EngineProfile, MemoryRule, read_table
 from planners.serving.settings import Settings
+from planners.serving.weight_format import BITS_PER_BYTE
 from planners.serving.weights import LATENT_UP_PROJECTION, has_vision
 
 # The architecture names a feed-forward's divided tensors so: gate, up (or inner) and product.
 FEED_FORWARD_PREFIX = "feed_forward_"
-MXFP4 = "mxfp4"
+MXFP4, NF4 = "mxfp4", "nf4"
 MOST_KEPT_WIDTHS = 1024
 # Eight requests at their longest, or four blocks of each, but no more than 64k tokens.
 FULL_CONTEXTS, BLOCKS_OF_A_REQUEST, MOST_CONTEXT_TOKENS = 8, 4, 64 * 1024
@@ -41,7 +43,12 @@ def activation_bytes(model: ModelSpec, settings: Settings, degrees: Degrees, *, 
     hidden = settings.max_num_batched_tokens * model.hidden_size * dense_bytes
     received = table["pipeline_hidden_states"] * hidden if degrees.pipeline_parallel > 1 else 0.0
     inner = _widest_feed_forward(Same(model)) / degrees.tensor_parallel
-    within = max(settings.max_num_batched_tokens * dense_bytes * inner, latent_context_bytes(model, settings, degrees))
+    unpacked = unpacked_elements(model, settings, degrees)
+    within = max(
+        settings.max_num_batched_tokens * dense_bytes * inner + unpacked.matrix * dense_bytes,
+        latent_context_bytes(model, settings, degrees),
+        expert_layer_bytes(model, settings, degrees) + unpacked.experts * dense_bytes,
+    )
     layer = within + table["layer_hidden_states"] * hidden
     sampler = 0.0
     if has_head:
@@ -65,8 +72,12 @@ def latent_workspace_tokens(*, max_model_len: int, max_num_seqs: int, block_size
 def latent_context_bytes(model: ModelSpec, settings: Settings, degrees: Degrees) -> int:
     """Return what the profiling run expands the largest chunk of earlier tokens to, on one rank's heads; 0 without.
 
+    Only an engine that profiles makes it.
+
     Source: the same file, forward: an empty [tokens, heads, features of key and value] while there is nothing cached.
     """
+    if settings.profile.memory_rule is not MemoryRule.PROFILED:
+        return 0
     tokens = latent_workspace_tokens(
         max_model_len=settings.max_model_len, max_num_seqs=settings.max_num_seqs, block_size=settings.block_size
     )
@@ -102,9 +113,57 @@ def expert_workspace_bytes(model: ModelSpec, settings: Settings, degrees: Degree
     """
     if settings.weights.scheme == MXFP4:
         return 0
-    widest = _widest_expert_rows(Same(model), degrees.expert_tensor_parallel)
-    rows = settings.max_num_batched_tokens * degrees.attention_data_parallel * model.experts_per_token
-    return rows * widest * settings.weights.dense_bytes
+    widths = _widest_experts(Same(model), degrees.expert_tensor_parallel)
+    return _expert_rows(model, settings, degrees) * widths.buffers * settings.weights.dense_bytes
+
+
+def expert_layer_bytes(model: ModelSpec, settings: Settings, degrees: Degrees) -> int:
+    """Return what a layer's experts make besides the kept buffers: their output, and in 8 bits what they multiply.
+
+    Two copies of a byte an element live together, of the input and of gate times up.
+
+    Source: vllm/model_executor/layers/fused_moe: modular_kernel.py, FusedMoEModularKernel.apply (an output as the
+    input); fused_moe.py, TritonExperts.apply (moe_kernel_quantize_input of the second product's input, while the
+    first's, which `prepare` made, is alive).
+    """
+    widths = _widest_experts(Same(model), degrees.expert_tensor_parallel)
+    if not widths.product:
+        return 0
+    inputs = settings.max_num_batched_tokens * degrees.attention_data_parallel * model.hidden_size
+    output = inputs * settings.weights.dense_bytes
+    if settings.weights.element_bits != BITS_PER_BYTE:
+        return output
+    return output + inputs + _expert_rows(model, settings, degrees) * widths.product
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpacked:
+    """Elements that a layer unpacks at once, on a rank: of its largest matrix, and of all its experts."""
+
+    matrix: int = 0
+    experts: int = 0
+
+
+def unpacked_elements(model: ModelSpec, settings: Settings, degrees: Degrees) -> Unpacked:
+    """Return what a layer unpacks to multiply by: with bitsandbytes' kernels a matrix, or all experts.
+
+    Source: vllm/model_executor/layers/quantization/bitsandbytes.py, _apply_bnb_4bit (matmul_4bit unpacks the
+    matrix of many tokens), BitsAndBytesMoEMethod._apply_4bit_dequnt (both matrices of every expert).
+    """
+    if settings.weights.scheme != NF4:
+        return Unpacked()
+    matrices = [[weight for weight in block.weights if weight.is_linear] for block in model.layers]
+    dense = (weight.elements for layer in matrices for weight in layer if weight.experts == 1)
+    experts = (sum(weight.elements for weight in layer if weight.experts > 1) for layer in matrices)
+    return Unpacked(
+        matrix=max(dense, default=0) // degrees.tensor_parallel,
+        experts=max(experts, default=0) // degrees.ranks_per_stage,
+    )
+
+
+def _expert_rows(model: ModelSpec, settings: Settings, degrees: Degrees) -> int:
+    """Return the rows of a layer's experts: one for every expert that works on a token."""
+    return settings.max_num_batched_tokens * degrees.attention_data_parallel * model.experts_per_token
 
 
 @lru_cache(maxsize=MOST_KEPT_WIDTHS)
@@ -112,17 +171,25 @@ def _has_vision(same: Same[ModelSpec]) -> bool:
     return has_vision(same.value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertWidths:
+    """Elements of one row of a layer's experts on a rank: of both buffers of their kernel, and of gate times up."""
+
+    buffers: int = 0
+    product: int = 0
+
+
 @lru_cache(maxsize=MOST_KEPT_WIDTHS)
-def _widest_expert_rows(same: Same[ModelSpec], ranks: int) -> int:
-    return max((_expert_row_width(block, ranks) for block in same.value.layers), default=0)
+def _widest_experts(same: Same[ModelSpec], ranks: int) -> ExpertWidths:
+    found = [_expert_widths(block, ranks) for block in same.value.layers]
+    return max(found, key=lambda widths: widths.buffers, default=ExpertWidths())
 
 
-def _expert_row_width(block: Block, ranks: int) -> int:
-    """Return the elements of one row of both buffers of a layer's experts, 0 without any."""
+def _expert_widths(block: Block, ranks: int) -> ExpertWidths:
     matrices = [weight for weight in block.weights if weight.experts > 1 and weight.is_linear]
     inner = [weight for weight in matrices if weight.split is Split.ROW]
     if not inner:
-        return 0
+        return ExpertWidths()
     (down,) = inner
     each = down.elements // down.experts
     # Where the experts' rows follow one another in one matrix, the divided length is that of all of them (DBRX).
@@ -130,7 +197,8 @@ def _expert_row_width(block: Block, ranks: int) -> int:
     whole = length if not down.is_fused or down.shape[0] == down.experts else length // down.experts
     hidden = each // whole
     first = sum(weight.elements for weight in matrices if weight is not down) // down.experts // hidden
-    return max(whole // ranks, hidden) + max(first // ranks, hidden)
+    product = whole // ranks
+    return ExpertWidths(buffers=max(product, hidden) + max(first // ranks, hidden), product=product)
 
 
 def non_torch_bytes(profile: EngineProfile, degrees: Degrees) -> int:

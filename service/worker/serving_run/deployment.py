@@ -46,6 +46,16 @@ class Deployment:
         return int(self.config["vocab_size"])
 
     @property
+    def has_embedding(self) -> bool:
+        """Return whether the embedding is on this stage."""
+        return self.stage_layers is None or self.stage_layers.start == 0
+
+    @property
+    def has_head(self) -> bool:
+        """Return whether the head is on this stage, which then samples."""
+        return self.stage_layers is None or self.stage_layers.stop == int(self.config["num_hidden_layers"])
+
+    @property
     def sequence_tokens(self) -> int:
         """Return a request's tokens at its end."""
         return self.prompt_tokens + self.output_tokens
@@ -82,12 +92,22 @@ def read_deployment(request: Mapping[str, Any]) -> Deployment:
             output_tokens=settings["output_tokens"],
             max_model_len=settings["max_model_len"],
             max_num_seqs=settings["max_num_seqs"],
+            stage_layers=_stage_layers(plan),
             shares_experts=layout.get("expert_parallel", 1) > 1,
         )
     except KeyError as missing:
         raise InvalidQuestion(f"The plan to validate lacks {missing}.") from missing
     refuse_unserved(deployment, layout, cache)
     return deployment
+
+
+def _stage_layers(plan: Mapping[str, Any]) -> range | None:
+    """Return the layers of the stage that binds, whose memory is the plan's; None where there is one stage."""
+    if plan["layout"].get("pipeline_parallel", 1) == 1:
+        return None
+    binding = next(stage for stage in plan["memory"]["stages"] if stage["items"] == plan["memory"]["items"])
+    first, last = binding["layers"]
+    return range(first, last + 1)
 
 
 def _batch(plan: Mapping[str, Any]) -> int:

@@ -79,12 +79,19 @@ def divide(model: Any, group: dist.ProcessGroup) -> None:
         sinks = getattr(layer.self_attn, SINKS, None)
         if sinks is not None:
             layer.self_attn.sinks = _empty(sinks.shape[0] // group.size(), like=sinks)
-    is_tied = model.lm_head.weight is model.model.embed_tokens.weight
-    embedding = VocabularyRows(model.model.embed_tokens, group)
-    put_embedding(model, embedding)
-    model.lm_head = GatheredHead(model.lm_head, group)
-    if is_tied:
-        model.lm_head.weight = embedding.weight
+    _divide_vocabulary(model, group)
+
+
+def _divide_vocabulary(model: Any, group: dist.ProcessGroup) -> None:
+    """Leave embedding and head, as far as they are on this stage, a rank's rows of the vocabulary."""
+    embedding, head = model.model.embed_tokens, model.lm_head
+    is_tied = head is not None and embedding is not None and head.weight is embedding.weight
+    if embedding is not None:
+        put_embedding(model, VocabularyRows(embedding, group))
+    if head is not None:
+        model.lm_head = GatheredHead(head, group)
+        if is_tied:
+            model.lm_head.weight = model.model.embed_tokens.weight
 
 
 def put_embedding(model: Any, embedding: nn.Module) -> None:

@@ -22,8 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import all_reduce
 
 from service.worker.serving_run.deployment import Deployment
-from service.worker.serving_run.weight_names import MXFP4
-from service.worker.serving_run.weight_storage import stored_matrix, widened
+from service.worker.serving_run.weight_names import MXFP4, NF4
+from service.worker.serving_run.weight_storage import NARROW_DTYPES, stored_matrix, widened
 
 # transformers' names of a layer's experts and of what sends tokens to them.
 EXPERTS, ROUTERS = "experts", ("gate", "router")
@@ -98,7 +98,7 @@ class FusedExperts(nn.Module):
         else:
             wider = max(self._length, hidden.shape[1]) + max(2 * self._length, hidden.shape[1])
             self._workspace.reserve(rows * wider * hidden.element_size(), hidden.device)
-            self._narrow_inputs(hidden, rows)
+            self._make_operands(hidden, rows)
         if not isinstance(hidden, FakeTensor):
             self._compute(hidden, chosen, weights, output)
         if self._group is None:
@@ -106,14 +106,19 @@ class FusedExperts(nn.Module):
         reduced: torch.Tensor = all_reduce(output, "sum", self._group)
         return reduced
 
-    def _narrow_inputs(self, hidden: torch.Tensor, rows: int) -> None:
-        """Make the narrow copies of what the two products multiply, where the format has any."""
-        stored = self.get_parameter("gate_up_weight").dtype
-        if stored not in (torch.float8_e4m3fn, torch.int8):
-            return
-        first = hidden.new_empty(hidden.shape, dtype=stored)
-        second = hidden.new_empty((rows, self._length), dtype=stored)
-        del first, second
+    def _make_operands(self, hidden: torch.Tensor, rows: int) -> None:
+        """Make what the two products multiply, where it is not there already, and let it go.
+
+        In 8 bits these are narrow copies of their inputs, of NF4 the matrices of all experts unpacked.
+        """
+        if self._format == NF4:
+            elements = self._count * self._length * hidden.shape[1]
+            unpacked = hidden.new_empty(2 * elements), hidden.new_empty(elements)
+            del unpacked
+        if self._format in NARROW_DTYPES:
+            dtype = NARROW_DTYPES[self._format]
+            copies = hidden.new_empty(hidden.shape, dtype=dtype), hidden.new_empty((rows, self._length), dtype=dtype)
+            del copies
 
     def _compute(self, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor, output: torch.Tensor) -> None:
         """Fill the output, an expert after the other."""

@@ -75,8 +75,9 @@ class LatentAttention(nn.Module):
         else:
             latent[..., : self.rank].copy_(compressed)
             seen = self._cache.written(self.layer_idx, (latent[:, None],), reach)[0, :, 0]
-            attended = self._prefilled(query, compressed, latent, seen, reach)
-            if attended is None:
+            if query.shape[1] > 1:
+                attended = self._prefilled(query, compressed, latent, seen, reach)
+            else:
                 attended = self._decoded(query, seen)
         return self._module(OUTPUT)(attended.flatten(2)), None
 
@@ -99,10 +100,8 @@ class LatentAttention(nn.Module):
 
     def _prefilled(
         self, query: torch.Tensor, compressed: torch.Tensor, latent: torch.Tensor, seen: torch.Tensor, reach: Reach
-    ) -> torch.Tensor | None:
-        """Return a prompt's attention over itself and its earlier chunks; None in a decode step."""
-        if query.shape[1] == 1:
-            return None
+    ) -> torch.Tensor:
+        """Return a prompt's attention over itself and its earlier chunks."""
         output = self._attended(query, *self._expanded(compressed, latent), is_causal=True)
         for first in range(0, reach.position, self._context.tokens):
             chunk = seen[:, first : min(first + self._context.tokens, reach.position)].to(query.dtype)
@@ -114,7 +113,7 @@ class LatentAttention(nn.Module):
     def _expanded(self, compressed: torch.Tensor, latent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values [requests, tokens, heads, features] of latents."""
         both = self._module("kv_b_proj")(compressed).view(*compressed.shape[:-1], self.heads, self.plain + self.value)
-        plain, values = both.split((self.plain, self.value), dim=-1)
+        plain, values = torch.split(both, [self.plain, self.value], dim=-1)
         rotated = latent[..., self.rank :].unsqueeze(2).expand(-1, -1, self.heads, -1)
         return torch.cat((plain, rotated), dim=-1), values
 
@@ -131,7 +130,7 @@ class LatentAttention(nn.Module):
     def _decoded(self, query: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Return a decode step's attention over the latents themselves, by the copies of the up-projection."""
         requests = query.shape[0]
-        plain, rotated = query[:, 0].split((self.plain, self.rotary), dim=-1)
+        plain, rotated = torch.split(query[:, 0], [self.plain, self.rotary], dim=-1)
         absorbed = torch.bmm(plain.transpose(0, 1), self.get_parameter("W_UK_T")).transpose(0, 1)
         whole = torch.cat((absorbed, rotated), dim=-1)[:, None]
         keys = (seen if isinstance(query, FakeTensor) else seen.to(query.dtype))[:, :, None]

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from planners.serving.weights import padded_vocabulary
 from service.worker.device_run.real_weights import INITIALIZER_RANGE, SEED, is_rotary
@@ -22,8 +23,9 @@ from service.worker.serving_run.servable import VLLM
 from service.worker.serving_run.served_attention import SERVED_ATTENTION, register_served_attention
 from service.worker.serving_run.weight_storage import NARROW_DTYPES
 
-# What is computed in, and what all that is not narrow is kept in.
+# transformers' buffers of a rotary embedding: an angle's step for each pair of features, one for each kind of layer.
 FREQUENCIES, UNSCALED_FREQUENCIES = "inv_freq", "original_inv_freq"
+# What is computed in, and what all that is not narrow is kept in.
 WIDE_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 
 
@@ -48,6 +50,7 @@ def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache:
     model.eval()
     model.requires_grad_(False)
     cache.arrange(cached_layers(model, deployment))
+    _cut_to_stage(model, deployment)
     if group is not None:
         divide(model, group)
     if deployment.engine == VLLM:
@@ -55,6 +58,22 @@ def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache:
     if deployment.weights in SHAPES:
         narrow_matrices(model, deployment.weights, by_shape=by_shape)
     return model
+
+
+def _cut_to_stage(model: Any, deployment: Deployment) -> None:
+    """Leave the model its stage's layers, with the embedding on the first and the head on the last."""
+    stage = deployment.stage_layers
+    if stage is None:
+        return
+    inner, config = model.model, model.config
+    inner.layers = nn.ModuleList(list(inner.layers)[stage.start : stage.stop])
+    config.num_hidden_layers = len(stage)
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = config.layer_types[stage.start : stage.stop]
+    if not deployment.has_embedding:
+        inner.embed_tokens = None
+    if not deployment.has_head:
+        inner.norm, model.lm_head = nn.Identity(), None
 
 
 def _serve_as_engine(
@@ -76,6 +95,8 @@ def load_random(model: Any, device_type: str) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             _fill(parameter)
+        for buffer in model.buffers():
+            buffer.fill_(1)
         for name, module in rotary.items():
             for key, value in module.named_buffers():
                 model.get_submodule(name).get_buffer(key).copy_(value)

@@ -15,6 +15,8 @@ from service.worker.serving_run.weight_storage import NARROW_DTYPES, stored_matr
 # tiles of at most 64 rows and 256 outputs on each (csrc/quantization/marlin, c_tmp). 132 multiprocessors of an H100.
 MULTIPROCESSORS = 132
 MARLIN_ROWS, MARLIN_OUTPUTS = 64, 256
+# A gate of one number a token (vllm/model_executor/models/qwen2_moe.py, without a quant_config).
+KEPT_WIDE = "shared_expert_gate"
 
 
 class NarrowLinear(nn.Module):
@@ -56,7 +58,9 @@ class MarlinShape(NarrowLinear):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the product; tiles are summed in fp32."""
         rows = hidden.numel() // hidden.shape[-1]
-        tiles = MULTIPROCESSORS * min(MARLIN_ROWS, rows) * MARLIN_OUTPUTS
+        tiles = MULTIPROCESSORS * min(# A gate of one number a token (vllm/model_executor/models/qwen2_moe.py, without a quant_config).
+KEPT_WIDE = "shared_expert_gate"
+MARLIN_ROWS, rows) * MARLIN_OUTPUTS
         sums = hidden.new_empty(tiles, dtype=torch.float32)
         output = hidden.new_empty(*hidden.shape[:-1], self.outputs)
         del sums
@@ -93,5 +97,7 @@ def narrow_matrices(model: Any, name: str, *, by_shape: bool) -> None:
     """Put narrow layers in place of every linear one of the decoder's layers; embedding, norms and head stay wide."""
     kind = SHAPES[name] if by_shape else NarrowLinear
     for layer in model.model.layers:
-        for path, linear in [(path, module) for path, module in layer.named_modules() if type(module) is nn.Linear]:
-            put(layer, path, kind(linear, name))
+        linears = [(path, module) for path, module in layer.named_modules() if type(module) is nn.Linear]
+        for path, linear in linears:
+            if not path.endswith(KEPT_WIDE):
+                put(layer, path, kind(linear, name))

@@ -32,6 +32,7 @@ class Passes:
         self._deployment, self._model, self._cache = deployment, model, cache
         self._device_type, self._sampler = device_type, sampler
         self._workspace: torch.Tensor | None = None
+        self._received: tuple[torch.Tensor, ...] = ()
 
     def make_workspace(self) -> None:
         """Make what cuBLAS keeps from its first product on; fake tensors have none of their own accord."""
@@ -78,13 +79,29 @@ class Passes:
 
     def _hidden(self, requests: int, tokens: int, position: int) -> torch.Tensor:
         shape, device = (requests, tokens), self._device_type
-        ids = torch.randint(0, self._deployment.vocabulary_size, shape, device=device)
         positions = torch.arange(position, position + tokens, device=device)[None].expand(shape)
-        hidden: torch.Tensor = self._model.model(input_ids=ids, position_ids=positions).last_hidden_state
+        given: dict[str, torch.Tensor]
+        if self._deployment.has_embedding:
+            given = {"input_ids": torch.randint(0, self._deployment.vocabulary_size, shape, device=device)}
+        else:
+            given = {"inputs_embeds": self._hidden_states_received(requests * tokens).view(*shape, -1)}
+        hidden: torch.Tensor = self._model.model(position_ids=positions, **given).last_hidden_state
         return hidden
 
+    def _hidden_states_received(self, tokens: int) -> torch.Tensor:
+        """Return hidden states from the stage before; with their residual they have buffers for a whole batch.
+
+        Source: vllm/v1/worker/gpu_model_runner.py, sync_and_slice_intermediate_tensors.
+        """
+        if not self._received:
+            shape = (self._deployment.profile_tokens, int(self._deployment.config["hidden_size"]))
+            dtype = next(self._model.parameters()).dtype
+            self._received = tuple(torch.zeros(shape, dtype=dtype, device=self._device_type) for _ in range(2))
+        return self._received[0][:tokens]
+
     def _sample(self, hidden: torch.Tensor) -> None:
-        self._sampler.sampled(self._model.lm_head(hidden))
+        if self._deployment.has_head:
+            self._sampler.sampled(self._model.lm_head(hidden))
 
 
 def record_passes(

@@ -27,7 +27,7 @@ FULL_ATTENTION, SLIDING_WINDOW, LATENT = "full_attention", "sliding_window", "la
 # What each engine's cache is run of.
 SERVED_KINDS = {VLLM: {FULL_ATTENTION, SLIDING_WINDOW, LATENT}, "transformers": {FULL_ATTENTION}}
 # What divides a replica's work in a way that is not run here.
-UNDIVIDED = ("pipeline_parallel", "attention_data_parallel", "decode_context_parallel")
+UNDIVIDED = ("attention_data_parallel", "decode_context_parallel")
 
 
 def refuse_unserved(deployment: Deployment, layout: Mapping[str, Any], cache: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from service.worker.dry_run.verdict import CONSISTENT, REFUTED, TOLERANCE_FRACTI
 from service.worker.serving_run.deployment import Deployment, read_deployment
 from service.worker.serving_run.passes import PROFILE, SERVING_STAGES
 from service.worker.serving_run.running import run_passes, trace_passes
-from service.worker.serving_run.servable import refuse_on_device
+from service.worker.serving_run.servable import VLLM, refuse_on_device
 
 TERMS = ("weights", "kv_cache", "activations")
 WEIGHT_KINDS = (Kind.PARAMETER.value, Kind.BUFFER.value)
@@ -192,12 +192,16 @@ def served_with(deployment: Deployment) -> str:
 def serving_notes(deployment: Deployment) -> list[str]:
     """Return what ran in the engine's place, and what did not run."""
     notes = [
-        f"{deployment.engine}'s code did not run: transformers' layers, a block cache and a sampler stood in for it.",
+        f"{deployment.engine}'s code did not run: transformers' layers, a block cache and a sampler stood in for it"
+        f"{', and what its fused kernels allocate' if deployment.engine == VLLM else ''}.",
         "CUDA graphs, the CUDA context and NCCL's buffers are neither in the measured nor in the predicted bytes.",
         "activations is what the profiling pass took above the weights; prefill and decode ran beside the cache.",
     ]
     if deployment.tensor_parallel > 1:
         notes.append("One tensor-parallel rank ran, with all of its own shards; its collectives moved nothing.")
+    if deployment.stage_layers is not None:
+        first, last = deployment.stage_layers.start, deployment.stage_layers.stop - 1
+        notes.append(f"Of the pipeline the stage that binds ran, layers {first} to {last}.")
     if not deployment.batch:
         notes.append("The cache holds no whole request: there was no prefill and no decode.")
     return notes

@@ -30,15 +30,17 @@ def test_the_part_that_turns_is_the_configs_or_its_classs(config: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("model_type", "positions", "tables"),
-    [("gemma3", 131_072, 8), ("gemma3_text", 131_071, 0), ("llama", 131_072, 0), ("gemma3", None, 0)],
+    [("gemma3", 131_072, 8), ("gemma3_text", 131_071, 1), ("llama", 131_072, 0), ("gemma3", None, 1)],
 )
-def test_gemma_3_interpolates_the_positions_of_128k_tokens(model_type: str, positions: int | None, tables: int):
+def test_gemma_3_turns_by_two_bases_and_interpolates_the_positions_of_128k_tokens(
+    model_type: str, positions: int | None, tables: int
+):
     assert interpolated_tables(model_type, positions) == tables
 
 
 @pytest.mark.parametrize(
     ("name", "fraction", "tables"),
-    [("microsoft/phi-2", 0.4, 0), ("google/gemma-3-27b-it", 1.0, 8), ("google/gemma-3-1b-it", 1.0, 0)],
+    [("microsoft/phi-2", 0.4, 0), ("google/gemma-3-27b-it", 1.0, 8), ("google/gemma-3-1b-it", 1.0, 1)],
 )
 def test_a_description_says_so(name: str, fraction: float, tables: int):
     spec = describe_config(catalogue().model(name).config, name=name)

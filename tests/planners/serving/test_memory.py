@@ -13,9 +13,13 @@ from planners.serving.memory import (
     activation_bytes,
     captured_sizes,
     cuda_graph_bytes,
+    expert_layer_bytes,
     expert_workspace_bytes,
+    latent_context_bytes,
+    latent_workspace_tokens,
     non_torch_bytes,
     sampler_bytes,
+    unpacked_elements,
 )
 from planners.serving.settings import resolve_settings
 from planners.serving.weights import replica_stages
@@ -141,3 +145,58 @@ def test_experts_buffers_hold_a_row_for_each_expert_of_each_token():
 def test_the_kernels_for_mxfp4_keep_no_buffers():
     asked = question(model(MIXTRAL), weights="mxfp4")
     assert expert_workspace_bytes(asked.model, resolve_settings(asked), Degrees()) == 0
+
+
+def test_experts_in_8_bits_copy_what_they_multiply():
+    # Mixtral, 8,192 tokens of 2 experts each: an output of 8,192 x 4,096 x 2 B = 0.0625 GiB; in 8 bits a byte each of
+    # the input, 0.03125, and of 16,384 rows of 14,336 gates times ups, 0.21875; half of these rows' width on 2 ranks.
+    spec = model(MIXTRAL)
+    wanted = [
+        ("bf16", Degrees(), 0.0625),
+        ("fp8", Degrees(), 0.3125),
+        ("fp8", Degrees(tensor_parallel=2), 0.203125),
+        ("int4", Degrees(), 0.0625),
+    ]
+    for weights, degrees, gib in wanted:
+        assert expert_layer_bytes(spec, resolve_settings(question(spec, weights=weights)), degrees) / GIB == gib
+
+
+def test_a_dense_model_has_no_experts_to_make_anything_for():
+    assert expert_layer_bytes(model(), resolve_settings(question()), Degrees()) == 0
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "max_num_seqs", "tokens"),
+    [
+        (1000, 16, 8000),  # eight requests at their longest
+        (100, 16, 1024),  # four blocks of each of 16 requests
+        (8191, 16, 65528),
+        (8193, 16, 65536),  # no more than 64k
+        (8193, 8192, 131072),  # but a block for every request
+    ],
+)
+def test_a_context_is_expanded_in_chunks(max_model_len, max_num_seqs, tokens):
+    assert latent_workspace_tokens(max_model_len=max_model_len, max_num_seqs=max_num_seqs, block_size=16) == tokens
+
+
+def test_all_heads_of_an_expanded_context_outweigh_the_logits():
+    # DeepSeek-V3 in 8 bits, 8,192 positions: 65,536 tokens x 128 heads x (128 + 128) features x 2 B = 4 GiB, an eighth
+    # of it on eight ranks; an engine that does not profile makes none.
+    entry = catalogue().model("deepseek-ai/DeepSeek-V3")
+    spec = describe_config(entry.config, name=entry.id)
+    settings = resolve_settings(question(spec, weights="fp8", max_model_len=8192))
+    assert latent_context_bytes(spec, settings, Degrees()) / GIB == 4
+    assert latent_context_bytes(spec, settings, Degrees(tensor_parallel=8)) / GIB == 0.5
+    other = resolve_settings(question(spec, weights="fp8", max_model_len=8192, engine="sglang", engine_version=None))
+    assert latent_context_bytes(spec, other, Degrees()) == 0
+
+
+def test_nf4_unpacks_a_matrix_or_all_experts_of_a_layer():
+    # Llama-3.1-8B's widest matrix has 14,336 x 4,096 elements; Mixtral's eight experts three of them each.
+    matrix = 14336 * 4096
+    dense = unpacked_elements(model(), resolve_settings(question(weights="nf4")), Degrees(tensor_parallel=2))
+    assert (dense.matrix, dense.experts) == (matrix // 2, 0)
+    settings = resolve_settings(question(model(MIXTRAL), weights="nf4"))
+    assert unpacked_elements(model(MIXTRAL), settings, Degrees(tensor_parallel=2)).experts == 8 * 3 * matrix // 2
+    others = unpacked_elements(model(MIXTRAL), resolve_settings(question(model(MIXTRAL))), Degrees())
+    assert (others.matrix, others.experts) == (0, 0)
