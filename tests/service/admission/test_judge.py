@@ -408,7 +408,7 @@ async def test_a_search_that_ends_with_its_time_is_decided_by_the_policy(tmp_pat
 
 
 async def test_a_refusal_without_time_for_advice_says_so():
-    # The time is half over when the search begins, and too far gone for advice when it ends: 0, 0, 6.5 of 8 s.
+    # The review and its search begin at 0; when that is next asked, 6.5 of 8 s are over, and three quarters are 6.
     clock = iter((0.0, 0.0, 6.5))
     answers = Sizer(ModelResolver(catalogue(), Settings()), catalogue())
     judge = AdmissionService(
