@@ -123,7 +123,7 @@ def _end_copy(
 
 
 def _update_temporaries(layouts: Candidates, job: Job, held: Holdings, part: FloatArray) -> FloatArray:
-    """Return the copies that the update makes: gradients end to end and in fp32, or one of them in fp64 for its norm."""
+    """Return the copies that the update makes: gradients end to end and in fp32, or one in fp64 for its norm."""
     stage, size = layouts.zero_stage, job.precision.compute_bytes
     whole = 2.0 * FP32_BYTES * held.stage_elements  # each gradient in fp32, and then all of them end to end
     largest = max((weight.elements for block in job.parts for weight in block.trainable), default=0)

@@ -11,8 +11,8 @@ from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.ledger import Ledger
 from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
 from service.worker.dry_run.stacks import Stack
-from service.worker.dry_run.traceable import ZERO_FRAMEWORKS
 from service.worker.dry_run.step import TRACE_STAGES, Report, trace_steps
+from service.worker.dry_run.traceable import ZERO_FRAMEWORKS
 
 # Two layers of a kind show the first and the last; a model of one more shows what a layer adds, and one of two more
 # that the next adds the same.

@@ -35,8 +35,8 @@ class FlatEngine:
     """The optimizer over the fp32 part of one rank, and the buckets that bring it its gradients.
 
     A rank keeps the whole gradients of all parameters that its part touches. It is the last rank, whose gradients
-    come first, when all that the forward pass kept is still there. With `divides_gradients` (stage 2) they are reduced as the backward pass makes them,
-    else (stage 1) all together after a step's last.
+    come first, when all that the forward pass kept is still there. With `divides_gradients` (stage 2) they are
+    reduced as the backward pass makes them, else (stage 1) all together after a step's last.
     """
 
     def __init__(

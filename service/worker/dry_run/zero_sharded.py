@@ -55,9 +55,7 @@ class ShardedEngine:
     def attach(self, making: Making) -> Iterator[None]:
         """Stand on modules and gradients within the block."""
         self._making = making
-        self._coordinator = Coordinator(
-            self._partitions, ranks=self._ranks, settings=self._settings, making=making
-        )
+        self._coordinator = Coordinator(self._partitions, ranks=self._ranks, settings=self._settings, making=making)
         handles = [
             one.parameter.register_post_accumulate_grad_hook(lambda _, one=one: self._take(one))
             for one in self._learning
@@ -69,7 +67,7 @@ class ShardedEngine:
             for handle in handles:
                 handle.remove()
 
-    def begin_micro_batch(self, *, is_last: bool) -> None:  # noqa: ARG002 - every micro-batch is reduced
+    def begin_micro_batch(self, *, is_last: bool) -> None:
         """Take note that a micro-batch begins."""
 
     def end_backward(self) -> None:
