@@ -166,6 +166,16 @@ MORE_LIGER_WAYS: tuple[dict[str, Any], ...] = (
     LIGER | REPLICATED | {"fused_cross_entropy": True},
     LIGER | {"framework": "fsdp2", "recompute": "full"},
 )
+ZERO = {"framework": "deepspeed"}
+# Run for `ZERO_MODELS`: every stage of DeepSpeed's ZeRO, whole sequences and short ones, adapters and accumulation.
+ZERO_MODELS = ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.1-8B", "mistralai/Mistral-7B-v0.1", "Qwen/Qwen2.5-7B")
+ZERO_WAYS: tuple[dict[str, Any], ...] = (
+    *(ZERO | {"recompute": "none", "sequence_length": 4096, "zero_stage": stage} for stage in range(4)),
+    ZERO | {"recompute": "full", "sequence_length": 8192, "zero_stage": 3},
+    ZERO | {"recompute": "none", "sequence_length": 512, "zero_stage": 2},
+    ZERO | {"recompute": "none", "sequence_length": 512, "zero_stage": 3, "micro_batches": 2},
+    ZERO | {"recompute": "none", "sequence_length": 2048, "zero_stage": 3, "method": "lora"},
+)
 WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "accelerate", "recompute": "none", "sequence_length": 4096},
     {"framework": "accelerate", "method": "lora", "recompute": "none", "sequence_length": 2048},
@@ -233,6 +243,8 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in GPT_WAYS)
     for model in MORE_MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS[:3])
+    for model in ZERO_MODELS:
+        yield from (Case(model=model, way=way) for way in ZERO_WAYS)
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
 

@@ -10,6 +10,7 @@ from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
 from planners.memory.items import NOTHING, Items
 from planners.memory.moment import Moment, items_at
 from planners.memory.tied_table import tied_table_items
+from planners.memory.zero import ZeroBuffers
 
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
 RECOMPUTED_BESIDE_UNPACKED = 4
@@ -41,6 +42,8 @@ def backward_items(moment: Moment) -> Iterator[Items]:
         yield _head_reduction(moment)
         if moment.job.precision.compute_format == FP8:
             yield _head_cast(moment)
+    if moment.zero is not None:
+        yield _head_gradient(moment, moment.zero)
     splits_vocabulary = moment.layouts.tensor_parallel > 1
     if moment.job.profile.weights.whole_embedding_gradient and moment.any_gathered and splits_vocabulary.any():
         yield _embedding_gradient(moment)
@@ -104,6 +107,22 @@ def _head_reduction(moment: Moment) -> Items:
         activations=active.stage + others + moment.constant_activations + active.checkpoint,
         logits=NOTHING,
         communication=gathered + moment.buckets + accumulated,
+    )
+
+
+def _head_gradient(moment: Moment, zero: ZeroBuffers) -> Items:
+    """Return the moment at which DeepSpeed's head has its gradient, beside the logits' own and all that layers keep."""
+    held, active, job = moment.held, moment.active, moment.job
+    fresh = job.precision.compute_bytes * held.head_matrix_elements
+    others, accumulated = moment.beside(0.0)
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=np.ceil(np.where(moment.keeps_gradients, held.gradients, 0.0) + fresh),
+        activations=active.stage + others + active.head + moment.constant_activations,
+        logits=active.logits * job.precision.compute_bytes / job.profile.loss.logits_bytes,
+        communication=zero.forward + accumulated,
     )
 
 
@@ -179,12 +198,15 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
     alive = alive - _input_counted_twice(moment, layer)
-    others, accumulated = moment.beside(held.head_elements + held.layer_elements * layers_above)
+    others, accumulated = moment.beside(moment.finished_elements(layers_above))
+    gradients = _layer_gradients(moment, layers_above, fresh)
+    if moment.zero is not None:
+        gradients = moment.zero.gradients_in_layer(gradients, fresh, moment.finished_elements(layers_above))
     return items_at(
         moment,
         "backward",
         parameters=held.parameters + copies,
-        gradients=_layer_gradients(moment, layers_above, fresh),
+        gradients=gradients,
         activations=alive + others + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + reduced + moment.layer_buckets(layers_above) + accumulated,
@@ -397,6 +419,8 @@ def _root_reduction(moment: Moment) -> Items:
             first, first_gradients = _first_reduced(moment)
             reduced = reduced + np.where(moment.stays_gathered, first, 0.0)
             gradients = np.where(moment.stays_gathered, first_gradients, gradients)
+    if moment.zero is not None:
+        gradients = gradients + moment.zero.embedding + np.where(moment.zero.divides_gradients, moment.zero.kept, 0.0)
     return items_at(
         moment,
         "root gradient reduction",

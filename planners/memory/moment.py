@@ -65,12 +65,17 @@ class Moment:
         """Return the buckets while a layer is differentiated that so many are above of."""
         if self.zero is None:
             return self.buckets
-        return self.zero.in_layer(self.held.head_elements + self.held.layer_elements * layers_above)
+        return self.zero.in_layer(self.one_layer * layers_above, self.finished_elements(layers_above))
+
+    def finished_elements(self, layers_above: FloatArray) -> FloatArray:
+        """Return the elements whose gradients have been made when so many layers are done."""
+        result: FloatArray = self.held.head_elements + self.held.layer_elements * layers_above
+        return result
 
     @property
     def end_buckets(self) -> FloatArray:
         """Return the buckets at the end of the backward pass."""
-        return self.buckets if self.zero is None else self.zero.end
+        return self.buckets if self.zero is None else self.zero.bucket + self.zero.end_copy
 
     @property
     def step_buckets(self) -> FloatArray:

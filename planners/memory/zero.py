@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.candidates import BoolArray, Candidates, FloatArray
 from planners.memory.holdings import Holdings
 from planners.memory.job import Job
 from planners.memory.nvme import SUB_GROUP_ELEMENTS
@@ -26,31 +26,46 @@ WHOLE, OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroBuffers:
-    """Bytes beside the states: during the forward pass, the backward pass, its end, and the update.
+    """Bytes beside the states, by the moments of a step.
 
-    `copied_from` are the elements of gradients that fill a bucket for the first time, `copy` what its reduction
-    copies. `touched` are the whole gradients of what a rank's part touches, `temporaries` what the update makes.
+    `bucket` stands throughout the backward pass, `copy` is of it as it is reduced, once `copied_from` elements'
+    gradients have been made. `live` are gathered weights, of `weights` in all. `touched` are the whole gradients of the
+    tensors that a rank's part touches, `kept` those of the micro-batches before, `tied` the gradient of a head that
+    waits for its embedding's, `embedding` that of the embedding. `temporaries` are what the update makes.
     """
 
     forward: FloatArray
-    backward: FloatArray
-    end: FloatArray
     step: FloatArray
-    copied_from: float
+    bucket: FloatArray
     copy: FloatArray
+    copied_from: float
+    end_copy: FloatArray
+    live: FloatArray
+    weights: FloatArray
     touched: FloatArray
+    kept: FloatArray
+    tied: FloatArray
+    embedding: FloatArray
     temporaries: FloatArray
+    divides_gradients: BoolArray
 
-    def in_layer(self, finished_elements: FloatArray) -> FloatArray:
-        """Return the bytes while a layer is differentiated, so many elements' gradients being made already."""
-        result: FloatArray = self.backward + np.where(finished_elements >= self.copied_from, self.copy, 0.0)
+    def in_layer(self, finished_bytes: FloatArray, finished_elements: FloatArray) -> FloatArray:
+        """Return bucket, copy and gathered weights while a layer is differentiated, so much being done already."""
+        copy = np.where(finished_elements >= self.copied_from, self.copy, 0.0)
+        result: FloatArray = self.bucket + copy + np.minimum(self.live, np.maximum(self.weights - finished_bytes, 0.0))
+        return result
+
+    def gradients_in_layer(self, gradients: FloatArray, fresh: FloatArray, finished: FloatArray) -> FloatArray:
+        """Return the gradients while a layer is differentiated: at stage 2 none are kept before the first reduction."""
+        reduced = np.where(finished >= self.copied_from, self.touched, 0.0)
+        whole = np.where(self.divides_gradients, self.kept + reduced + fresh, gradients)
+        result: FloatArray = np.ceil(whole + self.tied)
         return result
 
 
 def zero_buffers(layouts: Candidates, rows: StageRows, job: Job, held: Holdings) -> ZeroBuffers | None:
     """Return what DeepSpeed's engine holds, None for a stack without one."""
-    traffic = job.profile.zero
-    if traffic is None:
+    if job.profile.zero is None:
         return None
     size, stage, ranks = job.precision.compute_bytes, layouts.zero_stage, layouts.shard_group
     learning = held.stage_elements
@@ -58,43 +73,64 @@ def zero_buffers(layouts: Candidates, rows: StageRows, job: Job, held: Holdings)
     bucket = float(size * job.profile.weights.bucket_elements)
     accumulates = layouts.micro_batches(job.global_batch_size) > 1
     is_flat = (stage == OPTIMIZER_DIVIDED) | (stage == GRADIENTS_DIVIDED)
-    live = np.where(stage == WEIGHTS_DIVIDED, _live_weights(rows, job, held), 0.0)
-    waiting = np.where(stage == WEIGHTS_DIVIDED, bucket, 0.0)
+    is_sharded = stage == WEIGHTS_DIVIDED
+    # The engine gathers ahead until so many elements are whole: on average half a matrix more.
+    weights = size * learning + held.root_frozen + held.layer_frozen * rows.layers
+    most = size * (job.profile.zero.max_live_elements + held.largest_matrix_elements / 2)
+    live = np.where(is_sharded, np.minimum(weights, most), 0.0)
+    resting = np.where(is_sharded, bucket, 0.0)
     # One rank has nothing to share: what waits is reduced where it lies.
-    copy = np.where((ranks > 1) & (stage >= OPTIMIZER_DIVIDED), np.minimum(bucket, size * learning), 0.0)
-    largest = _largest_tensor(job)
-    touched = np.minimum(_touched_elements(job, part), learning)
-    wide = np.where(stage == WEIGHTS_DIVIDED, np.minimum(part, SUB_GROUP_ELEMENTS), part)
-    norm = NORM_BYTES * np.where(stage == WEIGHTS_DIVIDED, np.ceil(largest / ranks), np.minimum(part, largest))
-    whole_copies = 2.0 * FP32_BYTES * learning  # each gradient in fp32, and then all of them end to end
+    copy = np.where((ranks > 1) & (stage >= GRADIENTS_DIVIDED), np.minimum(bucket, size * learning), 0.0)
+    touched = np.where(is_flat, size * np.minimum(_touched_elements(job, part), learning), 0.0)
+    embedding = size * (held.root_elements - held.head_elements)
     return ZeroBuffers(
-        forward=waiting + live + np.where((stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
-        backward=live + np.where(stage >= OPTIMIZER_DIVIDED, bucket, 0.0),
-        end=np.where(is_flat, bucket, waiting)
-        + np.where(stage == WHOLE, size * np.minimum(learning, REDUCED_AT_ONCE_ELEMENTS), copy),
-        step=waiting,
+        forward=resting + live + np.where((stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
+        step=resting,
+        bucket=np.where(stage >= OPTIMIZER_DIVIDED, bucket, 0.0),
+        copy=copy,
         copied_from=float(job.profile.weights.bucket_elements),
-        copy=np.where(stage >= GRADIENTS_DIVIDED, copy, 0.0),
-        touched=np.where(is_flat, size * touched, 0.0),
-        temporaries=np.where(stage == WHOLE, whole_copies, np.maximum((size + FP32_BYTES) * wide, norm)),
+        end_copy=_end_copy(layouts, size, bucket, embedding, size * learning),
+        live=live,
+        weights=weights,
+        touched=touched,
+        kept=np.where(accumulates, touched, 0.0),
+        tied=np.where(job.model.tied_head, size * held.head_matrix_elements, 0.0),
+        embedding=np.where(stage >= GRADIENTS_DIVIDED, embedding, 0.0),
+        temporaries=_update_temporaries(layouts, job, held, part),
+        divides_gradients=stage == GRADIENTS_DIVIDED,
     )
 
 
-def _live_weights(rows: StageRows, job: Job, held: Holdings) -> FloatArray:
-    """Return the bytes of gathered weights: all of them, or as many as the engine gathers ahead.
+def _end_copy(
+    layouts: Candidates, size: int, bucket: float, embedding: FloatArray, gradients: FloatArray
+) -> FloatArray:
+    """Return the largest copy that is reduced as the embedding's gradient, the last, has been made.
 
-    It goes on until so many elements are whole, and so with half a matrix more than those at the middle.
+    It fits into no bucket where it is larger, and is then copied by itself; at stage 1 the bucket's own copy takes
+    the place of gradients that have been let go of.
     """
-    size = job.precision.compute_bytes
-    frozen = held.root_frozen + held.layer_frozen * rows.layers
-    traffic = job.profile.zero
-    most = 0.0 if traffic is None else size * (traffic.max_live_elements + held.largest_matrix_elements / 2)
-    result: FloatArray = np.minimum(size * held.stage_elements + frozen, most)
+    beside = np.minimum(bucket, np.maximum(gradients - embedding, 0.0))
+    alone = np.where(embedding > bucket, embedding, 0.0)
+    of_stage = [
+        np.minimum(gradients, size * REDUCED_AT_ONCE_ELEMENTS),
+        alone,
+        np.maximum(beside, alone),
+        beside,
+    ]
+    is_shared = (layouts.shard_group > 1) | (layouts.zero_stage == WHOLE)
+    result: FloatArray = np.where(is_shared, np.choose(layouts.zero_stage, of_stage), 0.0)
     return result
 
 
-def _largest_tensor(job: Job) -> int:
-    return max((weight.elements for part in job.parts for weight in part.trainable), default=0)
+def _update_temporaries(layouts: Candidates, job: Job, held: Holdings, part: FloatArray) -> FloatArray:
+    """Return the copies that the update makes: gradients end to end and in fp32, or one in fp64 for its norm."""
+    stage, size = layouts.zero_stage, job.precision.compute_bytes
+    whole = 2.0 * FP32_BYTES * held.stage_elements  # each gradient in fp32, and then all of them end to end
+    largest = max((weight.elements for block in job.parts for weight in block.trainable), default=0)
+    is_sharded = stage == WEIGHTS_DIVIDED
+    at_once = np.where(is_sharded, np.minimum(part, SUB_GROUP_ELEMENTS), part)
+    norm = NORM_BYTES * np.where(is_sharded, np.ceil(largest / layouts.shard_group), np.minimum(part, largest))
+    return np.where(stage == WHOLE, whole, np.maximum((size + FP32_BYTES) * at_once, norm))
 
 
 def _touched_elements(job: Job, part: FloatArray) -> FloatArray:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from planners.errors import NotYetAvailable
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.kernel_rules import KERNEL_RULES
+from service.worker.dry_run.traceable import ZERO_FRAMEWORKS
 
 
 def refuse_what_has_no_values(job: TraceJob) -> None:
     """Raise `NotYetAvailable` for what is traced by shapes alone, or by telling two memories apart."""
+    if job.framework in ZERO_FRAMEWORKS:
+        raise NotYetAvailable(
+            "DeepSpeed's engine is stood in for in a trace, and not run on a device yet.", pointer="/layout/framework"
+        )
     if job.method == "qlora":
         raise NotYetAvailable(
             "4-bit weights are traced by shape and not run on a device yet.", pointer="/training/method"

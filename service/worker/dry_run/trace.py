@@ -17,7 +17,7 @@ from service.worker.dry_run.ledger import ITEMS, Ledger
 from service.worker.dry_run.pipeline import schedule_note
 from service.worker.dry_run.stacks import Stack, find_stack
 from service.worker.dry_run.step import MOST_TRACED_MICRO_BATCHES, TRACE_STAGES, Report
-from service.worker.dry_run.traceable import is_fully_sharded, runs_own_code
+from service.worker.dry_run.traceable import ZERO_FRAMEWORKS, is_fully_sharded, runs_own_code
 from service.worker.dry_run.verdict import TOLERANCE_FRACTION, relative_error, verdict
 
 
@@ -137,6 +137,8 @@ def traced_with(job: TraceJob) -> str:
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[job.config["model_type"]]
     version = torch.__version__.partition("+")[0]
     sharding = "FSDP2" if is_fully_sharded(job) else "replicated parameters"
+    if job.framework in ZERO_FRAMEWORKS:
+        sharding = f"and a stand-in for DeepSpeed's ZeRO stage {job.zero_stage}"
     tensor = " and DTensor tensor parallelism" if job.tensor_parallel > 1 else ""
     return f"transformers {transformers.__version__} {model_class} under torch {version} {sharding}{tensor}"
 
@@ -152,6 +154,11 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
     if not runs_own_code(job, stack):
         notes.append(
             f"transformers' model and torch's sharding stand in for {job.framework}'s own code, which did not run."
+        )
+    if stack.has_zero_engine:
+        notes.append(
+            "DeepSpeed's engine is stood in for after its source (0.19.8): flat buffers, buckets, gathers and copies are "
+            "run as operations, of the last rank at stages 1 and 2, with the sizes that the plan's launch file names."
         )
     if job.trains_adapters:
         notes.append("Adapters are our own layers with peft's tensors: an fp32 pair beside each targeted matrix.")
