@@ -51,8 +51,8 @@ def backward_items(moment: Moment) -> Iterator[Items]:
 def _head_cast(moment: Moment) -> Items:
     """Return the moment at which the logits' gradient is cast for the head's own gradient.
 
-    The top layer is gathered ahead. The gradient is there in 16 bits and in fp8 for the hidden states' gradient, which is done, and so is the head in fp8
-    (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args.backward`).
+    The top layer is gathered ahead. The gradient is there in 16 bits and in fp8 for the hidden states' gradient, which
+    is done, and so is the head in fp8 (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args.backward`).
     """
     held, active, job = moment.held, moment.active, moment.job
     size, loss = job.precision.compute_bytes, job.profile.loss
