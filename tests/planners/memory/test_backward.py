@@ -111,3 +111,10 @@ def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_i
     assert copied.communication.reshape(-1)[0] == 2 * whole + 2 * whole + 2 * EXPERTS // 2 + 4 * HEAD
     # Then its experts' weights are gone, and their buffer is there.
     assert beside.communication.reshape(-1)[2] == 2 * BESIDE + 2 * EMBEDDING + 4 * EXPERTS // 2
+
+
+def test_a_root_s_shard_is_made_once_its_whole_gradients_are_let_go_of():
+    root = moments("accelerate")[-1]
+    # Whole in 16 bits and in the buffer of 4 bytes; of the layers the shards, 4 bytes over 2 ranks.
+    assert root.communication.item() == (2 + 4) * (EMBEDDING + HEAD)
+    assert root.gradients.item() == 4 * 4 * LAYER / 2

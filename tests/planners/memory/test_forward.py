@@ -45,8 +45,13 @@ def test_units_for_the_vocabulary_are_not_gathered_with_the_last_layer():
     assert moments("fsdp2")[0].communication.item() == 2 * 3 * LAYER
 
 
+def test_the_root_s_buffer_is_held_until_the_first_layer_is_copied_out():
+    # The root and its buffer, the layer and its own.
+    assert moments("accelerate")[1].communication.item() == 2 * (2 * ROOT + 2 * LAYER)
+
+
 def test_the_backward_pass_gathers_the_root_again_beside_the_log_softmax():
-    again = moments("accelerate")[1]
+    again = moments("accelerate")[2]
     assert again.communication.item() == 2 * 2 * ROOT
     assert again.logits.item() == 4 * TOKENS * WORDS
 

@@ -1,0 +1,37 @@
+"""Moments at a head of its own, of a small Llama: hidden 64, 1,000 words, 32 tokens of one sequence a rank."""
+
+import pytest
+
+from planners.layout.candidates import candidates_from_rows
+from planners.memory.activity import activity
+from planners.memory.head_backward import head_cast
+from planners.memory.holdings import holdings
+from planners.memory.job import training_job
+from planners.memory.moment import moment_of
+from planners.memory.profile import load_profile
+from planners.memory.stages import all_stages
+from tests.planners.factories import question, small_llama
+
+TOKENS, WORDS, HIDDEN = 32, 1000, 64
+LAYER, HEAD = 36_992, 64_064
+
+
+def cast(kernels=None):
+    asked = question(
+        model=small_llama(), sequence_length=TOKENS, global_batch_size=2, gpus=2, precision="fp8-mixed", kernels=kernels
+    )
+    job = training_job(asked, load_profile("fsdp2"))
+    layouts = candidates_from_rows([{"data_parallel": 2, "zero_stage": 3}])
+    rows = all_stages(layouts, job.model, 2)
+    held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
+    return head_cast(moment_of(layouts, rows, job, held, active))
+
+
+# In 16 bits and in fp8 already; then scaled and clamped in fp32, and fp8, or fp8 alone.
+@pytest.mark.parametrize(("kernels", "bytes_each"), [(None, 2 + 1 + 4 + 4 + 1), ("compiled", 2 + 1 + 1)])
+def test_the_logits_gradient_is_cast_twice(kernels, bytes_each):
+    assert cast(kernels).logits.item() == bytes_each * TOKENS * WORDS
+
+
+def test_the_top_layer_is_gathered_ahead_beside_the_head():
+    assert cast().communication.item() == 2 * HEAD + 2 * LAYER
