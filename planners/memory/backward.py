@@ -21,13 +21,13 @@ def backward_items(moment: Moment) -> Iterator[Items]:
 
     Downwards the gradients grow and the kept activations shrink, both linearly,
     so the worst is at an end: the top two layers, the edge of the recomputed
-    ones, or the bottom; where FSDP2 gathers layers also the lowest layer but one,
+    ones, or the bottom; where FSDP2 gathers layers also the lowest but one,
     the last that a layer is gathered ahead of. Where none or all are recomputed the
     edge is an end.
     """
     top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
     ends = [top, np.clip(top - 1.0, 0.0, top), np.minimum(top, 0.0)]
-    if moment.any_gathered and moment.job.profile.weights.gather_copies:
+    if moment.own_units or (moment.any_gathered and moment.job.profile.weights.gather_copies):
         ends.append(np.minimum(top, 1.0))
     own = _own_of_layer(moment)
     yield _layer_items(moment, np.stack(ends), *own)

@@ -48,17 +48,17 @@ _OWN_CODE = "its code lies beside its weights and is not transformers'"
 NOT_TRACED: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            "bamba", "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "mamba2", "minimax",
+            "bamba", "falcon_mamba", "granitemoehybrid", "jamba", "mamba", "mamba2",
             "nemotron_h", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
         ),
         _LOOPS,
     ),
     **dict.fromkeys(("llama4", "llama4_text"), _EVERY_EXPERT),
-    **dict.fromkeys(("dbrx", "granitemoe"), _BY_VALUE),
+    **dict.fromkeys(("dbrx",), _BY_VALUE),
     **dict.fromkeys(("bloom", "falcon", "gpt_neo", "gptj", "mpt"), _OWN_ATTENTION),
     **dict.fromkeys(
         (
-            "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "internlm3", "kimi_k2", "mimo",
+            "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "kimi_k2", "mimo",
             "minicpm", "nemotron-nas", "qwen",
         ),
         _OWN_CODE,

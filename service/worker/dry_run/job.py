@@ -27,7 +27,7 @@ MIXTURE_MODEL_TYPES = (
 )  # fmt: skip
 TRACED_MODEL_TYPES = (
     *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "cohere", "cohere2", "ernie4_5", "gemma", "gemma2", "gemma3_text",
-    "glm4", "gpt2", "gpt_bigcode", "gpt_neox", "granite", "ministral3", "nemotron", "olmo", "olmo2", "olmo3", "opt",
+    "gpt2", "gpt_bigcode", "gpt_neox", "granite", "ministral3", "nemotron", "olmo", "olmo2", "olmo3", "opt",
     "phi", "phi3", "seed_oss", "smollm3", "stablelm", "starcoder2",
 )  # fmt: skip
 TRACED_PRECISIONS = ("fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp8-mixed", "bf16")
