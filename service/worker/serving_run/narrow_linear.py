@@ -58,9 +58,7 @@ class MarlinShape(NarrowLinear):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the product; tiles are summed in fp32."""
         rows = hidden.numel() // hidden.shape[-1]
-        tiles = MULTIPROCESSORS * min(# A gate of one number a token (vllm/model_executor/models/qwen2_moe.py, without a quant_config).
-KEPT_WIDE = "shared_expert_gate"
-MARLIN_ROWS, rows) * MARLIN_OUTPUTS
+        tiles = MULTIPROCESSORS * min(MARLIN_ROWS, rows) * MARLIN_OUTPUTS
         sums = hidden.new_empty(tiles, dtype=torch.float32)
         output = hidden.new_empty(*hidden.shape[:-1], self.outputs)
         del sums

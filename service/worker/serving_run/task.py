@@ -192,11 +192,12 @@ def served_with(deployment: Deployment) -> str:
 def serving_notes(deployment: Deployment) -> list[str]:
     """Return what ran in the engine's place, and what did not run."""
     notes = [
-        f"{deployment.engine}'s code did not run: transformers' layers, a block cache and a sampler stood in for it"
-        f"{', and what its fused kernels allocate' if deployment.engine == VLLM else ''}.",
+        f"{deployment.engine}'s code did not run: transformers' layers, a block cache and a sampler stood in for it.",
         "CUDA graphs, the CUDA context and NCCL's buffers are neither in the measured nor in the predicted bytes.",
         "activations is what the profiling pass took above the weights; prefill and decode ran beside the cache.",
     ]
+    if deployment.engine == VLLM:
+        notes.append("Of fused kernels, experts, latents and packed weights stands what vLLM's own code allocates.")
     if deployment.tensor_parallel > 1:
         notes.append("One tensor-parallel rank ran, with all of its own shards; its collectives moved nothing.")
     if deployment.stage_layers is not None:
