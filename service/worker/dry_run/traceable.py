@@ -107,7 +107,7 @@ def _refuse_untraced_latents(job: TraceJob, stack: Stack) -> None:
     is_torchtitan_s = stack.wraps_vocabulary and job.sequence_parallel and job.context_parallel == 1
     if job.tensor_parallel > 1 and not is_torchtitan_s:
         raise NotYetAvailable(
-            "Latent attention over tensor-parallel ranks is traced as torchtitan does it: fsdp2, over a split sequence.",
+            "Latent attention over tensor-parallel ranks is traced as torchtitan has it: fsdp2, over a split sequence.",
             pointer="/layout/tensor_parallel",
         )
     if job.tensor_parallel > 1 and job.expert_parallel > 1:
