@@ -129,6 +129,22 @@ MIXTURE_WAYS: tuple[dict[str, Any], ...] = (
     {"framework": "fsdp2", "recompute": "full", "sequence_length": 4096, "expert_parallel": 2},
     {"framework": "fsdp2", "recompute": "selective", "sequence_length": 8192, "expert_parallel": 4},
 )
+LATENT = "deepseek-ai/DeepSeek-V3"
+LATENT_MIXTURE = "deepseek-ai/DeepSeek-V2-Lite"
+LATENT_WAY = {"framework": "fsdp2", "sequence_length": 4096, "expert_parallel": 1}
+LATENT_SPLIT = LATENT_WAY | {"tensor_parallel": 2, "sequence_parallel": True}
+# Of DeepSeek V3 three layers are dense and the fourth is the first mixture.
+LATENT_CASES: tuple[tuple[str, dict[str, Any], int], ...] = (
+    (LATENT, LATENT_WAY | {"recompute": "full"}, 4),
+    (LATENT, {"framework": "accelerate", "recompute": "none", "sequence_length": 4096}, 4),
+    (LATENT, LATENT_WAY | {"recompute": "none", "expert_parallel": 8}, 4),
+    (LATENT, LATENT_WAY | {"recompute": "full", "expert_parallel": 8}, 4),
+    *((LATENT, LATENT_SPLIT | {"recompute": mode}, 3) for mode in ("none", "full", "selective")),
+    (LATENT, LATENT_WAY | {"recompute": "selective"}, 3),
+    *((LATENT_MIXTURE, LATENT_SPLIT | {"recompute": mode}, 4) for mode in ("none", "full", "selective")),
+    (LATENT_MIXTURE, LATENT_WAY | {"recompute": "selective", "sequence_length": 8192}, 4),
+    (LATENT_MIXTURE, LATENT_WAY | {"recompute": "selective", "sequence_length": 8192, "expert_parallel": 4}, 4),
+)
 SPLIT_SEQUENCE = {"tensor_parallel": 2, "sequence_parallel": True}
 INTERLEAVED = {"pipeline_parallel": 2, "virtual_pipeline": 2}
 # Run for `FEW_MODELS` alone: each of them traces two stages or three.
@@ -247,6 +263,7 @@ def grid() -> Iterator[Case]:
         yield from (Case(model=model, way=way) for way in ZERO_WAYS)
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
+    yield from (Case(model=model, way=way, layers=layers) for model, way, layers in LATENT_CASES)
 
 
 def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:

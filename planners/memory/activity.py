@@ -174,11 +174,17 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         first_products=share.of(layer.first_products),
         last_product=tokens * size * (widest + residual),
         experts_product=share.of(layer.experts_product) if is_mixture else NOTHING,
-        combine=share.of(layer.combine) if is_mixture else NOTHING,
+        combine=_combine(layer, share) if is_mixture else NOTHING,
         experts_reduced=share.of(layer.experts_reduced) if is_mixture else NOTHING,
         kept_twice=twice,
         kept_again=again,
     )
+
+
+def _combine(layer: LayerBytes, share: RankShare) -> FloatArray:
+    """Return what is there as the outputs' sum is differentiated; a unit of its own gets its weights in 16 bits."""
+    own, whole = share.of(layer.combine), share.of(layer.combine_whole)
+    return np.where(share.layouts.expert_parallel > 1, own, whole)
 
 
 def _where_cast(casts: BoolArray, plain: KeptBytes, cast: KeptBytes, share: RankShare) -> FloatArray:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
+from planners.layout.candidates import ALL_LAYERS, FULL, NONE, FloatArray
 from planners.memory.head_backward import FP8, head_cast, head_gradient, head_reduction
 from planners.memory.items import NOTHING, Items
+from planners.memory.kinds_apart import KindApart, only_where, stands_alone
 from planners.memory.moment import Moment, items_at
 from planners.memory.tied_table import tied_table_items
 
@@ -16,27 +17,26 @@ from planners.memory.tied_table import tied_table_items
 RECOMPUTED_BESIDE_UNPACKED = 4
 
 
-def backward_items(moment: Moment) -> Iterator[Items]:
+def backward_items(moment: Moment, kinds: Sequence[KindApart] = ()) -> Iterator[Items]:
     """Yield the layers that can be the worst of the backward pass, along an axis before the stages.
 
     Downwards the gradients grow and the kept activations shrink, both linearly,
     so the worst is at an end: the top two layers, the edge of the recomputed
     ones, or the bottom; where FSDP2 gathers layers also the lowest but one,
     the last that a layer is gathered ahead of. Where none or all are recomputed the
-    edge is an end.
+    edge is an end. Layers of several `kinds` are each at their own ends.
     """
     top: FloatArray = moment.rows.layers.astype(np.float64) - 1.0
     ends = [top, np.clip(top - 1.0, 0.0, top), np.minimum(top, 0.0)]
     if moment.own_units or (moment.any_gathered and moment.job.profile.weights.gather_copies):
         ends.append(np.minimum(top, 1.0))
-    own = _own_of_layer(moment)
-    yield _layer_items(moment, np.stack(ends), *own)
-    if (moment.layouts.full_layers != ALL_LAYERS).any():
-        edge = moment.active.recomputed_layers
-        yield _layer_items(moment, np.clip(np.stack([edge, edge - 1.0]), 0.0, top), *own)
-    if moment.expert_units.any():
-        yield _experts_copied_out(moment, np.stack(ends[:2]))
-        yield from _beside_reduced_experts(moment, np.stack(ends))
+    apart = stands_alone(moment)
+    for items in _differentiated(moment, np.stack(ends), two_upper=np.stack(ends[:2])):
+        yield only_where(items, ~apart) if kinds else items
+    for kind in kinds:
+        for items in _differentiated(kind.moment, kind.layers, two_upper=kind.layers):
+            yield only_where(items, apart)
+        yield only_where(_layer_reduced(kind.moment, kind.layers), apart)
     if moment.own_units:
         yield head_reduction(moment)
         if moment.job.precision.compute_format == FP8:
@@ -50,6 +50,19 @@ def backward_items(moment: Moment) -> Iterator[Items]:
         yield _added_embedding_gradient(moment)
     yield from tied_table_items(moment)
     yield _root_reduction(moment)
+
+
+def _differentiated(moment: Moment, layers: FloatArray, *, two_upper: FloatArray) -> Iterator[Items]:
+    """Yield the moments of these layers; the upper ones have most of what is there as experts are copied out."""
+    own = _own_of_layer(moment)
+    yield _layer_items(moment, layers, *own)
+    if moment.neighbours is None and (moment.layouts.full_layers != ALL_LAYERS).any():
+        edge, top = moment.active.recomputed_layers, moment.rows.layers - 1.0
+        yield _layer_items(moment, np.clip(np.stack([edge, edge - 1.0]), 0.0, top), *own)
+    if moment.expert_units.any():
+        yield _experts_copied_out(moment, two_upper)
+        yield _experts_run_again(moment, two_upper)
+        yield from _beside_reduced_experts(moment, layers)
 
 
 def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
@@ -108,13 +121,12 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     gathered = reduced = copies = NOTHING
     if moment.any_gathered:
         lasting = np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0)
-        ahead = np.where(layer > 0, moment.layer_buffer, moment.last_unit)
+        ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
         gathered = np.where(moment.gathered_by_layer, moment.open_root + moment.one_layer + ahead, 0.0) + np.where(
             moment.gathered_once, moment.open_root + moment.one_layer * lasting, 0.0
         )
         # Of experts in a unit of their own the layer above was reduced last, and its experts before it.
-        alone = np.where(moment.expert_units, held.layer_padded - held.expert_padded, held.layer_padded)
-        before = np.where(layers_above > 0, alone, held.head_padded if moment.own_units else 0.0)
+        before = np.where(layers_above > 0, moment.reduced_above, held.head_padded if moment.own_units else 0.0)
         reduced = np.where(moment.is_reduced, traffic.reduce_bytes * before, 0.0)
     if moment.any_copies:
         one_at_a_time = (moment.layouts.recompute == FULL) | moment.layouts.activation_offload
@@ -167,11 +179,14 @@ def _experts_copied_out(moment: Moment, layer: FloatArray) -> Items:
     held, active, job = moment.held, moment.active, moment.job
     layers_above = moment.rows.layers - 1.0 - layer
     size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
-    ahead = np.where(layer > 0, moment.layer_buffer, moment.last_unit)
-    above = np.where(layers_above > 0, held.layer_padded - held.expert_padded, held.head_padded)
+    ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
+    above = np.where(layers_above > 0, moment.reduced_above, held.head_padded)
     gathered = moment.one_layer + ahead + size * held.expert_padded + reduce_bytes * above
     recomputed, _ = _left_to_do(moment, layer)
-    alive = active.checkpoint * recomputed + active.layer * (layer + 1.0 - recomputed) + active.message
+    below = active.layer * np.maximum(layer - recomputed, 0.0)
+    is_whole = moment.layouts.recompute == NONE
+    own = np.where(is_whole, active.working_set, np.where(layer >= recomputed, active.layer, 0.0))
+    alive = active.checkpoint * recomputed + below + own + active.message
     return items_at(
         moment,
         "backward",
@@ -180,6 +195,67 @@ def _experts_copied_out(moment: Moment, layer: FloatArray) -> Items:
         activations=alive + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=np.where(moment.expert_units & moment.gathered_by_layer, gathered, 0.0)
+        + moment.buckets
+        + moment.accumulated,
+        layer=layer,
+    )
+
+
+def _experts_run_again(moment: Moment, layer: FloatArray) -> Items:
+    """Return the end of a recomputed layer's second run, when its experts' outputs have been put in order.
+
+    All that the layer keeps is there, its output and the output's gradient, and, beside the layer before gathered
+    ahead, the buffer that its experts were copied out of: they are gathered as in a forward pass, and the buffer is
+    let go of as that ends (torch, distributed/fsdp/_fully_shard/_fsdp_state.py, `_post_forward`).
+    """
+    held, active = moment.held, moment.active
+    layers_above = moment.rows.layers - 1.0 - layer
+    ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
+    above = np.where(layers_above > 0, moment.reduced_above, held.head_padded)
+    gathered = moment.open_root + moment.one_layer + ahead + moment.job.precision.compute_bytes * held.expert_padded
+    layouts = moment.layouts
+    # One rank alone gathers nothing.
+    has_buffer = moment.expert_units & moment.gathered_by_layer & (layouts.shard_group > layouts.expert_parallel)
+    is_run_again = has_buffer & (layouts.recompute != NONE)
+    recomputed, kept = _left_to_do(moment, layer)
+    alive = active.checkpoint * recomputed + active.layer * kept + active.combine + active.message
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=_layer_gradients(moment, layers_above, NOTHING),
+        activations=np.where(is_run_again, alive, 0.0) + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=np.where(is_run_again, gathered + moment.job.profile.weights.reduce_bytes * above, 0.0)
+        + moment.buckets
+        + moment.accumulated,
+        layer=layer,
+    )
+
+
+def _layer_reduced(moment: Moment, layer: FloatArray) -> Items:
+    """Return the moment at which a layer's own gradients are copied into the buffer that they are reduced in.
+
+    Its weights have been let go of, and the layer below is gathered ahead. The layer below being differentiated is
+    worse, unless it is much smaller.
+    """
+    held, active, job = moment.held, moment.active, moment.job
+    layers_above = moment.rows.layers - 1.0 - layer
+    ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
+    own = np.where(moment.expert_units, held.layer_elements - held.expert_elements, held.layer_elements)
+    padded = np.where(moment.expert_units, held.layer_padded - held.expert_padded, held.layer_padded)
+    recomputed, kept = _left_to_do(moment, layer)
+    below = active.checkpoint * np.maximum(recomputed - 1.0, 0.0) + active.layer * kept
+    return items_at(
+        moment,
+        "backward",
+        parameters=held.parameters,
+        gradients=_layer_gradients(moment, layers_above, job.precision.compute_bytes * own),
+        activations=below + active.message + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=moment.open_root
+        + ahead
+        + np.where(moment.is_reduced, job.profile.weights.reduce_bytes * padded, 0.0)
         + moment.buckets
         + moment.accumulated,
         layer=layer,
@@ -196,7 +272,7 @@ def _beside_reduced_experts(moment: Moment, layer: FloatArray) -> Iterator[Items
     held, active, job = moment.held, moment.active, moment.job
     size = job.precision.compute_bytes
     layers_above = moment.rows.layers - 1.0 - layer
-    ahead = np.where(layer > 0, moment.layer_buffer, moment.last_unit)
+    ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
     dense = size * (held.layer_elements - held.expert_elements)
     gathered = np.where(moment.gathered_by_layer, moment.open_root + dense + ahead, 0.0) + np.where(
         moment.gathered_once, moment.open_root + moment.whole_layers, 0.0

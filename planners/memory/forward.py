@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from planners.layout.candidates import SELECTIVE, FloatArray
 from planners.memory.items import NOTHING, Items
 from planners.memory.job import GPIPE
+from planners.memory.kinds_apart import KindApart, only_where, stands_alone
 from planners.memory.messages import keeps_first_input
 from planners.memory.moment import Moment, items_at
 
 
-def forward_items(moment: Moment) -> Iterator[Items]:
-    """Yield what is held as the first and the last layer are gathered, at the loss, and as the backward pass begins."""
+def forward_items(moment: Moment, kinds: Sequence[KindApart] = ()) -> Iterator[Items]:
+    """Yield what is held as the first and the last layer are gathered, at the loss, and as the backward pass begins.
+
+    Of layers of several `kinds` the last one is of the first.
+    """
     traffic = moment.job.profile.weights
     if moment.any_gathered and traffic.gather_copies:
-        yield _last_layer_gathered(moment)
+        last = _last_layer_gathered(moment)
+        apart = stands_alone(moment)
+        yield only_where(last, ~apart) if kinds else last
+        for kind in kinds[:1]:
+            yield only_where(_last_layer_gathered(kind.of_highest), apart)
         if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
             yield _root_gathered_again(moment)
         if not moment.own_units:
@@ -33,11 +41,11 @@ def _last_layer_gathered(moment: Moment) -> Items:
     distributed/fsdp/_fully_shard/_fsdp_param_group.py, `wait_for_unshard`).
     """
     held, active = moment.held, moment.active
-    has_several = np.minimum(moment.rows.layers, 2)
+    buffers = moment.layer_buffer * np.minimum(moment.rows.layers, 1) + moment.ahead_buffer * (moment.rows.layers > 1)
     root = NOTHING if moment.own_units else moment.root
-    gathered = np.where(
-        moment.gathered_by_layer, root + moment.one_layer + moment.layer_buffer * has_several, 0.0
-    ) + np.where(moment.gathered_once, moment.open_root + moment.whole_layers + moment.layer_buffer * has_several, 0.0)
+    gathered = np.where(moment.gathered_by_layer, root + moment.one_layer + buffers, 0.0) + np.where(
+        moment.gathered_once, moment.open_root + moment.whole_layers + buffers, 0.0
+    )
     last = np.where(active.recomputed_layers >= moment.rows.layers, active.checkpoint, active.layer)
     # GPipe has no gradients before its last forward pass is done.
     accumulated = NOTHING if moment.job.pipeline_schedule == GPIPE else moment.accumulated

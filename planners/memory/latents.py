@@ -39,6 +39,12 @@ def keep_latents(
             kept[operation.inputs[0]] = kept.get(operation.inputs[0], 0.0) + FP32_BYTES
 
 
+def weight_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+    """Return the bytes of an element of experts' outputs once weighted: DeepSeek's routers weigh in fp32."""
+    has_latent = any(tensor.name == KEY_VALUE_LATENT for tensor in block.tensors)
+    return FP32_BYTES if has_latent and kernels.transformers_attention else element_bytes
+
+
 def _up_width(block: Block) -> int:
     """Return the features of keys without position and values together."""
     up = next(op for op in block.operations if op.inputs == (KEY_VALUE_LATENT,) and op.matmul_shape is not None)

@@ -16,6 +16,7 @@ from planners.memory.activations import (
 from planners.memory.holdings import adapter_activation_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.kept_again import KeptAgain, kept_again
+from planners.memory.latents import weight_bytes
 from planners.memory.layer_moments import kept_at_attention, kept_at_first_products, kept_at_second_norm
 from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
 from planners.memory.profile import Profile
@@ -37,7 +38,7 @@ class LayerBytes:
     """What one kind of layer keeps for each token, and the widths of what lives in its backward pass.
 
     `whole` is everything, `cast` everything where autocast casts fp32 weights; `again` and `cast_again` are what of
-    them several operations keep.
+    them several operations keep. `combine_whole` is `combine` where the experts are no unit of their own.
     """
 
     whole: KeptBytes
@@ -50,6 +51,7 @@ class LayerBytes:
     first_products: KeptBytes
     experts_product: KeptBytes
     combine: KeptBytes
+    combine_whole: KeptBytes
     experts_reduced: KeptBytes
     unused_bytes: tuple[int, int]
     selective_input_bytes: int
@@ -128,7 +130,8 @@ def _kept_of_layer(
             part.block, policy=profile.can.selective_policy, element_bytes=size
         ),
         experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
-        combine=kept_at_combine(part.block, whole, size),
+        combine=kept_at_combine(part.block, whole, size, size),
+        combine_whole=kept_at_combine(part.block, whole, size, weight_bytes(part.block, kernels, size)),
         experts_reduced=kept_as_experts_are_reduced(part.block, whole, size),
         scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),

@@ -19,10 +19,11 @@ COMBINE_GRADIENTS = 3
 NOTHING_KEPT = KeptBytes(gathered_bytes=0.0, sequence_bytes=0.0, tensor_bytes=0.0, score_bytes=0.0)
 
 
-def kept_at_combine(block: Block, kept: KeptBytes, element_bytes: int) -> KeptBytes:
+def kept_at_combine(block: Block, kept: KeptBytes, element_bytes: int, weighted_bytes: int) -> KeptBytes:
     """Return what of a layer is there as its experts' outputs are scattered back to their experts.
 
-    `kept` is all that the layer keeps. Nothing for a layer without a mixture.
+    `kept` is all that the layer keeps, `weighted_bytes` are those of an element of the outputs once they are weighted.
+    Nothing for a layer without a mixture.
     """
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     if DISPATCHED not in widths:
@@ -30,7 +31,7 @@ def kept_at_combine(block: Block, kept: KeptBytes, element_bytes: int) -> KeptBy
     return replace(
         kept,
         sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block),
-        dispatched_bytes=kept.dispatched_bytes + COMBINE_GRADIENTS * element_bytes * widths[DISPATCHED],
+        dispatched_bytes=kept.dispatched_bytes + COMBINE_GRADIENTS * weighted_bytes * widths[DISPATCHED],
     )
 
 

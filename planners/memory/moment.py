@@ -18,6 +18,19 @@ from planners.memory.stages import StageRows
 from planners.memory.zero import GRADIENTS_DIVIDED, WEIGHTS_DIVIDED, ZeroBuffers, zero_buffers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """What lies around the layers that are differentiated, where those are not all alike.
+
+    `ahead_buffer` are the bytes that the layer below is gathered into, `above_padded` the elements that the layer
+    above was reduced in, `above_without_experts` those that its experts had no part in.
+    """
+
+    ahead_buffer: FloatArray
+    above_padded: FloatArray
+    above_without_experts: FloatArray
+
+
 @dataclass(frozen=True, kw_only=True)  # without slots, so that what the phases ask for again is worked out once
 class Moment:
     """What the phases share, for all stages.
@@ -60,6 +73,7 @@ class Moment:
     buckets: FloatArray
     accumulated: FloatArray
     zero: ZeroBuffers | None
+    neighbours: Neighbours | None = None
 
     def layer_buckets(self, layers_above: FloatArray) -> FloatArray:
         """Return the buckets while a layer is differentiated that so many are above of."""
@@ -126,6 +140,21 @@ class Moment:
         if budget:
             return size * np.minimum(budget, held.stage_elements)
         result: FloatArray = size * held.layer_padded + held.layer_frozen
+        return result
+
+    @cached_property
+    def ahead_buffer(self) -> FloatArray:
+        """Return the buffer that the next lower layer is gathered into."""
+        return self.layer_buffer if self.neighbours is None else self.neighbours.ahead_buffer
+
+    @cached_property
+    def reduced_above(self) -> FloatArray:
+        """Return the elements that the layer above was reduced in last: all of it, or what its experts left."""
+        if self.neighbours is None:
+            whole, apart = self.held.layer_padded, self.held.layer_padded - self.held.expert_padded
+        else:
+            whole, apart = self.neighbours.above_padded, self.neighbours.above_without_experts
+        result: FloatArray = np.where(self.expert_units, apart, whole)
         return result
 
     @cached_property

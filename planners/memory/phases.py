@@ -20,6 +20,7 @@ from planners.memory.companions import companion_items
 from planners.memory.evaluation import evaluation_items
 from planners.memory.forward import forward_items
 from planners.memory.items import FORWARD, NOTHING, Items
+from planners.memory.kinds_apart import kinds_apart
 from planners.memory.moment import Moment, items_at
 from planners.memory.zero import OPTIMIZER_DIVIDED
 
@@ -27,8 +28,9 @@ from planners.memory.zero import OPTIMIZER_DIVIDED
 def phase_items(moment: Moment) -> Iterator[Items]:
     """Yield what is held at every moment that can be the worst, in the order of `PHASES`."""
     job = moment.job
-    yield from forward_items(moment)
-    yield from backward_items(moment)
+    kinds = kinds_apart(moment)
+    yield from forward_items(moment, kinds)
+    yield from backward_items(moment, kinds)
     yield _optimizer_step(moment)
     if job.profile.loads_whole_weights:
         yield _loading(moment)

@@ -50,7 +50,7 @@ def latent_plan(attention: nn.Module) -> dict[str, ParallelStyle]:
     }
 
 
-def keep_distributed(attention: nn.Module, mesh: DeviceMesh) -> None:
+def keep_distributed(attention: Any, mesh: DeviceMesh) -> None:
     """Let a layer's attention work on DTensors between its projections and its kernel."""
 
     def with_angles(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:

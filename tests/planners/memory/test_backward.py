@@ -1,5 +1,7 @@
 """Moments of the backward pass, worked out for Llamas whose lengths divide by all degrees."""
 
+import pytest
+
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.activity import activity
 from planners.memory.backward import backward_items
@@ -102,7 +104,7 @@ def test_gradients_of_all_experts_stand_together():
 
 
 def test_experts_that_others_do_not_have_are_reduced_before_the_layer_they_are_in():
-    layers, copied, beside = mixture_moments(expert_parallel=2)[:3]
+    layers, copied, _, beside = mixture_moments(expert_parallel=2)[:4]
     # Half of the experts on a rank, over two ranks. The lowest layer: its own weights, the embedding ahead, and the
     # buffer of what the layer above has beside its experts.
     assert layers.communication.reshape(-1)[2] == 2 * (EXPERTS // 2 + BESIDE) + 2 * EMBEDDING + 4 * BESIDE
@@ -118,3 +120,12 @@ def test_a_root_s_shard_is_made_once_its_whole_gradients_are_let_go_of():
     # Whole in 16 bits and in the buffer of 4 bytes; of the layers the shards, 4 bytes over 2 ranks.
     assert root.communication.item() == (2 + 4) * (EMBEDDING + HEAD)
     assert root.gradients.item() == 4 * 4 * LAYER / 2
+
+
+@pytest.mark.parametrize(("recompute", "ranks", "is_held"), [(2, 2, True), (0, 2, False), (2, 4, False)])
+def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_ranks_share_them(recompute, ranks, is_held):
+    again = mixture_moments(expert_parallel=ranks, recompute=recompute)[2]
+    # Both layers' weights, the buffer of half of the experts over two ranks, and the head that is reduced.
+    whole = EXPERTS // 2 + BESIDE
+    expected = 2 * whole + 2 * whole + 2 * EXPERTS // 2 + 4 * HEAD
+    assert again.communication.reshape(-1)[0] == (expected if is_held else 0)

@@ -20,7 +20,7 @@ def kept(block):
 
 def test_three_gradients_of_the_sent_tokens_meet_as_they_are_scattered():
     block = MIXTRAL.layers[0]
-    found, layer = kept_at_combine(block, kept(block), 2), kept(block)
+    found, layer = kept_at_combine(block, kept(block), 2, 2), kept(block)
     assert found.dispatched_bytes - layer.dispatched_bytes == 3 * 2 * DISPATCHED
     assert found.sequence_bytes - layer.sequence_bytes == 2 * 64  # the residual's
     assert found.expert_bytes == layer.expert_bytes
@@ -42,7 +42,7 @@ def test_as_experts_are_reduced_nothing_of_them_is_left_but_the_gradient_of_what
 def test_a_dense_layer_has_none_of_these_moments():
     block = small_llama().layers[0]
     moments = (
-        kept_at_combine(block, kept(block), 2),
+        kept_at_combine(block, kept(block), 2, 2),
         kept_as_experts_are_reduced(block, kept(block), 2),
         kept_at_experts_first_product(block, ACCELERATE, attention="flash", element_bytes=2),
     )

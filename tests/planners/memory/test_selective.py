@@ -96,5 +96,6 @@ def test_a_product_of_keys_and_values_at_once_is_saved_as_wide_as_it_is():
     config = {"model_type": "deepseek_v3", **SIZES, **sizes, **dense, "num_key_value_heads": 4, "n_shared_experts": 1}
     layer = describe_config(config, name="small").layers[0]
     found = selectively_kept_bytes(layer, FSDP2, policy=ALTERNATE, attention="flash", element_bytes=2)
-    # q, latent, keys and values, o, gate, up, down: the third is 4 heads' 16 + 16, and keys alone would be 16 + 8.
-    assert found.tensor_bytes == 2 * (4 * 24 + 4 * 32 + 96 + 4 * 16) + 4 * 4
+    # q, latent, keys and values, o, gate, up, down: the first, the third and the fifth, of 4 heads' 16 + 8 and 16 + 16
+    # and of 128; keys alone would be 4 x 24. Attention's output of 4 x 16, and 4 heads' statistics.
+    assert found.tensor_bytes == 2 * (4 * 24 + 4 * 32 + 128 + 4 * 16) + 4 * 4
