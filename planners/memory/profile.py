@@ -278,9 +278,9 @@ class Profile:
 
     `kernel_choices` are the ways of running the model's operations that the file
     tells apart. `fp8` is None where products in fp8 cast what they need and keep 16
-    bits, `run_ahead` where it was not looked for, `zero` where no engine of DeepSpeed's runs. `unties_head` marks a stack
-    that gives every model a head of its own; `loads_whole_weights` one that puts all weights on every GPU before it shards
-    them. `optimizer_transient_copies` counts the copies of the stored
+    bits, `run_ahead` where it was not looked for, `zero` where no engine of DeepSpeed's runs. `unties_head` marks a
+    stack that gives every model a head of its own; `loads_whole_weights` one that puts all weights on every GPU before
+    it shards them. `optimizer_transient_copies` counts the copies of the stored
     parameters that the optimizer's step makes (torch's foreach: one). `widens_embedding_states` marks a stack that
     keeps the embedding's states in fp32 where the others have eight bits.
     """
