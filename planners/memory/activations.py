@@ -23,6 +23,7 @@ NORM_BACKWARD_TENSORS = 6
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
+COMBINE, SHARED_COMBINE = "combine", "shared_combine"
 EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
 
 
@@ -187,10 +188,9 @@ def _kept_elements(
             # The norm's input upcast to fp32, and, for the scale's gradient, its normalised copy beside the output.
             normalised = FP32_BYTES if operation.scales_in_fp32 else element_bytes
             kept[operation.inputs[0]] = float(FP32_BYTES + (normalised if learning is None else 0))
-    if kernels.combine_keeps_expert_outputs:
-        for operation in block.operations:
-            if operation.kind is OperationKind.ROUTING and operation.name == "combine":
-                kept[operation.inputs[0]] = float(element_bytes)
+    for operation in block.operations:
+        if operation.name == SHARED_COMBINE or (kernels.combine_keeps_expert_outputs and operation.name == COMBINE):
+            kept[operation.inputs[0]] = float(element_bytes)  # which the gradient of the scores needs
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
     if kernels.transformers_attention:

@@ -39,11 +39,13 @@ class Activity:
 
     There while a layer is differentiated:
 
-    - `working_set`, all that it keeps; `transient`, the gradients that meet in it;
+    - `working_set`, all that it keeps; `transient`, the gradients that meet in it; `last_matrix`, both at the last
+      matrix, without what a mixture has let go of by then;
     - `last_product`, the gradients around its last matrix; `second_norm` and `first_norm`, what is left as the norm
       between its halves is differentiated and as its first one is;
     - `experts_product`, `combine` and `experts_reduced`, what is there as the experts' first matrices and the sum of
-      their outputs are, and as the experts' gradients are reduced.
+      their outputs are, or as the outputs come back in the layer's second run, and as the experts' gradients are
+      reduced.
 
     `message` is what stages send each other, `gathered` the buffers that tensor parallelism gathers into and scatters
     from.
@@ -59,6 +61,7 @@ class Activity:
     waiting: FloatArray
     working_set: FloatArray
     transient: FloatArray
+    last_matrix: FloatArray
     first_norm: FloatArray
     second_norm: FloatArray
     last_product: FloatArray
@@ -82,6 +85,7 @@ class _OfKind:
     unused: FloatArray
     checkpoint: FloatArray
     transient: FloatArray
+    last_matrix: FloatArray
     first_norm: FloatArray
     second_norm: FloatArray
     last_product: FloatArray
@@ -124,6 +128,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         waiting=NOTHING,
         working_set=most("whole"),
         transient=most("transient") if kernels.backward_transients else NOTHING,
+        last_matrix=most("last_matrix"),
         first_norm=most("first_norm"),
         second_norm=most("second_norm"),
         last_product=most("last_product"),
@@ -154,23 +159,41 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         twice = tokens * np.where(casts, layer.cast_again.once_bytes, layer.again.once_bytes)
         again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
     is_mixture = bool(job.model.experts_per_token)
+    whole = _where_cast(casts, layer.whole, layer.cast, share)
+    transient = np.maximum(
+        tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
+    )
     return _OfKind(
-        whole=_where_cast(casts, layer.whole, layer.cast, share),
+        whole=whole,
         selective=selective,
         unused=unused,
         checkpoint=share.of_sequence(layer.input_width * stream_bytes),
-        transient=np.maximum(
-            tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
-        ),
+        transient=transient,
+        last_matrix=_at_last_matrix(layer, share, job, whole + transient),
         first_norm=share.of_sequence(layer.input_width * layer.first_norm_bytes),
         second_norm=share.of(layer.second_norm),
         last_product=tokens * size * (widest + residual),
         experts_product=share.of(layer.experts_product) if is_mixture else NOTHING,
-        combine=share.of(layer.combine) if is_mixture else NOTHING,
+        combine=_combine(layer, share) if is_mixture else NOTHING,
         experts_reduced=share.of(layer.experts_reduced) if is_mixture else NOTHING,
         kept_twice=twice,
         kept_again=again,
     )
+
+
+def _at_last_matrix(layer: LayerBytes, share: RankShare, job: Job, everything: FloatArray) -> FloatArray:
+    """Return what is there at a layer's last matrix: `everything`, or of a mixture that learns what is left by then."""
+    if layer.experts_last_product is None or job.method != "full":
+        return everything
+    return share.of(layer.experts_last_product)
+
+
+def _combine(layer: LayerBytes, share: RankShare) -> FloatArray:
+    """Return what is there as the sum of the experts' outputs is differentiated, or made again from other ranks'."""
+    layouts = share.layouts
+    returns = (layouts.expert_parallel > 1) & ((layouts.recompute == FULL) | (layouts.recompute == SELECTIVE))
+    combine = share.of(layer.combine)
+    return np.maximum(combine, np.where(returns, share.of(layer.tokens_return), 0.0)) if returns.any() else combine
 
 
 def _where_cast(casts: BoolArray, plain: KeptBytes, cast: KeptBytes, share: RankShare) -> FloatArray:

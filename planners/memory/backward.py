@@ -83,7 +83,7 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     size = job.precision.compute_bytes
     if not job.profile.kernels.backward_transients:
         return active.working_set + active.transient + held.dequantized, NOTHING
-    activations = active.working_set + _beside_working_set(moment)
+    activations = _at_last_matrix(moment)
     fresh = size * np.maximum(held.last_matrix_elements, held.last_expert_elements)
     if not moment.any_gathered:
         return activations, fresh
@@ -98,8 +98,8 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     return activations, fresh
 
 
-def _beside_working_set(moment: Moment) -> FloatArray:
-    """Return what is alive of a layer at its last matrix beside all that it keeps.
+def _at_last_matrix(moment: Moment) -> FloatArray:
+    """Return what is alive of a layer at its last matrix.
 
     Gradients of its widest tensor meet after that matrix has been multiplied by. One that has to be unpacked first
     is there before they meet: as its input's gradient is made, or, where the layer is recomputed, at the end of its
@@ -107,10 +107,10 @@ def _beside_working_set(moment: Moment) -> FloatArray:
     """
     held, active, job = moment.held, moment.active, moment.job
     if job.method != "qlora":
-        return active.transient + held.dequantized
+        return active.last_matrix + held.dequantized
     recomputed = np.where(active.recomputed_layers > 0, RECOMPUTED_BESIDE_UNPACKED * active.message, 0.0)
     unpacked = held.dequantized + np.maximum(active.last_product, recomputed)
-    result: FloatArray = np.maximum(active.transient, unpacked)
+    result: FloatArray = active.working_set + np.maximum(active.transient, unpacked)
     return result
 
 

@@ -17,7 +17,13 @@ from planners.memory.holdings import adapter_activation_bytes
 from planners.memory.job import BlockWeights, Job
 from planners.memory.kept_again import KeptAgain, kept_again
 from planners.memory.layer_moments import kept_at_second_norm
-from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
+from planners.memory.mixture_backward import (
+    kept_as_experts_are_reduced,
+    kept_as_tokens_return,
+    kept_at_combine,
+    kept_at_experts_first_product,
+    kept_at_experts_last_product,
+)
 from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
 from planners.memory.selective import (
@@ -47,7 +53,9 @@ class LayerBytes:
     selective: KeptBytes
     second_norm: KeptBytes
     experts_product: KeptBytes
+    experts_last_product: KeptBytes | None
     combine: KeptBytes
+    tokens_return: KeptBytes
     experts_reduced: KeptBytes
     unused_bytes: tuple[int, int]
     selective_input_bytes: int
@@ -118,7 +126,11 @@ def _kept_of_layer(
             part.block, policy=profile.can.selective_policy, element_bytes=size
         ),
         experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
+        experts_last_product=kept_at_experts_last_product(
+            part.block, kernels, attention=attention, element_bytes=size
+        ),
         combine=kept_at_combine(part.block, whole, size),
+        tokens_return=kept_as_tokens_return(part.block, whole, size),
         experts_reduced=kept_as_experts_are_reduced(part.block, whole, size),
         scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),

@@ -3,13 +3,16 @@
 from planners.memory.activations import kept_bytes
 from planners.memory.mixture_backward import (
     kept_as_experts_are_reduced,
+    kept_as_tokens_return,
     kept_at_combine,
     kept_at_experts_first_product,
+    kept_at_experts_last_product,
 )
 from planners.memory.profile import load_profile
 from tests.planners.factories import small_llama, small_mixtral
 
 ACCELERATE = load_profile("accelerate").kernels
+FSDP2 = load_profile("fsdp2").kernels
 MIXTRAL = small_mixtral(intermediate_size=32)
 DISPATCHED = 2 * 64
 
@@ -32,6 +35,32 @@ def test_at_the_first_product_only_its_output_s_gradient_is_left_of_the_experts(
     assert found.dispatched_bytes == 2 * 2 * DISPATCHED  # the sent tokens and their gradient
 
 
+def test_four_tensors_of_sent_tokens_stand_beside_those_kept_as_the_second_run_brings_them_back():
+    block = MIXTRAL.layers[0]
+    found, layer = kept_as_tokens_return(block, kept(block), 2), kept(block)
+    assert found.dispatched_bytes - layer.dispatched_bytes == 4 * 2 * DISPATCHED
+    assert found.sequence_bytes - layer.sequence_bytes == 2 * 2 * 64  # residual and gradient
+
+
+def test_at_narrow_experts_last_product_its_outputs_gradient_stands_and_the_outputs_do_not():
+    found = kept_at_experts_last_product(MIXTRAL.layers[0], FSDP2, attention="flash", element_bytes=2)
+    assert found.dispatched_bytes == 2 * (DISPATCHED + DISPATCHED)  # the tokens sent, and the gradient
+    # Two experts of 32 features: gate twice, the other half, their product and its gradient.
+    assert found.expert_bytes == 2 * 5 * 64
+
+
+def test_at_wide_experts_halves_two_gradients_more_than_what_is_kept_meet():
+    block = small_mixtral(intermediate_size=128).layers[0]  # two experts: 256 features, more than the 128 sent
+    found = kept_at_experts_last_product(block, FSDP2, attention="flash", element_bytes=2)
+    assert found.dispatched_bytes == 2 * DISPATCHED
+    assert found.expert_bytes == 2 * (4 + 2) * 256
+
+
+def test_neither_a_dense_layer_nor_experts_in_turn_have_one_last_product():
+    for block, kernels in ((small_llama().layers[0], FSDP2), (MIXTRAL.layers[0], ACCELERATE)):
+        assert kept_at_experts_last_product(block, kernels, attention="flash", element_bytes=2) is None
+
+
 def test_as_experts_are_reduced_nothing_of_them_is_left_but_the_gradient_of_what_they_were_sent():
     block = MIXTRAL.layers[0]
     found, layer = kept_as_experts_are_reduced(block, kept(block), 2), kept(block)
@@ -43,6 +72,7 @@ def test_a_dense_layer_has_none_of_these_moments():
     block = small_llama().layers[0]
     moments = (
         kept_at_combine(block, kept(block), 2),
+        kept_as_tokens_return(block, kept(block), 2),
         kept_as_experts_are_reduced(block, kept(block), 2),
         kept_at_experts_first_product(block, ACCELERATE, attention="flash", element_bytes=2),
     )
