@@ -14,8 +14,6 @@ from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
 EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
-# The names by which transformers' configs tell their number.
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 # The ring cuts each rank's tokens into two halves, to balance a causal mask (torch, `context_parallel`).
 RING_HALVES = 2
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed")
@@ -124,13 +122,6 @@ def _refuse_untraced_experts(job: TraceJob, stack: Stack) -> None:
     if not (has_experts and is_fully_sharded(job) and stack.wraps_vocabulary and is_plain and whole_groups):
         raise NotYetAvailable(
             "Expert parallelism is traced as torchtitan does it, over full sharding's data-parallel ranks alone.",
-            pointer="/layout/expert_parallel",
-        )
-    experts = next(int(job.config[key]) for key in EXPERT_COUNTS if key in job.config)
-    if job.recompute == "selective" and experts % job.data_parallel:
-        raise NotYetAvailable(
-            f"Selective recomputation of {experts} experts cut unevenly over {job.data_parallel} ranks is not traced "
-            "yet.",
             pointer="/layout/expert_parallel",
         )
 

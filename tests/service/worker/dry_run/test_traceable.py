@@ -21,6 +21,7 @@ def check(**changes):
     [
         EXPERTS,
         EXPERTS | {"recompute": "selective"},
+        EXPERTS | {"recompute": "selective", "config": MIXTRAL | {"num_local_experts": 6}},  # over 4 ranks
         CONTEXT,
         CONTEXT | {"recompute": "full"},
         CONTEXT | {"framework": "megatron", "zero_stage": 1},
@@ -39,7 +40,6 @@ def test_what_is_traced_is_not_refused(wanted):
         {"shard_group": 2},
         {"pipeline_parallel": 2},
         {"expert_parallel": 3},
-        {"recompute": "selective", "config": MIXTRAL | {"num_local_experts": 6}},  # over 4 ranks
     ],
 )
 def test_other_expert_parallelism_is_refused(changes):
