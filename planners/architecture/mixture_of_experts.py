@@ -185,9 +185,7 @@ def mixture_operations(size: MixtureOfExperts) -> tuple[Operation, ...]:
     if size.shared_intermediate_size:
         feed_forward = gated_operations if size.is_gated else plain_operations
         output = "shared_output" if size.has_shared_gate else "feed_forward_output"
-        operations.extend(
-            feed_forward("shared", "feed_forward_input", output, hidden, size.shared_intermediate_size)
-        )
+        operations.extend(feed_forward("shared", "feed_forward_input", output, hidden, size.shared_intermediate_size))
     if size.has_shared_gate:
         operations.append(_whole_matmul("shared_score_projection", "feed_forward_input", "shared_score", (hidden, 1)))
         operations.append(_routing("shared_combine", ("shared_output", "shared_score"), "feed_forward_output"))

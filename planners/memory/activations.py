@@ -15,6 +15,7 @@ from planners.architecture import Block, Operation, OperationKind, Part, Region
 from planners.memory.latents import keep_latents
 from planners.memory.profile import Kernels
 from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
+from planners.memory.routing import kept_routing_bytes
 from planners.precision import FP32_BYTES
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
@@ -92,7 +93,7 @@ def kept_bytes(
             tensor_total += width * size
     sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels)
     sequence, tensor_total = sequence + sequence_statistics, tensor_total + tensor_statistics
-    sequence += _dropout_bytes(block, kernels, regions)
+    sequence += _dropout_bytes(block, kernels, regions) + kept_routing_bytes(block, kernels, element_bytes)
     scan = scan_bytes(block, kernels, element_bytes)
     sequence, tensor_total = sequence + scan.sequence_bytes, tensor_total + scan.tensor_bytes
     heads = sum(op.heads for op in block.operations if op.kind is OperationKind.ATTENTION)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
+from planners.layout.experts import expert_tensor_ranks
 from planners.memory.activations import KeptBytes
 from planners.memory.holdings import in_zero_stages
 from planners.memory.items import NOTHING
@@ -43,7 +44,8 @@ class Activity:
       matrix, without what a mixture has let go of by then;
     - `last_product`, the gradients around its last matrix; `second_norm` and `first_norm`, what is left as the norm
       between its halves is differentiated and as its first one is;
-    - `experts_product`, `combine` and `experts_reduced`, what is there as the experts' first matrices and the sum of
+    - `returned`, what stands beside a mixture's layer as its tokens come back from their experts; `experts_product`,
+      `combine` and `experts_reduced`, what is there as the experts' first matrices and the sum of
       their outputs are, or as the outputs come back in the layer's second run, and as the experts' gradients are
       reduced.
 
@@ -68,9 +70,11 @@ class Activity:
     message: FloatArray
     unused: FloatArray
     unneeded: FloatArray
+    returned: FloatArray
     experts_product: FloatArray
     combine: FloatArray
     experts_reduced: FloatArray
+    remembered: FloatArray
     head: FloatArray
     logits: FloatArray
     gathered: FloatArray
@@ -89,9 +93,11 @@ class _OfKind:
     first_norm: FloatArray
     second_norm: FloatArray
     last_product: FloatArray
+    returned: FloatArray
     experts_product: FloatArray
     combine: FloatArray
     experts_reduced: FloatArray
+    remembered: FloatArray
     kept_twice: FloatArray
     kept_again: FloatArray
 
@@ -135,9 +141,11 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         message=share.of_sequence(size * job.model.hidden_size),
         unused=most("unused"),
         unneeded=unneeded,
+        returned=most("returned"),
         experts_product=most("experts_product"),
         combine=most("combine"),
         experts_reduced=most("experts_reduced"),
+        remembered=of_all_layers("remembered"),
         head=np.where(rows.has_head, _where_cast(casts, *head_bytes(job), share), 0.0),
         logits=np.where(rows.has_head, _logits(job, share), 0.0),
         gathered=np.where(
@@ -160,6 +168,7 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
     is_mixture = bool(job.model.experts_per_token)
     whole = _where_cast(casts, layer.whole, layer.cast, share)
+    returned = _returned(layer, share, job) if is_mixture else NOTHING
     transient = np.maximum(
         tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
     )
@@ -174,8 +183,10 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         second_norm=share.of(layer.second_norm),
         last_product=tokens * size * (widest + residual),
         experts_product=share.of(layer.experts_product) if is_mixture else NOTHING,
-        combine=_combine(layer, share) if is_mixture else NOTHING,
+        returned=returned,
+        combine=_combine(layer, share, whole + returned) if is_mixture else NOTHING,
         experts_reduced=share.of(layer.experts_reduced) if is_mixture else NOTHING,
+        remembered=share.of_sequence(layer.remembered_bytes) if is_mixture else NOTHING,
         kept_twice=twice,
         kept_again=again,
     )
@@ -188,12 +199,26 @@ def _at_last_matrix(layer: LayerBytes, share: RankShare, job: Job, everything: F
     return share.of(layer.experts_last_product)
 
 
-def _combine(layer: LayerBytes, share: RankShare) -> FloatArray:
-    """Return what is there as the sum of the experts' outputs is differentiated, or made again from other ranks'."""
-    layouts = share.layouts
-    returns = (layouts.expert_parallel > 1) & ((layouts.recompute == FULL) | (layouts.recompute == SELECTIVE))
+def _returned(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
+    """Return what stands beside a layer as its tokens come back; Megatron's over several tensor ranks are summed."""
+    returned = share.of(layer.beside_returned)
+    if not layer.grouped_sent_bytes:
+        return np.where(share.layouts.expert_parallel > 1, returned, 0.0)
+    sent = share.of_sequence(layer.grouped_sent_bytes)
+    over_ranks = np.where(share.layouts.expert_parallel > 1, 0.0, -sent)
+    in_parts = np.where((expert_tensor_ranks(share.layouts, job) > 1) & (share.tensor > 1), sent, 0.0)
+    result: FloatArray = returned + over_ranks + in_parts
+    return result
+
+
+def _combine(layer: LayerBytes, share: RankShare, second_run: FloatArray) -> FloatArray:
+    """Return what is there as the sum of the experts' outputs is differentiated, or is made in a second run."""
+    recompute = share.layouts.recompute
+    runs_again = recompute == FULL
+    if not layer.grouped_sent_bytes:
+        runs_again = (runs_again | (recompute == SELECTIVE)) & (share.layouts.expert_parallel > 1)
     combine = share.of(layer.combine)
-    return np.maximum(combine, np.where(returns, share.of(layer.tokens_return), 0.0)) if returns.any() else combine
+    return np.maximum(combine, np.where(runs_again, second_run, 0.0)) if runs_again.any() else combine
 
 
 def _where_cast(casts: BoolArray, plain: KeptBytes, cast: KeptBytes, share: RankShare) -> FloatArray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
 from planners.memory.items import NOTHING, Items
+from planners.memory.mixture_backward import are_grouped
 from planners.memory.moment import Moment, items_at
 
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
@@ -85,6 +86,9 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
         return active.working_set + active.transient + held.dequantized, NOTHING
     activations = _at_last_matrix(moment)
     fresh = size * np.maximum(held.last_matrix_elements, held.last_expert_elements)
+    if job.model.experts_per_token and are_grouped(job.profile.kernels):
+        # Their kernels add weight gradients up where they accumulate; nothing is gathered.
+        return np.maximum(activations, active.combine), NOTHING
     if not moment.any_gathered:
         return activations, fresh
     moments = [(active.first_norm, size * held.layer_elements)]
@@ -137,6 +141,7 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
+    alive = alive - _kept_by_norm(moment, layer)
     others, accumulated = moment.beside(held.head_elements + held.layer_elements * layers_above)
     return items_at(
         moment,
@@ -148,6 +153,15 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         communication=gathered + reduced + moment.buckets + accumulated,
         layer=layer,
     )
+
+
+def _kept_by_norm(moment: Moment, layer: FloatArray) -> FloatArray:
+    """Return the input of a recomputed layer at work, where its first norm keeps that and no copy in fp32."""
+    if moment.job.profile.kernels.norm_keeps_fp32:
+        return NOTHING
+    at_work = _left_to_do(moment, layer)[0] - _left_to_do(moment, layer - 1.0)[0]
+    result: FloatArray = moment.active.checkpoint * at_work
+    return result
 
 
 def _received_beside(moment: Moment, layers_above: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ from planners.layout.candidates import SELECTIVE, FloatArray
 from planners.memory.items import NOTHING, Items
 from planners.memory.job import GPIPE
 from planners.memory.messages import keeps_first_input
+from planners.memory.mixture_backward import are_grouped
 from planners.memory.moment import Moment, items_at
 from planners.precision import FP32_BYTES
 
@@ -21,6 +22,8 @@ def forward_items(moment: Moment) -> Iterator[Items]:
         yield _last_layer_gathered(moment)
         if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
             yield _root_gathered_again(moment)
+    if moment.job.model.experts_per_token and are_grouped(moment.job.profile.kernels):
+        yield _tokens_returned(moment)
     yield from _loss(moment)
 
 
@@ -34,13 +37,19 @@ def _last_layer_gathered(moment: Moment) -> Items:
     held, active = moment.held, moment.active
     has_several = np.minimum(moment.rows.layers, 2)
     root = NOTHING if moment.own_units else moment.root
-    gathered = np.where(
-        moment.gathered_by_layer, root + moment.one_layer + moment.layer_buffer * has_several, 0.0
-    ) + np.where(moment.gathered_once, moment.open_root + moment.whole_layers + moment.layer_buffer * has_several, 0.0)
+    gathered = np.where(moment.gathered_by_layer, root + moment.one_layer + moment.layer_buffer * has_several, 0.0)
+    # Experts in a unit of their own are copied out within their layer, which the layer before's buffer does not see.
+    buffers = np.where(moment.expert_units, 1.0, has_several)
+    gathered = gathered + np.where(
+        moment.gathered_once, moment.open_root + moment.whole_layers + moment.layer_buffer * buffers, 0.0
+    )
     last = np.where(active.recomputed_layers >= moment.rows.layers, active.checkpoint, active.layer)
     # GPipe has no gradients before its last forward pass is done.
     accumulated = NOTHING if moment.job.pipeline_schedule == GPIPE else moment.accumulated
-    before = np.maximum(active.stage - last, 0.0) + active.checkpoint + active.waiting
+    # Before its experts a layer has all that it keeps but their tensors, and the residual.
+    within = np.where(last == active.checkpoint, active.checkpoint, active.experts_reduced - active.message)
+    begun = np.where(moment.expert_units & moment.gathered_once, within, active.checkpoint)
+    before = np.maximum(active.stage - last, 0.0) + begun + active.waiting
     return items_at(
         moment,
         "forward and loss",
@@ -49,6 +58,24 @@ def _last_layer_gathered(moment: Moment) -> Items:
         activations=before + _held_embedding(moment) + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + moment.buckets + accumulated,
+    )
+
+
+def _tokens_returned(moment: Moment) -> Items:
+    """Return the moment at which the last layer's tokens come back from Megatron-Core's experts.
+
+    A layer that is recomputed keeps nothing of itself then, and holds more in its second run.
+    """
+    held, active = moment.held, moment.active
+    beside = np.where(active.recomputed_layers >= moment.rows.layers, 0.0, active.returned - active.message)
+    return items_at(
+        moment,
+        "forward and loss",
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=active.stage + beside + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=moment.buckets + moment.accumulated,
     )
 
 

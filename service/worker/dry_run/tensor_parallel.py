@@ -47,7 +47,10 @@ def split_over_tensor_ranks(model: Any, mesh: DeviceMesh, *, sequence_parallel: 
     held = {name for name, module in model.named_modules() if not isinstance(module, nn.Identity)}
     parallelize_module(model, mesh, {name: style for name, style in plan.items() if name in held})
     for layer in model.model.layers:
-        plan = with_adapters(_layer_plan(sequence_parallel=sequence_parallel), layer, residual)
+        plan = _layer_plan(sequence_parallel=sequence_parallel)
+        if hasattr(layer.mlp, "experts"):  # which have a way of their own
+            plan = {name: style for name, style in plan.items() if name.split(".")[0] != "mlp"}
+        plan = with_adapters(plan, layer, residual)
         parallelize_module(layer, mesh, plan)
     for name, parameter in model.named_parameters():
         if name in frozen:  # SequenceParallel makes a norm's weight anew, and lets it learn

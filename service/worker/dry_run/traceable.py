@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from planners.errors import NotYetAvailable
 from service.worker.dry_run.job import (
+    GROUPED_MODEL_TYPES,
     LATENT_MODEL_TYPES,
     LLAMA_LIKE_MODEL_TYPES,
-    MIXTURE_MODEL_TYPES,
     SHAPED_OPTIMIZERS,
     TraceJob,
 )
@@ -71,7 +71,8 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
             pointer="/layout/virtual_pipeline",
         )
     model_type = job.config["model_type"]
-    if model_type not in LLAMA_LIKE_MODEL_TYPES and (job.tensor_parallel > 1 or stack.has_fused_kernels):
+    is_known = model_type in LLAMA_LIKE_MODEL_TYPES or (stack.has_fused_kernels and model_type in GROUPED_MODEL_TYPES)
+    if not is_known and (job.tensor_parallel > 1 or stack.has_fused_kernels):
         raise NotYetAvailable(
             f"{model_type!r} is traced without tensor parallelism and fused kernels only.",
             pointer="/layout/tensor_parallel" if job.tensor_parallel > 1 else "/layout/framework",
@@ -109,19 +110,41 @@ def _refuse_untraced_offload(job: TraceJob) -> None:
 
 
 def _refuse_untraced_experts(job: TraceJob, stack: Stack) -> None:
-    has_experts = job.config["model_type"] in MIXTURE_MODEL_TYPES
-    if has_experts and job.trains_adapters and EXPERT_MATRICES & set(job.lora.target_modules):
+    if job.has_experts and job.trains_adapters and EXPERT_MATRICES & set(job.lora.target_modules):
         raise NotYetAvailable(
             "Adapters of experts are not traced yet: name attention's matrices alone.",
             pointer="/training/lora/target_modules",
         )
+    if job.has_experts and stack.has_fused_kernels:
+        _refuse_untraced_groups(job, stack)
+        return
     if job.expert_parallel == 1:
         return
-    is_plain = job.shard_group == job.data_parallel and job.pipeline_parallel == job.context_parallel == 1
+    is_plain = job.shard_group == job.data_parallel and job.context_parallel == job.tensor_parallel == 1
     whole_groups = job.data_parallel % job.expert_parallel == 0
-    if not (has_experts and is_fully_sharded(job) and stack.wraps_vocabulary and is_plain and whole_groups):
+    if not (job.has_experts and is_fully_sharded(job) and stack.wraps_vocabulary and is_plain and whole_groups):
         raise NotYetAvailable(
             "Expert parallelism is traced as torchtitan does it, over full sharding's data-parallel ranks alone.",
+            pointer="/layout/expert_parallel",
+        )
+
+
+def _refuse_untraced_groups(job: TraceJob, stack: Stack) -> None:
+    """Refuse what of Megatron's experts is not traced."""
+    if not keeps_master_weights(job, stack):
+        raise NotYetAvailable(
+            f"{job.framework}'s experts are traced in {' and '.join(MIXED_PRECISIONS)}.", pointer="/training/precision"
+        )
+    if job.tensor_parallel > 1 and not job.sequence_parallel:
+        raise NotYetAvailable(
+            f"{job.framework}'s experts are not trained with tensor_parallel but without sequence_parallel "
+            "(Megatron-Core, core/transformer/moe/moe_layer.py, refuses it).",
+            pointer="/layout/sequence_parallel",
+        )
+    ranks = job.data_parallel * job.context_parallel * job.tensor_parallel
+    if ranks % (job.expert_parallel * job.expert_tensor_parallel):
+        raise NotYetAvailable(
+            f"{ranks} ranks of a stage do not form groups of {job.expert_parallel} with different experts.",
             pointer="/layout/expert_parallel",
         )
 
