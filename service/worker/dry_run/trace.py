@@ -160,7 +160,12 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append("Fused norms, SwiGLU and loss allocate and keep what Megatron-Core's do.")
     if job.config["model_type"] in LATENT_MODEL_TYPES:
         notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
-    if job.expert_parallel > 1:
+    if job.has_experts and stack.has_fused_kernels:
+        notes.append(
+            "Experts, and what permutes and sends their tokens, are after Megatron-Core's code, without its "
+            "auxiliary loss and permutation kernel: as many tokens for each expert, as the plan has it."
+        )
+    elif job.expert_parallel > 1:
         notes.append("Experts' tokens are sent and brought back as torchtitan does it, as many to each rank.")
     if job.context_parallel > 1:
         notes.append("Attention is torch's ring: keys and values gathered a layer at a time, halves balanced.")

@@ -59,12 +59,6 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
             "traced over shards or an optimizer's flat copies.",
             pointer="/training/optimizer",
         )
-    splits_sequence = job.tensor_parallel > 1 and job.sequence_parallel
-    if stack.has_fused_kernels and splits_sequence and job.recompute_modules:
-        raise NotYetAvailable(
-            f"Parts of {job.framework}'s layers are not recomputed over a split sequence in a trace yet.",
-            pointer="/layout/sequence_parallel",
-        )
     if is_fully_sharded(job) and job.virtual_pipeline > MOST_GATHERED_CHUNKS:
         raise NotYetAvailable(
             f"FSDP2 is traced with {MOST_GATHERED_CHUNKS} chunks of a pipeline a rank at most.",
