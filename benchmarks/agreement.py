@@ -145,7 +145,18 @@ LATENT_CASES: tuple[tuple[str, dict[str, Any], int], ...] = (
     (LATENT_MIXTURE, LATENT_WAY | {"recompute": "selective", "sequence_length": 8192}, 4),
     (LATENT_MIXTURE, LATENT_WAY | {"recompute": "selective", "sequence_length": 8192, "expert_parallel": 4}, 4),
 )
+MEGATRON_MIXTURES = ("mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-30B-A3B")
 SPLIT_SEQUENCE = {"tensor_parallel": 2, "sequence_parallel": True}
+# Run for `MEGATRON_MIXTURES`: Megatron-Core's experts, and torchtitan's in a pipeline.
+GROUPED_WAYS: tuple[dict[str, Any], ...] = (
+    MEGATRON | {"sequence_length": 4096, "expert_parallel": 4},
+    MEGATRON | {"recompute": "full", "sequence_length": 16384, "expert_parallel": 8},
+    MEGATRON | {"recompute": "full", "sequence_length": 16384, "expert_parallel": 4} | SPLIT_SEQUENCE,
+    MEGATRON | {"recompute": "selective", "sequence_length": 8192, "expert_parallel": 8} | SPLIT_SEQUENCE,
+    MEGATRON | {"sequence_length": 8192, "expert_parallel": 4, "pipeline_parallel": 2},
+    {"framework": "fsdp2", "recompute": "none", "sequence_length": 4096, "expert_parallel": 2, "pipeline_parallel": 2},
+    {"framework": "fsdp2", "recompute": "full", "sequence_length": 4096, "expert_parallel": 4, "pipeline_parallel": 2},
+)
 INTERLEAVED = {"pipeline_parallel": 2, "virtual_pipeline": 2}
 # Run for `FEW_MODELS` alone: each of them traces two stages or three.
 PIPELINES: tuple[dict[str, Any], ...] = (
@@ -264,6 +275,8 @@ def grid() -> Iterator[Case]:
     for model in MIXTURES:
         yield from (Case(model=model, way=way) for way in MIXTURE_WAYS)
     yield from (Case(model=model, way=way, layers=layers) for model, way, layers in LATENT_CASES)
+    for model in MEGATRON_MIXTURES:
+        yield from (Case(model=model, way=way) for way in GROUPED_WAYS)
 
 
 def planned(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:

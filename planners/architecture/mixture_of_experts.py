@@ -164,6 +164,7 @@ def mixture_tensors(size: MixtureOfExperts) -> tuple[Tensor, ...]:
     if size.shared_intermediate_size:
         tensors.extend(_inner_tensors("shared", size.shared_intermediate_size, gated=size.is_gated))
     if size.has_shared_gate:
+        tensors.append(Tensor(name="shared_output", width=size.hidden_size))
         tensors.append(Tensor(name="shared_score", width=1))
     return tuple(tensors)
 
@@ -183,11 +184,11 @@ def mixture_operations(size: MixtureOfExperts) -> tuple[Operation, ...]:
         operations.append(_whole_matmul("latent_up", combined, "feed_forward_output", (size.latent_size, hidden)))
     if size.shared_intermediate_size:
         feed_forward = gated_operations if size.is_gated else plain_operations
-        operations.extend(
-            feed_forward("shared", "feed_forward_input", "feed_forward_output", hidden, size.shared_intermediate_size)
-        )
+        output = "shared_output" if size.has_shared_gate else "feed_forward_output"
+        operations.extend(feed_forward("shared", "feed_forward_input", output, hidden, size.shared_intermediate_size))
     if size.has_shared_gate:
         operations.append(_whole_matmul("shared_score_projection", "feed_forward_input", "shared_score", (hidden, 1)))
+        operations.append(_routing("shared_combine", ("shared_output", "shared_score"), "feed_forward_output"))
     return tuple(operations)
 
 

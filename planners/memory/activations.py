@@ -15,6 +15,7 @@ from planners.architecture import Block, Operation, OperationKind, Part, Region
 from planners.memory.latents import keep_latents
 from planners.memory.profile import Kernels
 from planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
+from planners.memory.routing import kept_routing_bytes
 from planners.precision import FP32_BYTES
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
@@ -25,6 +26,7 @@ MASK_BYTES = 1
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
+COMBINE, SHARED_COMBINE = "combine", "shared_combine"
 EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
 
 
@@ -93,7 +95,7 @@ def kept_bytes(
             tensor_total += width * size
     sequence_statistics, tensor_statistics = _norm_statistic_bytes(block, kernels)
     sequence, tensor_total = sequence + sequence_statistics, tensor_total + tensor_statistics
-    sequence += _dropout_bytes(block, kernels, regions)
+    sequence += _dropout_bytes(block, kernels, regions) + kept_routing_bytes(block, kernels, element_bytes)
     scan = scan_bytes(block, kernels, element_bytes)
     sequence, tensor_total = sequence + scan.sequence_bytes, tensor_total + scan.tensor_bytes
     heads = sum(op.heads for op in block.operations if op.kind is OperationKind.ATTENTION)
@@ -192,10 +194,9 @@ def _kept_elements(
             kept[operation.inputs[0]] = _kept_of_norm(operation, element_bytes, learns=learning is None)
         if operation.kind is OperationKind.ACTIVATION and kernels.transformers_attention:
             _keep_activation(operation, kept, element_bytes)
-    if kernels.combine_keeps_expert_outputs:
-        for operation in block.operations:
-            if operation.kind is OperationKind.ROUTING and operation.name == "combine":
-                kept[operation.inputs[0]] = float(element_bytes)
+    for operation in block.operations:
+        if operation.name == SHARED_COMBINE or (kernels.combine_keeps_expert_outputs and operation.name == COMBINE):
+            kept[operation.inputs[0]] = float(element_bytes)  # which the gradient of the scores needs
     if kernels.packed_query_keeps_all:
         _keep_packed(block, kept, element_bytes)
     if kernels.transformers_attention:

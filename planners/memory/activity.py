@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
+from planners.layout.experts import expert_tensor_ranks
 from planners.memory.activations import KeptBytes
 from planners.memory.holdings import in_zero_stages
 from planners.memory.items import NOTHING
@@ -35,12 +36,14 @@ class Activity:
 
     There while a layer is differentiated:
 
-    - `working_set`, all that it keeps; `transient`, the gradients that meet in it;
+    - `working_set`, all that it keeps; `transient`, the gradients that meet in it; `last_matrix`, both at the last
+      matrix, without what a mixture has let go of by then;
     - `last_product`, the gradients around its last matrix; `second_norm` and `first_norm`, what is left as the norm
       between its halves is differentiated and as its first one is; `attention_gradients`, what is there as its
       attention is; `first_products`, as the first matrices of its feed-forward have been;
-    - `experts_product`, `combine` and `experts_reduced`, what is there as the experts' first matrices and the sum of
-      their outputs are, and as the experts' gradients are reduced.
+    - `returned`, what stands beside a mixture's layer as its tokens come back from their experts, and `tokens_back` all
+      that is there as they do in the layer's second run; `experts_product`, `combine` and `experts_reduced`, what is
+      there as the experts' first matrices and the sum of their outputs are, and as the experts' gradients are reduced.
 
     `message` is what stages send each other, `gathered` the buffers that tensor parallelism gathers into and scatters
     from.
@@ -56,6 +59,7 @@ class Activity:
     waiting: FloatArray
     working_set: FloatArray
     transient: FloatArray
+    last_matrix: FloatArray
     first_norm: FloatArray
     second_norm: FloatArray
     attention_gradients: FloatArray
@@ -64,9 +68,12 @@ class Activity:
     message: FloatArray
     unused: FloatArray
     unneeded: FloatArray
+    returned: FloatArray
+    tokens_back: FloatArray
     experts_product: FloatArray
     combine: FloatArray
     experts_reduced: FloatArray
+    remembered: FloatArray
     head: FloatArray
     logits: FloatArray
     kept_logits: FloatArray
@@ -82,14 +89,18 @@ class _OfKind:
     unused: FloatArray
     checkpoint: FloatArray
     transient: FloatArray
+    last_matrix: FloatArray
     first_norm: FloatArray
     second_norm: FloatArray
     attention_gradients: FloatArray
     first_products: FloatArray
     last_product: FloatArray
+    returned: FloatArray
+    tokens_back: FloatArray
     experts_product: FloatArray
     combine: FloatArray
     experts_reduced: FloatArray
+    remembered: FloatArray
     kept_twice: FloatArray
     kept_again: FloatArray
 
@@ -127,6 +138,7 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         waiting=NOTHING,
         working_set=most("whole"),
         transient=most("transient") if kernels.backward_transients else NOTHING,
+        last_matrix=most("last_matrix"),
         first_norm=most("first_norm"),
         second_norm=most("second_norm"),
         attention_gradients=most("attention_gradients"),
@@ -135,9 +147,12 @@ def activity(layouts: Candidates, rows: StageRows, job: Job) -> Activity:
         message=share.of_sequence(size * job.model.hidden_size),
         unused=most("unused"),
         unneeded=unneeded,
+        returned=most("returned"),
+        tokens_back=most("tokens_back"),
         experts_product=most("experts_product"),
         combine=most("combine"),
         experts_reduced=most("experts_reduced"),
+        remembered=of_all_layers("remembered"),
         head=np.where(rows.has_head, _where_cast(casts, *head_bytes(job), share), 0.0),
         logits=np.where(rows.has_head, logits, 0.0),
         kept_logits=np.where(rows.has_head, kept_logits, 0.0),
@@ -160,14 +175,18 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         twice = tokens * np.where(casts, layer.cast_again.once_bytes, layer.again.once_bytes)
         again = tokens * np.where(casts, layer.cast_again.again_bytes, layer.again.again_bytes)
     is_mixture = bool(job.model.experts_per_token)
+    whole = _where_cast(casts, layer.whole, layer.cast, share)
+    returned = _returned(layer, share, job) if is_mixture else NOTHING
+    transient = np.maximum(
+        tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
+    )
     return _OfKind(
-        whole=_where_cast(casts, layer.whole, layer.cast, share),
+        whole=whole,
         selective=selective,
         unused=unused,
         checkpoint=share.of_sequence(layer.input_width * stream_bytes),
-        transient=np.maximum(
-            tokens * size * (layer.meeting_gradients * widest + residual), tokens * layer.scan_workspace / share.tensor
-        ),
+        transient=transient,
+        last_matrix=_at_last_matrix(layer, share, job, whole + transient),
         first_norm=share.of_sequence(layer.input_width * layer.first_norm_bytes),
         second_norm=share.of(layer.second_norm),
         attention_gradients=share.of(layer.attention_gradients),
@@ -175,10 +194,41 @@ def _of_kind(layer: LayerBytes, share: RankShare, casts: BoolArray, job: Job) ->
         last_product=tokens * size * (widest + residual),
         experts_product=share.of(layer.experts_product) if is_mixture else NOTHING,
         combine=_combine(layer, share) if is_mixture else NOTHING,
+        returned=returned,
+        tokens_back=_tokens_back(layer, share, whole + returned) if is_mixture else NOTHING,
         experts_reduced=share.of(layer.experts_reduced) if is_mixture else NOTHING,
+        remembered=share.of_sequence(layer.remembered_bytes) if is_mixture else NOTHING,
         kept_twice=twice,
         kept_again=again,
     )
+
+
+def _at_last_matrix(layer: LayerBytes, share: RankShare, job: Job, everything: FloatArray) -> FloatArray:
+    """Return what is there at a layer's last matrix: `everything`, or of a mixture that learns what is left by then."""
+    if layer.experts_last_product is None or job.method != "full":
+        return everything
+    return share.of(layer.experts_last_product)
+
+
+def _returned(layer: LayerBytes, share: RankShare, job: Job) -> FloatArray:
+    """Return what stands beside a layer as its tokens come back; Megatron's over several tensor ranks are summed."""
+    returned = share.of(layer.beside_returned)
+    if not layer.grouped_sent_bytes:
+        return np.where(share.layouts.expert_parallel > 1, returned, 0.0)
+    sent = share.of_sequence(layer.grouped_sent_bytes)
+    over_ranks = np.where(share.layouts.expert_parallel > 1, 0.0, -sent)
+    in_parts = np.where((expert_tensor_ranks(share.layouts, job) > 1) & (share.tensor > 1), sent, 0.0)
+    result: FloatArray = returned + over_ranks + in_parts
+    return result
+
+
+def _tokens_back(layer: LayerBytes, share: RankShare, second_run: FloatArray) -> FloatArray:
+    """Return all that is there as a layer's tokens come back in its second run; nothing where it has none."""
+    recompute = share.layouts.recompute
+    runs_again = recompute == FULL
+    if not layer.grouped_sent_bytes:
+        runs_again = (runs_again | (recompute == SELECTIVE)) & (share.layouts.expert_parallel > 1)
+    return np.where(runs_again, second_run, 0.0)
 
 
 def _combine(layer: LayerBytes, share: RankShare) -> FloatArray:

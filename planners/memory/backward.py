@@ -10,6 +10,7 @@ from planners.layout.candidates import ALL_LAYERS, FULL, NONE, FloatArray
 from planners.memory.head_backward import FP8, head_cast, head_gradient, head_reduction
 from planners.memory.items import NOTHING, Items
 from planners.memory.kinds_apart import KindApart, only_where, stands_alone
+from planners.memory.mixture_backward import are_grouped
 from planners.memory.moment import Moment, items_at
 from planners.memory.tied_table import tied_table_items
 
@@ -78,8 +79,11 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     size = job.precision.compute_bytes
     if not job.profile.kernels.backward_transients:
         return active.working_set + active.transient + held.dequantized, NOTHING
-    activations = active.working_set + _beside_working_set(moment)
+    activations = _at_last_matrix(moment)
     fresh = size * np.maximum(held.last_matrix_elements, held.last_expert_elements)
+    if job.model.experts_per_token and are_grouped(job.profile.kernels):
+        # Their kernels add weight gradients up where they accumulate; nothing is gathered.
+        return np.maximum(activations, np.maximum(active.combine, active.tokens_back)), NOTHING
     if not moment.any_gathered:
         return activations, fresh
     moments = [(active.first_norm, size * held.layer_elements)]
@@ -90,15 +94,18 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     if job.profile.kernels.works_in_place:
         moments.append((np.where(moment.expert_units, 0.0, active.first_products), behind))
     if job.model.experts_per_token and job.method == "full":
-        moments += [(active.combine, NOTHING), (active.experts_product, size * held.expert_elements)]
+        moments += [
+            (np.maximum(active.combine, active.tokens_back), NOTHING),
+            (active.experts_product, size * held.expert_elements),
+        ]
     for of_activations, of_gradients in moments:
         is_worse = moment.is_gathered & (of_activations + of_gradients > activations + fresh)
         activations, fresh = np.where(is_worse, of_activations, activations), np.where(is_worse, of_gradients, fresh)
     return activations, fresh
 
 
-def _beside_working_set(moment: Moment) -> FloatArray:
-    """Return what is alive of a layer at its last matrix beside all that it keeps.
+def _at_last_matrix(moment: Moment) -> FloatArray:
+    """Return what is alive of a layer at its last matrix.
 
     Gradients of its widest tensor meet after that matrix has been multiplied by. One that has to be unpacked first
     is there before they meet: as its input's gradient is made, or, where the layer is recomputed, at the end of its
@@ -106,10 +113,10 @@ def _beside_working_set(moment: Moment) -> FloatArray:
     """
     held, active, job = moment.held, moment.active, moment.job
     if job.method != "qlora":
-        return active.transient + held.dequantized
+        return active.last_matrix + held.dequantized
     recomputed = np.where(active.recomputed_layers > 0, RECOMPUTED_BESIDE_UNPACKED * active.message, 0.0)
     unpacked = held.dequantized + np.maximum(active.last_product, recomputed)
-    result: FloatArray = np.maximum(active.transient, unpacked)
+    result: FloatArray = active.working_set + np.maximum(active.transient, unpacked)
     return result
 
 
@@ -135,7 +142,7 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
-    alive = alive - _input_counted_twice(moment, layer)
+    alive = alive - _kept_by_norm(moment, layer)
     others, accumulated = moment.beside(moment.finished_elements(layers_above))
     gradients = _layer_gradients(moment, layers_above, fresh)
     if moment.zero is not None:
@@ -152,14 +159,13 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     )
 
 
-def _input_counted_twice(moment: Moment, layer: FloatArray) -> FloatArray:
-    """Return the input of a recomputed layer where its first norm keeps it as it is: its checkpoint is the same tensor.
-
-    A norm in separate operations keeps a copy in fp32.
-    """
-    if not moment.job.profile.kernels.works_in_place or moment.job.recompute_every is not None:
+def _kept_by_norm(moment: Moment, layer: FloatArray) -> FloatArray:
+    """Return the input of a recomputed layer at work, where its first norm keeps that and no copy in fp32."""
+    if moment.job.profile.kernels.norm_keeps_fp32:
         return NOTHING
-    return np.where(layer < moment.active.recomputed_layers, moment.active.checkpoint, 0.0)
+    at_work = _left_to_do(moment, layer)[0] - _left_to_do(moment, layer - 1.0)[0]
+    result: FloatArray = moment.active.checkpoint * at_work
+    return result
 
 
 def _received_beside(moment: Moment, layers_above: FloatArray) -> FloatArray:

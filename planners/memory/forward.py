@@ -11,6 +11,7 @@ from planners.memory.items import NOTHING, Items
 from planners.memory.job import GPIPE
 from planners.memory.kinds_apart import KindApart, only_where, stands_alone
 from planners.memory.messages import keeps_first_input
+from planners.memory.mixture_backward import are_grouped
 from planners.memory.moment import Moment, items_at
 
 
@@ -30,6 +31,8 @@ def forward_items(moment: Moment, kinds: Sequence[KindApart] = ()) -> Iterator[I
             yield _root_gathered_again(moment)
         if not moment.own_units:
             yield _first_layer_gathered(moment)
+    if moment.job.model.experts_per_token and are_grouped(moment.job.profile.kernels):
+        yield _tokens_returned(moment)
     yield from _loss(moment)
 
 
@@ -43,13 +46,18 @@ def _last_layer_gathered(moment: Moment) -> Items:
     held, active = moment.held, moment.active
     buffers = moment.layer_buffer * np.minimum(moment.rows.layers, 1) + moment.ahead_buffer * (moment.rows.layers > 1)
     root = NOTHING if moment.own_units else moment.root
+    # Experts in a unit of their own are copied out within their layer, which the layer before's buffer does not see.
+    own = np.where(moment.expert_units, moment.layer_buffer, buffers)
     gathered = np.where(moment.gathered_by_layer, root + moment.one_layer + buffers, 0.0) + np.where(
-        moment.gathered_once, moment.open_root + moment.whole_layers + buffers, 0.0
+        moment.gathered_once, moment.open_root + moment.whole_layers + own, 0.0
     )
     last = np.where(active.recomputed_layers >= moment.rows.layers, active.checkpoint, active.layer)
     # GPipe has no gradients before its last forward pass is done.
     accumulated = NOTHING if moment.job.pipeline_schedule == GPIPE else moment.accumulated
-    before = np.maximum(active.stage - last, 0.0) + active.checkpoint + active.waiting
+    # Before its experts a layer has all that it keeps but their tensors, and the residual.
+    within = np.where(last == active.checkpoint, active.checkpoint, active.experts_reduced - active.message)
+    begun = np.where(moment.expert_units & moment.gathered_once, within, active.checkpoint)
+    before = np.maximum(active.stage - last, 0.0) + begun + active.waiting
     return items_at(
         moment,
         "forward and loss",
@@ -77,6 +85,24 @@ def _first_layer_gathered(moment: Moment) -> Items:
         activations=moment.active.message + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + moment.buckets + moment.accumulated,
+    )
+
+
+def _tokens_returned(moment: Moment) -> Items:
+    """Return the moment at which the last layer's tokens come back from Megatron-Core's experts.
+
+    A layer that is recomputed keeps nothing of itself then, and holds more in its second run.
+    """
+    held, active = moment.held, moment.active
+    beside = np.where(active.recomputed_layers >= moment.rows.layers, 0.0, active.returned - active.message)
+    return items_at(
+        moment,
+        "forward and loss",
+        parameters=held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
+        activations=active.stage + beside + moment.others_activations + moment.constant_activations,
+        logits=NOTHING,
+        communication=moment.buckets + moment.accumulated,
     )
 
 

@@ -26,7 +26,7 @@ HELD_OF_LAYER = (
 )  # fmt: skip
 ACTIVE_OF_LAYER = (
     "working_set", "transient", "first_norm", "second_norm", "attention_gradients", "first_products", "last_product",
-    "unused", "experts_product", "combine", "experts_reduced",
+    "last_matrix", "unused", "returned", "tokens_back", "experts_product", "combine", "experts_reduced",
 )  # fmt: skip
 
 

@@ -18,9 +18,17 @@ from planners.memory.job import BlockWeights, Job
 from planners.memory.kept_again import KeptAgain, kept_again
 from planners.memory.latents import weight_bytes
 from planners.memory.layer_moments import kept_at_attention, kept_at_first_products, kept_at_second_norm
-from planners.memory.mixture_backward import kept_as_experts_are_reduced, kept_at_combine, kept_at_experts_first_product
+from planners.memory.mixture_backward import (
+    beside_returned_tokens,
+    grouped_sent_bytes,
+    kept_as_experts_are_reduced,
+    kept_at_combine,
+    kept_at_experts_first_product,
+    kept_at_experts_last_product,
+)
 from planners.memory.profile import Profile
 from planners.memory.recurrent import scan_workspace_bytes
+from planners.memory.routing import remembered_routing_bytes
 from planners.memory.selective import (
     exchanged_bytes,
     scattered_bytes,
@@ -50,13 +58,17 @@ class LayerBytes:
     attention_gradients: KeptBytes
     first_products: KeptBytes
     experts_product: KeptBytes
+    experts_last_product: KeptBytes | None
     combine: KeptBytes
     combine_whole: KeptBytes
+    beside_returned: KeptBytes
     experts_reduced: KeptBytes
     unused_bytes: tuple[int, int]
     selective_input_bytes: int
     scattered_bytes: int
     exchanged_bytes: int
+    grouped_sent_bytes: int
+    remembered_bytes: int
     input_width: int
     first_norm_bytes: int
     widest: float
@@ -130,8 +142,12 @@ def _kept_of_layer(
             part.block, policy=profile.can.selective_policy, element_bytes=size
         ),
         experts_product=kept_at_experts_first_product(part.block, kernels, attention=attention, element_bytes=size),
-        combine=kept_at_combine(part.block, whole, size, size),
-        combine_whole=kept_at_combine(part.block, whole, size, weight_bytes(part.block, kernels, size)),
+        experts_last_product=kept_at_experts_last_product(part.block, kernels, attention=attention, element_bytes=size),
+        combine=kept_at_combine(part.block, whole, kernels, size, size),
+        combine_whole=kept_at_combine(part.block, whole, kernels, size, weight_bytes(part.block, kernels, size)),
+        beside_returned=beside_returned_tokens(part.block, kernels, size),
+        grouped_sent_bytes=grouped_sent_bytes(part.block, kernels, size),
+        remembered_bytes=remembered_routing_bytes(part.block, kernels, size),
         experts_reduced=kept_as_experts_are_reduced(part.block, whole, size),
         scattered_bytes=scattered_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),
         exchanged_bytes=exchanged_bytes(part.block, policy=profile.can.selective_policy, element_bytes=size),

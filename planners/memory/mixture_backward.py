@@ -11,15 +11,35 @@ from planners.architecture import Block
 from planners.memory.activations import EXPERT_TENSORS, KeptBytes, checkpoint_width, kept_bytes
 from planners.memory.profile import Kernels
 
-DISPATCHED, EXPERT_OUTPUT = "dispatched", "expert_output"
+DISPATCHED, EXPERT_OUTPUT, EXPERT_PRODUCT = "dispatched", "expert_output", "expert_product"
 # What an expert's first matrices write: the gate and the other half, or one tensor without a gate.
 FIRST_OUTPUTS = ("expert_gate", "expert_up", "expert_inner")
 # The gradient of the experts' outputs in the tokens' order, the zeros that it is scattered into, and the sum of both.
 COMBINE_GRADIENTS = 3
+# In Megatron-Core that of the outputs as they were received, and as they were sent (moe_utils.py, `unpermute`).
+GROUPED_COMBINE_GRADIENTS = 2
+# Beside what a layer keeps, as its second run brings tokens back from other ranks: the gradient of the weighted sum,
+# the tokens sent, the experts' outputs, and those in the order in which the tokens came (torchtitan,
+# distributed/expert_parallel.py, `_token_combine`).
+TENSORS_BESIDE_RETURNED = 4
+# The residual before the feed-forward, and the gradient of the layer's output.
+RESIDUALS_BESIDE_RETURNED = 2
+# Megatron-Core's `custom_forward` holds a rank's own tokens as they were permuted and as they were sent, to its end,
+# and `routed_experts_compute` the experts' outputs as they were made and as they go back (moe_layer.py).
+GROUPED_OWN_TOKENS, GROUPED_OUTPUTS = 2, 2
+# As the product of an expert's gate and its other half is differentiated: three gradients, less the product itself.
+MEETING_IN_EXPERTS = 2
 NOTHING_KEPT = KeptBytes(gathered_bytes=0.0, sequence_bytes=0.0, tensor_bytes=0.0, score_bytes=0.0)
 
 
-def kept_at_combine(block: Block, kept: KeptBytes, element_bytes: int, weighted_bytes: int) -> KeptBytes:
+def are_grouped(kernels: Kernels) -> bool:
+    """Return whether experts are Transformer Engine's grouped product between Megatron-Core's own dispatches."""
+    return kernels.dummy_weight_gradients
+
+
+def kept_at_combine(
+    block: Block, kept: KeptBytes, kernels: Kernels, element_bytes: int, weighted_bytes: int
+) -> KeptBytes:
     """Return what of a layer is there as its experts' outputs are scattered back to their experts.
 
     `kept` is all that the layer keeps, `weighted_bytes` are those of an element of the outputs once they are weighted.
@@ -28,10 +48,59 @@ def kept_at_combine(block: Block, kept: KeptBytes, element_bytes: int, weighted_
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     if DISPATCHED not in widths:
         return NOTHING_KEPT
+    gradients = GROUPED_COMBINE_GRADIENTS if are_grouped(kernels) else COMBINE_GRADIENTS
     return replace(
         kept,
         sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block),
-        dispatched_bytes=kept.dispatched_bytes + COMBINE_GRADIENTS * weighted_bytes * widths[DISPATCHED],
+        dispatched_bytes=kept.dispatched_bytes + gradients * weighted_bytes * widths[DISPATCHED],
+    )
+
+
+def beside_returned_tokens(block: Block, kernels: Kernels, element_bytes: int) -> KeptBytes:
+    """Return what stands beside all that a layer keeps as its second run brings tokens back from their experts.
+
+    They come from other ranks; Megatron-Core's are sorted on one rank too, where the permuted tokens are those sent.
+    Nothing for a layer without a mixture.
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    if DISPATCHED not in widths:
+        return NOTHING_KEPT
+    residuals = RESIDUALS_BESIDE_RETURNED * element_bytes * checkpoint_width(block)
+    sent = element_bytes * widths[DISPATCHED]
+    if are_grouped(kernels):
+        own = residuals + GROUPED_OWN_TOKENS * sent
+        return replace(NOTHING_KEPT, sequence_bytes=float(own), dispatched_bytes=float(GROUPED_OUTPUTS * sent))
+    beside = float(TENSORS_BESIDE_RETURNED * sent)
+    return replace(NOTHING_KEPT, sequence_bytes=float(residuals), dispatched_bytes=beside)
+
+
+def grouped_sent_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+    """Return the bytes of each token as Megatron-Core sends it, once for each of its experts; 0 elsewhere."""
+    sent = sum(tensor.width for tensor in block.tensors if tensor.name == DISPATCHED)
+    return element_bytes * sent if are_grouped(kernels) else 0
+
+
+def kept_at_experts_last_product(
+    block: Block, kernels: Kernels, *, attention: str, element_bytes: int
+) -> KeptBytes | None:
+    """Return what of a layer is there at its experts' last product, or just after; None where they do not work at once.
+
+    The outputs have been let go of with the weighted sum that kept them. Their gradient stands beside that of the
+    product of the experts' halves; then, without it, the gradients of the halves beside that. The worse of the two.
+    """
+    widths = {tensor.name: tensor.width for tensor in block.tensors}
+    if DISPATCHED not in widths or kernels.experts_in_turn:
+        return None
+    without = frozenset((EXPERT_OUTPUT,))
+    kept = kept_bytes(block, kernels, attention=attention, element_bytes=element_bytes, without=without)
+    kept = replace(kept, sequence_bytes=kept.sequence_bytes + element_bytes * checkpoint_width(block))
+    of_outputs, of_product = element_bytes * widths[DISPATCHED], element_bytes * widths[EXPERT_PRODUCT]
+    if of_outputs + of_product < MEETING_IN_EXPERTS * of_product:
+        return replace(kept, expert_bytes=kept.expert_bytes + MEETING_IN_EXPERTS * of_product)
+    return replace(
+        kept,
+        dispatched_bytes=kept.dispatched_bytes + of_outputs,
+        expert_bytes=kept.expert_bytes + of_product,
     )
 
 

@@ -225,6 +225,7 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * waiting,
         constant_activations=held.dummy_gradients
         + active.gathered
+        + active.remembered
         + messages
         + _pipeline_output(layouts, rows, job)
         + (rotary_table_bytes(job) / layouts.context_parallel if has_transients else 0),

@@ -31,7 +31,7 @@ def _is_feed_forward(operation: Operation) -> bool:
 
 
 def _is_expert(operation: Operation) -> bool:
-    return operation.name == "router" or operation.kind is OperationKind.ROUTING or _is_of(operation, "expert_")
+    return operation.name in ("router", "dispatch", "combine") or _is_of(operation, "expert_")
 
 
 def _is_of(operation: Operation, prefix: str) -> bool:

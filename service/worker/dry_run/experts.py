@@ -31,13 +31,14 @@ def expert_mesh(job: TraceJob, device_type: str) -> DeviceMesh:
     """Return the job's ranks as its experts see them.
 
     `expert` ranks hold different experts and `expert_shard` ranks the same ones;
-    neighbours share experts (torchtitan, distributed/parallel_dims.py).
+    neighbours share experts (torchtitan, distributed/parallel_dims.py). Tensor-parallel ranks have a part of
+    each expert, or are among those others (Megatron-Core, parallel_state.py, `expert_tensor_parallel_size`).
     """
     shape = (
         job.pipeline_parallel,
-        job.data_parallel // job.expert_parallel,
+        job.expert_copies,
         job.expert_parallel,
-        job.tensor_parallel,
+        job.expert_tensor_parallel,
     )
     with unset_fake_temporarily():
         return init_device_mesh(device_type, shape, mesh_dim_names=("pipeline", "expert_shard", "expert", "tensor"))
@@ -49,6 +50,18 @@ def mixtures(model: Any) -> Iterator[Any]:
         experts = getattr(getattr(layer, "mlp", None), "experts", None)
         if experts is not None:
             yield experts
+
+
+def one_expert_each(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the matrices of one expert of every mixture, with the names of the tensors that hold all."""
+    for experts in mixtures(model):
+        yield from ((name, getattr(experts, name)[0]) for name in EXPERT_TENSORS)
+
+
+def expert_parameters(model: Any) -> Iterator[nn.Parameter]:
+    """Yield the matrices of the experts that a rank holds."""
+    for experts in mixtures(model):
+        yield from (getattr(experts, name) for name in EXPERT_TENSORS)
 
 
 def deal_experts(model: Any, group: dist.ProcessGroup) -> None:
@@ -89,7 +102,7 @@ def dispatched_experts(experts: Any, hidden: torch.Tensor, chosen: torch.Tensor,
 
 def _received(sent: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens of this rank's experts, expert by expert, and the places that they came from."""
-    received = _exchanged(sent, group)
+    received = exchanged(sent, group)
     padded = torch.vstack((received, received.new_zeros(received.size(-1))))
     places = torch.zeros(received.size(0), dtype=torch.int64)
     return padded[places], places
@@ -107,10 +120,10 @@ def _returned(outputs: torch.Tensor, places: torch.Tensor, group: dist.ProcessGr
     """Return this rank's own tokens from the ranks that worked on them."""
     in_order = outputs.new_empty(outputs.size(0) + 1, outputs.size(1))
     in_order[places] = outputs
-    return _exchanged(in_order[:-1], group)
+    return exchanged(in_order[:-1], group)
 
 
-def _exchanged(tokens: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+def exchanged(tokens: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """Return what the other ranks sent, as many tokens from each as to each; the last takes what does not divide."""
     each, rest = divmod(tokens.size(0), group.size())
     splits = [each] * (group.size() - 1) + [each + rest]

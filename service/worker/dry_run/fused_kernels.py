@@ -21,6 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor, Partial
 
+from service.worker.dry_run.experts import one_expert_each
 from service.worker.dry_run.fused_loss import turn_into_gradient
 
 EPSILON = 1e-6  # its value changes no tensor's shape
@@ -153,8 +154,11 @@ def dummy_weight_gradients(chunks: Iterable[Any]) -> list[torch.Tensor]:
     All layers share one for each of a layer's matrices, of whichever chunk of the model they are.
     """
     distinct: dict[tuple[str, torch.Size], torch.Tensor] = {}
+    chunks = tuple(chunks)
     for name, module in (entry for chunk in chunks for entry in chunk.model.layers.named_modules()):
         if isinstance(module, torch.nn.Linear):
             weight = module.weight.to_local() if isinstance(module.weight, DTensor) else module.weight
             distinct[name.rpartition(".")[2], weight.shape] = weight
+    for name, expert in (entry for chunk in chunks for entry in one_expert_each(chunk)):
+        distinct[name, expert.shape] = expert
     return [torch.empty_like(weight) for weight in distinct.values()]

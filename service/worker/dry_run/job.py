@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.huggingface import describe_config
+from planners.layout.experts import experts_are_cut
 from planners.memory.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from planners.memory.profile import load_profile
 from planners.memory.recompute_modules import CORE_ATTENTION
@@ -25,6 +28,8 @@ MIXTURE_MODEL_TYPES = (
     *LATENT_MODEL_TYPES, "dots1", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "olmoe", "phimoe", "qwen2_moe",
     "qwen3_moe",
 )  # fmt: skip
+# Those whose experts are traced as Megatron-Core has them.
+GROUPED_MODEL_TYPES = ("mixtral", "qwen3_moe")
 TRACED_MODEL_TYPES = (
     *LLAMA_LIKE_MODEL_TYPES, *MIXTURE_MODEL_TYPES, "cohere", "cohere2", "ernie4_5", "gemma", "gemma2", "gemma3_text",
     "gpt2", "gpt_bigcode", "gpt_neox", "granite", "ministral3", "nemotron", "olmo", "olmo2", "olmo3", "opt",
@@ -161,6 +166,29 @@ class TraceJob:
     def world_size(self) -> int:
         """Return the number of ranks of the whole job."""
         return self.data_parallel * self.context_parallel * self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def has_experts(self) -> bool:
+        """Return whether the model's feed-forwards are mixtures."""
+        return self.config["model_type"] in MIXTURE_MODEL_TYPES
+
+    @property
+    def expert_tensor_parallel(self) -> int:
+        """Return over how many tensor-parallel ranks each expert is cut: all of them, or one."""
+        replicas = np.asarray(self.data_parallel * self.context_parallel)
+        are_cut = experts_are_cut(load_profile(self.framework), replicas, np.asarray(self.expert_parallel))
+        return self.tensor_parallel if are_cut else 1
+
+    @property
+    def expert_copies(self) -> int:
+        """Return how many ranks of a stage hold the same part of the same experts."""
+        ranks = self.data_parallel * self.context_parallel * self.tensor_parallel
+        return ranks // (self.expert_parallel * self.expert_tensor_parallel)
+
+    @property
+    def experts_per_token(self) -> int:
+        """Return how many experts work on each token of a mixture."""
+        return int(self.config["num_experts_per_tok"])
 
     @property
     def shard_ranks(self) -> int:

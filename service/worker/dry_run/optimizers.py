@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -58,21 +58,24 @@ class TorchOptimizer:
 class MasterWeightOptimizer:
     """An optimizer over an fp32 copy of 16-bit parameters, its states shared out over ranks.
 
-    Every parameter's copy and states are cut into `shards` equal pieces, of which
-    this rank holds one; with one shard it holds all. Gradients are the parameters'
+    A parameter's copy and states are cut into as many equal pieces as `shards` says of it,
+    of which this rank holds one; with one shard it holds all. Gradients are the parameters'
     own 16-bit ones, cast a parameter at a time, or with `fp32_gradients` they are
-    added to an fp32 buffer as the backward pass makes them.
+    added to an fp32 buffer as the backward pass makes them; a parameter knows its buffer as `main_grad`, for
+    kernels that add to it themselves.
 
     Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054, section 3.1; for the
     fp32 buffer Megatron-Core's `param_and_grad_buffer.py`.
     """
 
-    def __init__(self, name: str, parameters: Iterable[nn.Parameter], *, shards: int, fp32_gradients: bool) -> None:
+    def __init__(
+        self, name: str, parameters: Iterable[nn.Parameter], *, shards: Sequence[int], fp32_gradients: bool
+    ) -> None:
         self._parameters = list(parameters)
-        self._shards = shards
+        self._shards = tuple(shards)
         self._masters = [
-            nn.Parameter(torch.empty(self._shard_elements(parameter), dtype=torch.float32))
-            for parameter in self._parameters
+            nn.Parameter(torch.empty(-(-local_tensor(parameter).numel() // ranks), dtype=torch.float32))
+            for parameter, ranks in zip(self._parameters, self._shards, strict=True)
         ]
         self._inner = replicated_optimizer(name, self._masters)
         self.main_gradients: list[torch.Tensor] = []
@@ -81,13 +84,14 @@ class MasterWeightOptimizer:
                 torch.zeros(local_tensor(parameter).shape, dtype=torch.float32) for parameter in self._parameters
             ]
             for parameter, main_gradient in zip(self._parameters, self.main_gradients, strict=True):
+                parameter.main_grad = main_gradient  # type: ignore[attr-defined]
                 parameter.register_post_accumulate_grad_hook(_adding_to(main_gradient))  # type: ignore[no-untyped-call]
 
     def step(self) -> None:
         """Update this rank's piece of every parameter's copy, and write it back."""
         for index, (parameter, master) in enumerate(zip(self._parameters, self._masters, strict=True)):
             gradient = self.main_gradients[index] if self.main_gradients else local_gradient(parameter)
-            master.grad = self._piece(gradient).to(torch.float32)
+            master.grad = self._piece(index, gradient).to(torch.float32)
             if not self.main_gradients:
                 self._step_one(master)
         if self.main_gradients:
@@ -95,8 +99,9 @@ class MasterWeightOptimizer:
             for master in self._masters:
                 master.grad = None
         with torch.no_grad():
-            for parameter, master in zip(self._parameters, self._masters, strict=True):
-                self._piece(local_tensor(parameter)).copy_(master[: self._piece(local_tensor(parameter)).numel()])
+            for index, (parameter, master) in enumerate(zip(self._parameters, self._masters, strict=True)):
+                piece = self._piece(index, local_tensor(parameter))
+                piece.copy_(master[: piece.numel()])
 
     def zero_grad(self) -> None:
         """Drop the 16-bit gradients; an fp32 buffer stays and is zeroed."""
@@ -116,12 +121,9 @@ class MasterWeightOptimizer:
         self._inner.step()
         master.grad = None
 
-    def _shard_elements(self, parameter: nn.Parameter) -> int:
-        return -(-local_tensor(parameter).numel() // self._shards)
-
-    def _piece(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return rank 0's piece of a tensor, as a view."""
-        return tensor.detach().reshape(-1)[: -(-tensor.numel() // self._shards)]
+    def _piece(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
+        """Return rank 0's piece of a parameter, or of a tensor like it, as a view."""
+        return tensor.detach().reshape(-1)[: -(-tensor.numel() // self._shards[index])]
 
 
 def model_optimizer(name: str, model: Any) -> Optimizer:

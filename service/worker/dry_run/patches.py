@@ -58,6 +58,7 @@ def traceable_torch() -> Iterator[StreamClock]:
         stack.enter_context(shards_on_host())
         stack.enter_context(_dropout_as_on_cuda())
         stack.enter_context(_quiet_view_warning())
+        stack.enter_context(_gathers_in_second_runs())
         yield clock
 
 
@@ -177,6 +178,29 @@ def _quiet_view_warning() -> Iterator[None]:
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
+        yield
+
+
+@contextlib.contextmanager
+def _gathers_in_second_runs() -> Iterator[None]:
+    """Let the second run of a selectively recomputed layer gather weights that its first run found gathered.
+
+    The top layer's experts are a unit that nothing gathers ahead of the backward pass; where a score scales what
+    shared experts add, the layer is computed again before FSDP's own hook gathers them. torch 2.13 raises at any
+    operation that the first run had not; earlier versions ran it (torch, utils/checkpoint.py,
+    `_CachedTorchDispatchMode`).
+    """
+    gathering = {
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.split_with_sizes.default,
+        torch.ops.aten._foreach_copy_.default,
+        torch.ops.fsdp.all_gather_copy_in.default,
+        torch.ops.fsdp.split_with_sizes_copy.default,
+        torch.ops.c10d._allgather_base_.default,
+        torch.ops.profiler._record_function_enter_new.default,
+        torch.ops.profiler._record_function_exit._RecordFunction,
+    }
+    with replaced(torch.utils.checkpoint, "SAC_IGNORED_OPS", torch.utils.checkpoint.SAC_IGNORED_OPS | gathering):
         yield
 
 

@@ -19,9 +19,10 @@ from service.worker.dry_run.building import traced_model
 from service.worker.dry_run.decoder_parts import has_tied_head
 from service.worker.dry_run.eight_bit import cast_products
 from service.worker.dry_run.eight_bit_jobs import FP8_MIXED
-from service.worker.dry_run.experts import deal_experts, expert_mesh
+from service.worker.dry_run.experts import deal_experts, expert_mesh, expert_parameters
 from service.worker.dry_run.fused_kernels import dummy_weight_gradients, fuse_layers
 from service.worker.dry_run.fused_loss import fuse_loss
+from service.worker.dry_run.grouped_experts import group_experts
 from service.worker.dry_run.job import PipelineStage, TraceJob
 from service.worker.dry_run.liger_kernels import put_liger_kernels
 from service.worker.dry_run.messages import MessageBuffers
@@ -98,8 +99,16 @@ def sharded_model(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: Pipeline
 def _sharded_chunk(job: TraceJob, stack: Stack, mesh: DeviceMesh, stage: PipelineStage) -> Any:
     model = traced_model(job, stack)
     is_tied = has_tied_head(model)
-    experts = expert_mesh(job, mesh.device_type) if job.expert_parallel > 1 else None
-    if experts is not None:
+    groups_experts = stack.has_fused_kernels and job.has_experts
+    experts = expert_mesh(job, mesh.device_type) if job.expert_parallel > 1 or groups_experts else None
+    if experts is not None and groups_experts:
+        group_experts(
+            model,
+            group=experts["expert"].get_group(),
+            tensor_group=experts["tensor"].get_group() if job.expert_tensor_parallel > 1 else None,
+            per_token=job.experts_per_token,
+        )
+    elif experts is not None:
         deal_experts(model, experts["expert"].get_group())
     if job.context_parallel > 1:
         attend_over_ranks(model, context_mesh(job, mesh.device_type), tokens_first=stack.has_fused_kernels)
@@ -185,10 +194,16 @@ def learning_parameters(model: Any) -> list[nn.Parameter]:
 def _optimizer(job: TraceJob, stack: Stack, model: Any) -> Optimizer:
     if not keeps_master_weights(job, stack):
         return model_optimizer(job.optimizer, model)
+    is_sharded = job.zero_stage == 1
+    ranks = job.data_parallel * job.context_parallel
+    chunks = model if isinstance(model, nn.ModuleList) else [model]
+    of_experts = {id(parameter) for chunk in chunks for parameter in expert_parameters(chunk)}
+    parameters = learning_parameters(model)
+    expert_ranks = job.expert_copies if of_experts and job.expert_parallel > 1 else ranks
     return MasterWeightOptimizer(
         job.optimizer,
-        learning_parameters(model),
-        shards=job.data_parallel * job.context_parallel if job.zero_stage == 1 else 1,
+        parameters,
+        shards=[(expert_ranks if id(each) in of_experts else ranks) if is_sharded else 1 for each in parameters],
         fp32_gradients=stack.main_gradients_in_fp32,
     )
 

@@ -73,7 +73,8 @@ def gather_again(model: Any) -> None:
     for layer in model.model.layers:
         attention, feed_forward = layer.self_attn, layer.mlp
         _gather_again_in(attention, (attention.q_proj, attention.k_proj, attention.v_proj))
-        _gather_again_in(feed_forward, (feed_forward.gate_proj, feed_forward.up_proj))
+        if not hasattr(feed_forward, "experts"):
+            _gather_again_in(feed_forward, (feed_forward.gate_proj, feed_forward.up_proj))
     if isinstance(model.lm_head, nn.Linear):
         _gather_again_in(model.lm_head, (model.lm_head,))
 

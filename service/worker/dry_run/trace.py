@@ -158,7 +158,7 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
     if stack.has_zero_engine:
         notes.append(
             "DeepSpeed's engine is stood in for after its source (0.19.8): flat buffers, buckets, gathers and copies "
-            "are run as operations, of the last rank at stages 1 and 2, with the sizes that the plan's launch file names."
+            "are run as operations, of the last rank at stages 1 and 2, with the sizes that the launch file names."
         )
     if job.trains_adapters:
         notes.append("Adapters are our own layers with peft's tensors: an fp32 pair beside each targeted matrix.")
@@ -174,7 +174,12 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         )
     if job.config["model_type"] in LATENT_MODEL_TYPES:
         notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
-    if job.expert_parallel > 1:
+    if job.has_experts and stack.has_fused_kernels:
+        notes.append(
+            "Experts, and what permutes and sends their tokens, are after Megatron-Core's code, without its "
+            "auxiliary loss and permutation kernel: as many tokens for each expert, as the plan has it."
+        )
+    elif job.expert_parallel > 1:
         notes.append("Experts' tokens are sent and brought back as torchtitan does it, as many to each rank.")
     if job.context_parallel > 1:
         notes.append("Attention is torch's ring: keys and values gathered a layer at a time, halves balanced.")

@@ -6,9 +6,9 @@ from planners.errors import NotYetAvailable
 from service.worker.dry_run.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
 from service.worker.dry_run.families import BIASED_EXPERT_MODEL_TYPES, CONV1D_MODEL_TYPES, OTHER_NAMES
 from service.worker.dry_run.job import (
+    GROUPED_MODEL_TYPES,
     LATENT_MODEL_TYPES,
     LLAMA_LIKE_MODEL_TYPES,
-    MIXTURE_MODEL_TYPES,
     SHAPED_OPTIMIZERS,
     TraceJob,
 )
@@ -17,8 +17,6 @@ from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
 EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
-# The names by which transformers' configs tell their number.
-EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 # The ring cuts each rank's tokens into two halves, to balance a causal mask (torch, `context_parallel`).
 RING_HALVES = 2
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed", FP8_MIXED)
@@ -66,12 +64,6 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
             "traced over shards or an optimizer's flat copies.",
             pointer="/training/optimizer",
         )
-    splits_sequence = job.tensor_parallel > 1 and job.sequence_parallel
-    if stack.has_fused_kernels and splits_sequence and job.recompute_modules:
-        raise NotYetAvailable(
-            f"Parts of {job.framework}'s layers are not recomputed over a split sequence in a trace yet.",
-            pointer="/layout/sequence_parallel",
-        )
     if is_fully_sharded(job) and job.virtual_pipeline > MOST_GATHERED_CHUNKS:
         raise NotYetAvailable(
             f"FSDP2 is traced with {MOST_GATHERED_CHUNKS} chunks of a pipeline a rank at most.",
@@ -80,9 +72,10 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
     if stack.has_zero_engine:
         _refuse_untraced_zero(job)
     model_type = job.config["model_type"]
+    is_known = model_type in LLAMA_LIKE_MODEL_TYPES or (stack.has_fused_kernels and model_type in GROUPED_MODEL_TYPES)
     if model_type in LATENT_MODEL_TYPES:
         _refuse_untraced_latents(job, stack)
-    elif model_type not in LLAMA_LIKE_MODEL_TYPES and (job.tensor_parallel > 1 or stack.has_fused_kernels):
+    elif not is_known and (job.tensor_parallel > 1 or stack.has_fused_kernels):
         raise NotYetAvailable(
             f"{model_type!r} is traced without tensor parallelism and fused kernels only.",
             pointer="/layout/tensor_parallel" if job.tensor_parallel > 1 else "/layout/framework",
@@ -143,26 +136,41 @@ def _refuse_untraced_offload(job: TraceJob) -> None:
 
 
 def _refuse_untraced_experts(job: TraceJob, stack: Stack) -> None:
-    has_experts = job.config["model_type"] in MIXTURE_MODEL_TYPES
-    if has_experts and job.trains_adapters and EXPERT_MATRICES & set(job.lora.target_modules):
+    if job.has_experts and job.trains_adapters and EXPERT_MATRICES & set(job.lora.target_modules):
         raise NotYetAvailable(
             "Adapters of experts are not traced yet: name attention's matrices alone.",
             pointer="/training/lora/target_modules",
         )
+    if job.has_experts and stack.has_fused_kernels:
+        _refuse_untraced_groups(job, stack)
+        return
     if job.expert_parallel == 1:
         return
-    is_plain = job.shard_group == job.data_parallel and job.pipeline_parallel == job.context_parallel == 1
+    is_plain = job.shard_group == job.data_parallel and job.context_parallel == job.tensor_parallel == 1
     whole_groups = job.data_parallel % job.expert_parallel == 0
-    if not (has_experts and is_fully_sharded(job) and stack.wraps_vocabulary and is_plain and whole_groups):
+    if not (job.has_experts and is_fully_sharded(job) and stack.wraps_vocabulary and is_plain and whole_groups):
         raise NotYetAvailable(
             "Expert parallelism is traced as torchtitan does it, over full sharding's data-parallel ranks alone.",
             pointer="/layout/expert_parallel",
         )
-    experts = next(int(job.config[key]) for key in EXPERT_COUNTS if key in job.config)
-    if job.recompute == "selective" and experts % job.data_parallel:
+
+
+def _refuse_untraced_groups(job: TraceJob, stack: Stack) -> None:
+    """Refuse what of Megatron's experts is not traced."""
+    if not keeps_master_weights(job, stack):
         raise NotYetAvailable(
-            f"Selective recomputation of {experts} experts cut unevenly over {job.data_parallel} ranks is not traced "
-            "yet.",
+            f"{job.framework}'s experts are traced in {' and '.join(MIXED_PRECISIONS)}.", pointer="/training/precision"
+        )
+    if job.tensor_parallel > 1 and not job.sequence_parallel:
+        raise NotYetAvailable(
+            f"{job.framework}'s experts are not trained with tensor_parallel but without sequence_parallel "
+            "(Megatron-Core, core/transformer/moe/moe_layer.py, refuses it).",
+            pointer="/layout/sequence_parallel",
+        )
+    ranks = job.data_parallel * job.context_parallel * job.tensor_parallel
+    if ranks % (job.expert_parallel * job.expert_tensor_parallel):
+        raise NotYetAvailable(
+            f"{ranks} ranks of a stage do not form groups of {job.expert_parallel} with different experts.",
             pointer="/layout/expert_parallel",
         )
 
@@ -185,7 +193,7 @@ def _refuse_untraced_family(job: TraceJob, stack: Stack) -> None:
             f"The experts of {model_type!r}, which have biases, are traced on every rank only.",
             pointer="/layout/expert_parallel",
         )
-    if model_type not in MIXTURE_MODEL_TYPES:
+    if not job.has_experts:
         return
     if not is_fully_sharded(job) and stack.replication is Replication.AUTOCAST and job.precision in MIXED_PRECISIONS:
         raise NotYetAvailable(

@@ -78,7 +78,8 @@ def test_every_tensor_that_an_operation_names_is_described() -> None:
     named = {tensor.name for tensor in mixture_tensors(SHARED)}
     for operation in mixture_operations(SHARED):
         assert {*operation.inputs, operation.output} <= named
-    assert sum(op.kind is OperationKind.ROUTING for op in mixture_operations(SHARED)) == 2
+    routing = [op.name for op in mixture_operations(SHARED) if op.kind is OperationKind.ROUTING]
+    assert routing == ["dispatch", "combine", "shared_combine"]
 
 
 def test_without_shared_experts_there_are_no_shared_weights() -> None:

@@ -21,6 +21,12 @@ MIXTRAL = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 8, "num_experts_per_tok": 2,
 }  # fmt: skip
 
+QWEN_MOE = {
+    "model_type": "qwen2_moe", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48, "decoder_sparse_step": 1,
+}  # fmt: skip
+
 
 def test_korthikanti_s_plain_layer_keeps_34_bytes_a_feature():
     kept = kept_bytes(gpt().layers[0], REFERENCE, attention="flash", element_bytes=2)
@@ -232,6 +238,14 @@ def test_a_layer_norm_keeps_its_input_and_two_statistics():
 def test_a_value_that_is_a_view_keeps_queries_and_keys_beside_their_rotated_copies():
     # Phi 3: 2 bytes of 64 + 32 features more, and the context once more, turned for the output's matrix.
     assert transformers_layer("phi3", pad_token_id=0) == (PLAIN_SEQUENCE, PLAIN_TENSOR + 2 * (64 + 32) + 2 * 64)
+
+
+@pytest.mark.parametrize("kernels", [FSDP2, load_profile("megatron").kernels])
+def test_a_shared_expert_s_output_is_kept_for_the_gradient_of_its_score(kernels):
+    block = describe_config(QWEN_MOE, name="moe").layers[0]
+    plain = dataclasses.replace(block, operations=tuple(op for op in block.operations if op.name != "shared_combine"))
+    kept, without = (kept_bytes(each, kernels, attention="flash", element_bytes=2) for each in (block, plain))
+    assert kept.sequence_bytes - without.sequence_bytes == 2 * 64
 
 
 def test_litgpt_s_adapters_keep_a_dropout_s_output_and_mask_each():

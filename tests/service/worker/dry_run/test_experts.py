@@ -65,3 +65,9 @@ class TestExpertParallelism:
 
     def test_without_it_none_is_sent(self):
         assert exchanges(mixture(), (1, "forward")) == 0
+
+    def test_where_a_score_scales_shared_experts_uneven_ones_are_gathered_in_the_second_run(self):
+        # Three experts on each of two ranks, over two ranks that hold the same; both passes send there and back.
+        uneven = MIXTRAL | {"model_type": "qwen2_moe", "num_experts": 6, "moe_intermediate_size": 32}
+        ledger = mixture(config=uneven, expert_parallel=2, recompute="selective")
+        assert exchanges(ledger, (1, "forward")) == exchanges(ledger, (1, "backward")) == 4

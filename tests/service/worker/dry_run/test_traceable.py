@@ -8,6 +8,7 @@ from tests.service.worker.dry_run.cases import LATENT, config, job
 
 MIXTRAL = config(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2)
 EXPERTS = {"framework": "fsdp2", "config": MIXTRAL, "expert_parallel": 2}
+GROUPED = EXPERTS | {"framework": "megatron", "zero_stage": 1}
 CONTEXT = {"framework": "fsdp2", "context_parallel": 2}
 
 
@@ -20,7 +21,12 @@ def check(**changes):
     "wanted",
     [
         EXPERTS,
+        EXPERTS | {"pipeline_parallel": 2},
+        GROUPED,
+        GROUPED | {"tensor_parallel": 2, "sequence_parallel": True},
+        GROUPED | {"context_parallel": 2},
         EXPERTS | {"recompute": "selective"},
+        EXPERTS | {"recompute": "selective", "config": MIXTRAL | {"num_local_experts": 6}},  # over 4 ranks
         CONTEXT,
         CONTEXT | {"recompute": "full"},
         CONTEXT | {"framework": "megatron", "zero_stage": 1},
@@ -37,14 +43,26 @@ def test_what_is_traced_is_not_refused(wanted):
         {"framework": "accelerate"},
         {"zero_stage": 1},
         {"shard_group": 2},
-        {"pipeline_parallel": 2},
         {"expert_parallel": 3},
-        {"recompute": "selective", "config": MIXTRAL | {"num_local_experts": 6}},  # over 4 ranks
     ],
 )
 def test_other_expert_parallelism_is_refused(changes):
     with pytest.raises(NotYetAvailable):
         check(**(EXPERTS | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "fp32", "zero_stage": 0},
+        {"tensor_parallel": 2},
+        {"expert_parallel": 3},
+        {"config": config(model_type="olmoe", num_experts=4, num_experts_per_tok=2)},
+    ],
+)
+def test_other_experts_of_megatron_s_are_refused(changes):
+    with pytest.raises(NotYetAvailable):
+        check(**(GROUPED | changes))
 
 
 @pytest.mark.parametrize(

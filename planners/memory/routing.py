@@ -1,0 +1,52 @@
+"""What routing keeps of each token: scores, and the numbers of experts and places.
+
+Small beside hidden states, unless experts are many: of 128 half a kilobyte a token and more.
+"""
+
+from __future__ import annotations
+
+from planners.architecture import Block, OperationKind
+from planners.memory.profile import Kernels
+from planners.precision import FP32_BYTES
+
+INDEX_BYTES = 8  # torch's int64
+MASK_BYTES = 1
+# transformers 5.23, integrations/moe.py, `grouped_mm_experts_forward`: the chosen experts, their order, the tokens
+# that it stands for, and the way back.
+INDICES_OF_CHOSEN = 4
+# Megatron-Core, core/transformer/moe: the chosen experts, and each sent token's place (`permute`).
+GROUPED_INDICES_OF_CHOSEN = 2
+# Scores of the chosen in 16 bits: as they were permuted, received and sorted by expert.
+GROUPED_SCORES_OF_CHOSEN = 3
+SCORES, EXPERT_PREFIX = "router_scores", "expert_"
+
+
+def kept_routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+    """Return what a token's routing keeps for the backward pass; 0 in a layer without a router.
+
+    transformers' softmax is over all experts, in fp32, and its scores of the chosen ones in 16 bits. Megatron's is
+    over the chosen ones, and the order of all experts' tokens is kept whole, of which the first part is used
+    (`permute` without `--moe-permute-fusion`).
+    """
+    experts, chosen = _sizes(block)
+    if kernels.dummy_weight_gradients:
+        each = GROUPED_INDICES_OF_CHOSEN * INDEX_BYTES + FP32_BYTES + GROUPED_SCORES_OF_CHOSEN * element_bytes
+        return experts * INDEX_BYTES + chosen * each
+    return experts * FP32_BYTES + chosen * (INDICES_OF_CHOSEN * INDEX_BYTES + element_bytes)
+
+
+def remembered_routing_bytes(block: Block, kernels: Kernels, element_bytes: int) -> int:
+    """Return what a layer remembers of each token of its latest micro-batch: Megatron's scores and map of all experts.
+
+    Source: Megatron-Core, core/transformer/moe/token_dispatcher.py, `MoEAlltoAllTokenDispatcher` (`probs`,
+    `routing_map`).
+    """
+    return _sizes(block)[0] * (element_bytes + MASK_BYTES) if kernels.dummy_weight_gradients else 0
+
+
+def _sizes(block: Block) -> tuple[int, int]:
+    """Return how many experts a layer has, and how many work on a token; zeros for a dense layer."""
+    experts = sum(tensor.width for tensor in block.tensors if tensor.name == SCORES)
+    copies = [op.copies for op in block.operations if op.name.startswith(EXPERT_PREFIX)]
+    is_mixture = experts and any(op.kind is OperationKind.ROUTING for op in block.operations)
+    return (experts, max(copies)) if is_mixture else (0, 0)
