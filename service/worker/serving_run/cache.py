@@ -16,6 +16,7 @@ from typing import Protocol
 
 import torch
 
+from planners.errors import InvalidQuestion
 from service.worker.serving_run.cache_groups import CachedLayer, Place, layer_groups, places
 from service.worker.serving_run.deployment import Deployment
 
@@ -56,7 +57,10 @@ class BlockCache:
         self._first_blocks: list[int] = []
 
     def arrange(self, layers: Sequence[CachedLayer]) -> None:
-        """Group all layers of the model, of which this rank's stage has some."""
+        """Group all layers of the model, of which this rank's stage has some.
+
+        Raises `InvalidQuestion` where the batch needs more blocks than the plan has.
+        """
         deployment = self.deployment
         self._layers = layers
         groups = layer_groups(layers)
@@ -66,11 +70,11 @@ class BlockCache:
         for group in groups:
             taken = deployment.batch * self._request_blocks(layers[group[0]])
             self._first_blocks.append(self._first_blocks[-1] + taken)
-
-    @property
-    def blocks_taken(self) -> int:
-        """Return the blocks that the batch fills, over all groups."""
-        return self._first_blocks[-1]
+        if self._first_blocks[-1] > deployment.blocks:
+            raise InvalidQuestion(
+                f"{deployment.batch} requests at their end fill {self._first_blocks[-1]} blocks, and the plan has "
+                f"{deployment.blocks}."
+            )
 
     def allocate(self, device_type: str) -> None:
         """Allocate the blocks of every place, as the engine does once it knows how many there are."""

@@ -1,7 +1,11 @@
 """The block cache: its shape, and what a request finds of what it wrote."""
 
+import contextlib
+
+import pytest
 import torch
 
+from planners.errors import InvalidQuestion
 from service.worker.serving_run.cache import BlockCache, Reach
 from service.worker.serving_run.cache_groups import CachedLayer
 from service.worker.serving_run.served_attention import served_attention
@@ -60,7 +64,6 @@ def test_layers_with_and_without_windows_share_tensors_and_have_blocks_of_their_
     # 8 and a pass of 32 also three.
     cache = allocated((LAYER, WINDOWED, LAYER, WINDOWED))
     assert [tuple(tensor.shape) for tensor in cache.tensors] == [(2, 40, 16, 2, 16)] * 2
-    assert cache.blocks_taken == 5 * (3 + 3)
     ones = torch.ones(5, 2, 32, 16)
     cache.written(2, (ones, ones), Reach(first=0, count=5, position=0))
     cache.written(3, (ones, ones), Reach(first=0, count=5, position=0))
@@ -68,6 +71,13 @@ def test_layers_with_and_without_windows_share_tensors_and_have_blocks_of_their_
     filled = cache.tensors[1][0, :, 0, 0, 0].tolist()
     assert filled == [1.0, 1.0, 0.0] * 10 + [0.0] * 10
     assert cache.tensors[0].abs().sum() == 0
+
+
+@pytest.mark.parametrize(("blocks", "fits"), [(30, True), (29, False)])
+def test_a_batch_that_the_blocks_do_not_hold_is_no_plan(blocks, fits):
+    # Five requests of three blocks in each of two groups.
+    with contextlib.nullcontext() if fits else pytest.raises(InvalidQuestion, match="30 blocks"):
+        allocated((LAYER, WINDOWED), kv={"blocks": blocks})
 
 
 def test_a_layer_with_a_window_sees_it_and_the_pass_alone():
