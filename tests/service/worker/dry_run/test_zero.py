@@ -5,7 +5,7 @@ from service.worker.dry_run.ledger import Kind
 from service.worker.dry_run.stacks import find_stack
 from service.worker.dry_run.trace import traced_with
 from service.worker.dry_run.traceable import refuse_untraced_sharding
-from .cases import job, requested_bytes, traced
+from tests.service.worker.dry_run.cases import job, requested_bytes, traced
 
 # Embedding and head 101 x 64 each, two layers of 46,208 (attention 12,288, feed-forward 33,792, norms 128), a norm of 64.
 ELEMENTS = 105_408
