@@ -91,4 +91,4 @@ def _gathered(companion: CompanionJob, layouts: Candidates, rows: StageRows, job
 
 
 def _is_gathered(layouts: Candidates, job: Job) -> BoolArray:
-    return has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
+    return has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once", "gathered_to_limit")

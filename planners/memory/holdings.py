@@ -135,7 +135,10 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     whole_gradients = np.where(has_gradients, gradients.total() * states.gradient, 0.0)
     # Where they are on the host, a unit's is on the device only from its reduction until it is sent.
     on_device = np.where((to_host == 2) & job.profile.weights.offloads_gradients, 0.0, 1.0)
-    host = np.where(to_host >= 1, masters + moments + accumulators, 0.0) + host_parameters
+    waiting = accumulators
+    if job.host_gradient_bytes != states.accumulator:
+        waiting = stored(rules.optimizer_from).total() * job.host_gradient_bytes
+    host = np.where(to_host >= 1, masters + moments + waiting, 0.0) + host_parameters
     host = host + whole_gradients * (1.0 - on_device)
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)

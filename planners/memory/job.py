@@ -11,7 +11,7 @@ from planners.identity import Same
 from planners.memory.adapters import adapted_operations, adapter_weights
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
 from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
-from planners.precision import Precision, dtype_bytes, training_precision
+from planners.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
 from planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 
 ONE_FORWARD_ONE_BACKWARD, GPIPE, PIPEDREAM = PIPELINE_SCHEDULES = ("1f1b", "gpipe", "pipedream")
@@ -83,6 +83,15 @@ class Job:
     def parts(self) -> tuple[BlockWeights, ...]:
         """Return embedding, layers and head in order."""
         return (self.embedding, *self.layers, self.head)
+
+    @property
+    def host_gradient_bytes(self) -> int:
+        """Return the width of the gradients that wait on the host for an update there.
+
+        DeepSpeed's are fp32 there whatever they are added up in (stage_1_and_2.py, `initialize_optimizer_states`).
+        """
+        has_fp32_copy = self.profile.zero is not None and self.states.master
+        return FP32_BYTES if has_fp32_copy else self.states.accumulator
 
     @property
     def fp8(self) -> Fp8Storage | None:

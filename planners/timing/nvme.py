@@ -24,7 +24,7 @@ def nvme_seconds(
         return np.zeros(1)
     states = job.states
     moment = states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
-    each = states.master + states.accumulator + job.optimizer.moments * moment
+    each = states.master + job.host_gradient_bytes + job.optimizer.moments * moment
     moved = np.where(layouts.offload >= 1, 2.0 * elements * each, 0.0)
     passes = 2.0 * layouts.micro_batches(job.global_batch_size) + 1.0
     beyond = np.maximum(elements - PARAMETERS_IN_HOST, 0.0) * job.precision.compute_bytes

@@ -158,7 +158,7 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
     if stack.has_zero_engine:
         notes.append(
             "DeepSpeed's engine is stood in for after its source (0.19.8): flat buffers, buckets, gathers and copies "
-            "are run as operations, of the last rank at stages 1 and 2, with the sizes that the launch file names."
+            "are operations, of the last rank at stages 1 and 2, with the sizes that the plan's launch file names."
         )
     if job.trains_adapters:
         notes.append("Adapters are our own layers with peft's tensors: an fp32 pair beside each targeted matrix.")

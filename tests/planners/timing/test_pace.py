@@ -74,15 +74,15 @@ def test_gradients_are_added_up_once_a_micro_batch_where_a_rank_keeps_them_whole
 
 
 def test_a_wider_sum_moves_more_and_a_product_that_adds_moves_nothing():
-    # DeepSpeed adds bf16 gradients to fp32 sums, 2 + 2 x 4 bytes; the textbook bf16 to bf16, 3 x 2.
+    # Megatron-DeepSpeed adds bf16 gradients to fp32 sums, 2 + 2 x 4 bytes; the textbook bf16 to bf16, 3 x 2.
     def added(framework, **stack):
         return (
             pace(plain(**stack), framework=framework).backward
             - pace(plain(**stack), framework=framework, micro_batches=1).backward
         )[0]
 
-    assert added("deepspeed") / added("reference") == pytest.approx(10 / 6)
-    assert added("deepspeed", adds_gradients_in_products=True) == 0.0
+    assert added("megatron-deepspeed") / added("reference") == pytest.approx(10 / 6)
+    assert added("megatron-deepspeed", adds_gradients_in_products=True) == 0.0
 
 
 def test_the_other_stages_fill_the_pipeline():

@@ -5,10 +5,11 @@ from service.worker.dry_run.ledger import Kind
 from service.worker.dry_run.stacks import find_stack
 from service.worker.dry_run.trace import traced_with
 from service.worker.dry_run.traceable import refuse_untraced_sharding
+from tests.service.worker.dry_run.cases import job, requested_bytes, traced
 
 from .cases import job, requested_bytes, traced
 
-# Embedding and head 101 x 64 each, two layers of 46,208 (attention 12,288, feed-forward 33,792, norms 128), a norm of 64.
+# Embedding and head 101 x 64 each, two layers of 46,208 (12,288 of attention, 33,792 behind it, norms 128), a norm of 64.
 ELEMENTS = 105_408
 # Over four ranks; a multiple of 2 x 4 as it is.
 PART = 26_352
@@ -66,7 +67,7 @@ def test_gradients_of_stage_1_wait_whole_for_the_last_micro_batch():
 
 def test_adapters_are_traced_with_recomputation_over_parts():
     ledger = zero(3, method="lora", recompute="full")
-    # Ranks of 8 beside q, k, v, o and the feed-forward's matrices or some of them: parts of what is frozen are far more.
+    # Parts of all that is frozen, and of the adapters beside it.
     assert requested_bytes(ledger, Kind.PARAMETER) > 2 * PART
 
 
