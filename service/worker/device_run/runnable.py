@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
+from service.worker.dry_run.eight_bit_jobs import FP8_MIXED
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.kernel_rules import KERNEL_RULES
 from service.worker.dry_run.traceable import ZERO_FRAMEWORKS
@@ -22,6 +23,10 @@ def refuse_what_has_no_values(job: TraceJob) -> None:
         raise NotYetAvailable(
             f"The states of {job.optimizer} are traced by rule and not run on a device yet.",
             pointer="/training/optimizer",
+        )
+    if job.precision == FP8_MIXED:
+        raise NotYetAvailable(
+            "Products in fp8 are traced by torchao's code and not run on a device yet.", pointer="/training/precision"
         )
     if job.states_on_host or job.activation_offload:
         raise NotYetAvailable(
