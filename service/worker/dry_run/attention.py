@@ -87,7 +87,7 @@ class _Sinks(torch.autograd.Function):
         return output.view_as(output)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the output's gradient, and one of the sinks' shape."""
         return gradient, gradient.new_zeros(ctx.sinks_shape, dtype=ctx.sinks_dtype)
 

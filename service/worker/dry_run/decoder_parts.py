@@ -9,10 +9,9 @@ from torch import nn
 from service.worker.dry_run.families import PartNames, part_names
 
 
-def decoder_layers(model: Any) -> nn.ModuleList:
-    """Return the decoder's layers."""
-    layers: nn.ModuleList = getattr(_decoder(model), _names(model).layers)
-    return layers
+def decoder_layers(model: Any) -> Any:
+    """Return the decoder's layers, a list of modules."""
+    return getattr(_decoder(model), _names(model).layers)
 
 
 def token_embedding(model: Any) -> Any:
