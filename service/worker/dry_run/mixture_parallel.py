@@ -96,7 +96,8 @@ def compute_own_parts(model: Any) -> None:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
     def own_parts(experts: nn.Module, hidden: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> Any:
-        return grouped_mm_experts_forward(_OwnParts(experts), hidden, chosen, weights)
+        own: Any = _OwnParts(experts)
+        return grouped_mm_experts_forward(own, hidden, chosen, weights)
 
     ALL_EXPERTS_FUNCTIONS.register(LOCAL_EXPERTS, own_parts)
     model.config._experts_implementation = LOCAL_EXPERTS

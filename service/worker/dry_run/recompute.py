@@ -103,7 +103,7 @@ def _operation_contexts(router_shape: torch.Size | None) -> Any:
     return first, _SecondRun(policy, again.storage)
 
 
-class _SecondRun(_CachedTorchDispatchMode):
+class _SecondRun(_CachedTorchDispatchMode):  # type: ignore[no-untyped-call]
     """A layer's second run, which may gather what the first one found gathered ahead.
 
     torch looks every operation of the second run up in the first, by number (utils/checkpoint.py,
@@ -113,10 +113,10 @@ class _SecondRun(_CachedTorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation that the first run had none of, and take the others' results where they were saved."""
-        key = _sac_storage_key(func, args)
+        key = _sac_storage_key(func, args)  # type: ignore[no-untyped-call]
         if self.func_counter[key] not in self.storage.get(key, ()):
             return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
 
 def _recompute_attention(model: Any) -> None:
