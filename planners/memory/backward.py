@@ -160,8 +160,12 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
 
 
 def _kept_by_norm(moment: Moment, layer: FloatArray) -> FloatArray:
-    """Return the input of a recomputed layer at work, where its first norm keeps that and no copy in fp32."""
-    if moment.job.profile.kernels.norm_keeps_fp32:
+    """Return the input of a recomputed layer at work, where its first norm keeps that and no copy in fp32.
+
+    The textbook's sum counts it twice.
+    """
+    kernels = moment.job.profile.kernels
+    if kernels.norm_keeps_fp32 or not kernels.backward_transients:
         return NOTHING
     at_work = _left_to_do(moment, layer)[0] - _left_to_do(moment, layer - 1.0)[0]
     result: FloatArray = moment.active.checkpoint * at_work

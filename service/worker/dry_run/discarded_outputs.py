@@ -13,8 +13,6 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from service.worker.dry_run.tracker import local_tensor
-
 
 class _OutputThrownAway(torch.autograd.Function):
     """A module's output that keeps the module's input alone."""
@@ -53,9 +51,8 @@ class DiscardedOutput:
     def discard_after(self, used: torch.Tensor) -> None:
         """Empty the output now, and fill it as the gradient of `used` arrives."""
         if self._output is not None:
-            storage = local_tensor(self._output).untyped_storage()
-            full_bytes = storage.nbytes()
-            storage.resize_(0)
+            full_bytes = self._output.untyped_storage().nbytes()
+            self._output.untyped_storage().resize_(0)
             used.register_hook(functools.partial(self._fill, full_bytes))  # type: ignore[no-untyped-call]
 
     def take_again(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,11 +68,10 @@ class DiscardedOutput:
             hidden = self._hidden.detach().requires_grad_()
             with torch.enable_grad():
                 self._again = (hidden, self.compute(hidden))
-            output = local_tensor(self._output)
-            output.untyped_storage().resize_(full_bytes)
-            if not isinstance(output, FakeTensor):
+            self._output.untyped_storage().resize_(full_bytes)
+            if not isinstance(self._output, FakeTensor):
                 # The storage's own copy: one of the tensor would look like a change of what was kept.
-                output.untyped_storage().copy_(local_tensor(self._again[1]).untyped_storage())
+                self._output.untyped_storage().copy_(self._again[1].untyped_storage())
         self._hidden = self._output = None
         return gradient
 

@@ -8,6 +8,7 @@ from service.worker.dry_run.families import BIASED_EXPERT_MODEL_TYPES, CONV1D_MO
 from service.worker.dry_run.job import (
     GROUPED_MODEL_TYPES,
     LATENT_MODEL_TYPES,
+    LAYER_NORM,
     LLAMA_LIKE_MODEL_TYPES,
     SHAPED_OPTIMIZERS,
     TraceJob,
@@ -63,6 +64,12 @@ def refuse_untraced_sharding(job: TraceJob, stack: Stack) -> None:
             f"{job.optimizer} is traced over whole parameters: neither transformers' Adafactor nor torch's Muon is "
             "traced over shards or an optimizer's flat copies.",
             pointer="/training/optimizer",
+        )
+    splits_sequence = job.tensor_parallel > 1 and job.sequence_parallel
+    if stack.has_fused_kernels and splits_sequence and LAYER_NORM in job.recompute_modules:
+        raise NotYetAvailable(
+            f"{job.framework}'s norms are not recomputed over a split sequence in a trace yet.",
+            pointer="/layout/sequence_parallel",
         )
     if is_fully_sharded(job) and job.virtual_pipeline > MOST_GATHERED_CHUNKS:
         raise NotYetAvailable(
