@@ -27,10 +27,10 @@ def forward_items(moment: Moment, kinds: Sequence[KindApart] = ()) -> Iterator[I
         yield only_where(last, ~apart) if kinds else last
         for kind in kinds[:1]:
             yield only_where(_last_layer_gathered(kind.of_highest), apart)
-        if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
-            yield _root_gathered_again(moment)
         if not moment.own_units:
             yield _first_layer_gathered(moment)
+        if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:
+            yield _root_gathered_again(moment)
     if moment.job.model.experts_per_token and are_grouped(moment.job.profile.kernels):
         yield _tokens_returned(moment)
     yield from _loss(moment)

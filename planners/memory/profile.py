@@ -169,7 +169,8 @@ class WeightTraffic:
 
     `policy` by ZeRO stage: `resident` (used as they lie), `autocast_copies`
     (compute copies live from forward to backward), `gathered_by_layer` (FSDP's
-    full sharding, with one layer prefetched), `gathered_to_limit` (as many as `ZeroTraffic` says) or `gathered_once` (gathered in the
+    full sharding, with one layer prefetched), `gathered_to_limit`
+    (as many as `ZeroTraffic` says) or `gathered_once` (gathered in the
     forward pass and kept until the backward). `gather_budget_elements` and
     `bucket_elements` are fixed buffers, and `reduce_bytes` the width in which
     gradients of one layer are reduced (0: reduced where they lie).

@@ -109,7 +109,7 @@ class FlatEngine:
     def step(self) -> None:
         """Update this rank's part of the copy, and write it back (`step`)."""
         norm(self._averaged)
-        flat = _flatten_dense_tensors(self._averaged)
+        flat = _flatten_dense_tensors(self._averaged)  # type: ignore[no-untyped-call]
         self._master.grad = flat.to(torch.float32)
         del flat
         self._averaged = []
@@ -177,13 +177,14 @@ class FlatEngine:
     def _average(self) -> None:
         """Average the gradients that wait, in a flat copy of as many slices as ranks share them (`average_tensor`)."""
         elements = sum(parameter.numel() for parameter in self._waiting)
-        is_whole = elements > self._settings.reduce_bucket or self._bucket is None
-        bucket = gradient_of(self._waiting[0]).view(-1) if is_whole else self._bucket
+        bucket = self._bucket
+        if bucket is None or elements > self._settings.reduce_bucket:
+            bucket = gradient_of(self._waiting[0]).view(-1)
         assigned = list(self._slices())
         flat = average(bucket[:elements], self._ranks)
         slices = [flat[start : start + length] for _, start, length in assigned]
         with self._making(Kind.COMMUNICATION):
-            reduced = _flatten_dense_tensors(slices)
+            reduced = _flatten_dense_tensors(slices)  # type: ignore[no-untyped-call]
         for (rank, start, length), place in zip(assigned, slices, strict=True):
             if rank == self._rank:
                 place.copy_(reduced[start : start + length])

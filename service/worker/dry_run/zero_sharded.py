@@ -46,7 +46,7 @@ class ShardedEngine:
         self._inner = replicated_optimizer(name, self._masters)
         self._bucket = torch.empty(settings.reduce_bucket, dtype=self._parts.dtype)
         self._gradients = torch.zeros(self._parts.numel(), dtype=settings.accumulation_dtype)
-        places = self._gradients.split([one.part.numel() for one in self._learning])
+        places = torch.split(self._gradients, [one.part.numel() for one in self._learning])
         self._places = dict(zip(self._learning, places, strict=True))
         self._waiting: list[Partition] = []
         self._is_first = True
@@ -57,7 +57,9 @@ class ShardedEngine:
         self._making = making
         self._coordinator = Coordinator(self._partitions, ranks=self._ranks, settings=self._settings, making=making)
         handles = [
-            one.parameter.register_post_accumulate_grad_hook(lambda _, one=one: self._take(one))
+            one.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _, one=one: self._take(one)
+            )
             for one in self._learning
         ]
         try:
@@ -86,7 +88,8 @@ class ShardedEngine:
         self.zero_grad()
         offset = 0
         for master, gradients in zip(self._masters, averaged, strict=True):
-            master.grad = _flatten_dense_tensors(gradients).to(torch.float32)
+            flat = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
+            master.grad = flat.to(torch.float32)
             master.grad.mul_(1.0)
             # The others have no gradient, so the optimizer passes over them.
             self._inner.step()

@@ -62,7 +62,7 @@ class WholeEngine:
 
     def step(self) -> None:
         """Make one flat fp32 gradient of all, each first by itself, and update."""
-        self._master.grad = _flatten_dense_tensors(
+        self._master.grad = _flatten_dense_tensors(  # type: ignore[no-untyped-call]
             [gradient_of(parameter).to(torch.float32) for parameter in self._parameters]
         )
         self.zero_grad()
@@ -98,7 +98,7 @@ class WholeEngine:
 
     def _all_reduce(self, gradients: list[torch.Tensor]) -> None:
         with self._making(Kind.COMMUNICATION):
-            flat = average(_flatten_dense_tensors(gradients), self._ranks)
+            flat = average(_flatten_dense_tensors(gradients), self._ranks)  # type: ignore[no-untyped-call]
         offset = 0
         for gradient in gradients:
             gradient.copy_(flat[offset : offset + gradient.numel()].view(gradient.shape))

@@ -7,9 +7,7 @@ from service.worker.dry_run.trace import traced_with
 from service.worker.dry_run.traceable import refuse_untraced_sharding
 from tests.service.worker.dry_run.cases import job, requested_bytes, traced
 
-from .cases import job, requested_bytes, traced
-
-# Embedding and head 101 x 64 each, two layers of 46,208 (12,288 of attention, 33,792 behind it, norms 128), a norm of 64.
+# Embedding and head 101 x 64 each, two layers of 46,208 (12,288, 33,792, and norms of 128), a norm of 64.
 ELEMENTS = 105_408
 # Over four ranks; a multiple of 2 x 4 as it is.
 PART = 26_352
