@@ -158,9 +158,9 @@ def test_a_fixed_degree_is_freed_and_the_chosen_one_named():
 def test_where_no_single_change_will_do_they_are_offered_together():
     # Eager scores, kept logits, micro-batches of four and unsharded states: no one of them alone is too much.
     asked = question(
-        framework="deepspeed",
+        framework="ddp",
         gpus=8,
-        layout={"zero_stage": 1, "tensor_parallel": 1},
+        layout={"tensor_parallel": 1},
         fused_cross_entropy=False,
         attention="eager",
         micro_batch_size=8,

@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    _CachedTorchDispatchMode,
-    _sac_storage_key,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from planners.memory.recompute_modules import CORE_ATTENTION
 from service.worker.dry_run.decoder_parts import decoder_layers
@@ -99,24 +93,7 @@ def _operation_contexts(router_shape: torch.Size | None) -> Any:
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
-    first, again = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
-    return first, _SecondRun(policy, again.storage)
-
-
-class _SecondRun(_CachedTorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A layer's second run, which may gather what the first one found gathered ahead.
-
-    torch looks every operation of the second run up in the first, by number (utils/checkpoint.py,
-    `_CachedTorchDispatchMode`), FSDP2's own too: those of a last layer's experts, which only the second run gathers,
-    are not there.
-    """
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation that the first run had none of, and take the others' results where they were saved."""
-        key = _sac_storage_key(func, args)  # type: ignore[no-untyped-call]
-        if self.func_counter[key] not in self.storage.get(key, ()):
-            return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+    return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
 
 
 def _recompute_attention(model: Any) -> None:

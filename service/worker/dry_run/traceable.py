@@ -207,11 +207,6 @@ def _refuse_untraced_family(job: TraceJob, stack: Stack) -> None:
             "Experts held in fp32 are not traced: torch's grouped product is not cast by autocast.",
             pointer="/layout/zero_stage",
         )
-    if job.recompute == "selective" and job.expert_parallel > 1 and job.config.get("first_k_dense_replace"):
-        raise NotYetAvailable(
-            "Experts over ranks behind dense layers are not traced with selective recomputation yet.",
-            pointer="/layout/recompute",
-        )
 
 
 def _refuse_untraced_context(job: TraceJob, stack: Stack) -> None:

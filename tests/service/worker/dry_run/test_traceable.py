@@ -137,10 +137,6 @@ def test_latent_attention_that_no_stand_in_runs_is_refused(changes, pointer):
         ({"config": config(model_type="gpt2"), "method": "qlora"}, "/training/method"),
         (EXPERTS | {"config": MIXTRAL | {"model_type": "gpt_oss"}}, "/layout/expert_parallel"),
         ({"config": MIXTRAL, "framework": "ddp", "zero_stage": 0}, "/layout/zero_stage"),
-        (
-            EXPERTS | {"recompute": "selective", "config": MIXTRAL | {"first_k_dense_replace": 1}},
-            "/layout/recompute",
-        ),
     ],
 )
 def test_what_is_not_traced_of_a_family_is_refused(changes, pointer):
