@@ -13,7 +13,7 @@ from prometheus_client import (
 )
 
 from planners.version import planner_version
-from service.plan_answers import TimedSearch
+from service.plans.answers import TimedSearch
 from service.records_kept import Records
 
 # From the stored plan found again to the longest a request may take.

@@ -23,14 +23,14 @@ from service.catalogue_pages import CataloguePages
 from service.errors import DatabaseUnavailable
 from service.jobs import JobService
 from service.keys import KeyRing
-from service.learning import LearningService
-from service.measuring import MeasuringService
-from service.models import ModelResolver
+from service.measurements.learning import LearningService
+from service.measurements.measuring import MeasuringService
+from service.models.resolving import ModelResolver
 from service.persistence.database import Database
 from service.persistence.records import StoredPlan
-from service.plan_answers import TimedSearch
-from service.plan_readers import PlanReaders
-from service.planning import REMEMBERED_SECONDS, PlanningService
+from service.plans.answers import TimedSearch
+from service.plans.planning import REMEMBERED_SECONDS, PlanningService
+from service.plans.readers import PlanReaders
 from service.quantizing import QuantizationService
 from service.records_kept import RecordsKept
 from service.settings import Settings

@@ -341,7 +341,7 @@ def _cut(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 def compare(case: Case) -> dict[str, Any]:
     """Return a plan's predicted and traced peaks, item by item."""
-    from service.worker.dry_run.curve import phase_at
+    from service.worker.dry_run.recording.curve import phase_at
     from service.worker.dry_run.stacks import find_stack
     from service.worker.dry_run.step import trace_steps
 

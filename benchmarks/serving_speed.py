@@ -27,10 +27,10 @@ from planners.catalogue import catalogue
 from planners.huggingface import describe_config
 from planners.inference import plan_serving
 from planners.questions import ServingQuestion
-from service.embedded_postgres import EmbeddedPostgres
 from service.gpus import resolve_hardware
 from service.logging import configure_logging
 from service.persistence.upgrade import upgrade
+from service.postgres.embedded import EmbeddedPostgres
 from service.requests.hardware import Fleet
 from service.requests.serving import InferRequest
 from service.settings import Settings

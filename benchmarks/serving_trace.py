@@ -105,7 +105,7 @@ def planned(case: Case) -> dict[str, Any]:
 
 def compare(case: Case) -> dict[str, Any]:
     """Return a case's terms as planned and traced, the peak and who owned that of the profiling pass."""
-    from service.worker.dry_run.curve import largest_owners
+    from service.worker.dry_run.recording.curve import largest_owners
     from service.worker.serving_run.deployment import read_deployment
     from service.worker.serving_run.passes import PROFILE
     from service.worker.serving_run.running import trace_passes

@@ -110,9 +110,9 @@ JOBS = {
 
 def measure(name: str) -> dict[str, Any]:
     """Trace one job and return its figures."""
-    from service.worker.dry_run.allocator import replay
-    from service.worker.dry_run.curve import phase_peaks
     from service.worker.dry_run.layer_sampling import trace_stage
+    from service.worker.dry_run.recording.allocator import replay
+    from service.worker.dry_run.recording.curve import phase_peaks
     from service.worker.dry_run.stacks import find_stack
 
     traced = JOBS[name]

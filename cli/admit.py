@@ -22,7 +22,7 @@ from service.admission.review import Answer, Review
 from service.admission.sizing import Sizer
 from service.admission.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, GivenRuntimes
 from service.errors import DatabaseUnavailable
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.persistence.records import StoredPlan
 from service.settings import Settings
 

@@ -11,7 +11,7 @@ from typing import Any
 from cli.asking import NoAnswer
 from cli.screen import print_json, print_text
 from service.artifacts.saved_files import file_name, file_text
-from service.text_tables import table
+from service.text.tables import table
 
 SCRIPT_SIGN = "#!"
 EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH

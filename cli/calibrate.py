@@ -11,7 +11,7 @@ from cli.refusing import refuse
 from cli.remote import Remote
 from cli.request_files import UnreadableRequest, read_request
 from cli.screen import FITS, print_json, print_text
-from service.text_tables import seconds_text, table, titled
+from service.text.tables import seconds_text, table, titled
 
 
 def run_calibrate(url: str, gpu: str, file: Path | None, *, from_record: bool = False, as_json: bool) -> int:

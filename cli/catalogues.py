@@ -9,7 +9,7 @@ from cli.asking import NoAnswer, answering
 from cli.refusing import refuse
 from cli.request_files import UnreadableRequest, model_reference
 from cli.screen import DOES_NOT_FIT, FITS, print_json, print_text
-from service.catalogue_text import accuracy_text, gpu_text, hardware_text, models_text
+from service.text.catalogue import accuracy_text, gpu_text, hardware_text, models_text
 
 
 def models(name: str | None, *, search: str | None, url: str | None, as_json: bool) -> int:
@@ -66,8 +66,8 @@ def _description_text(body: Mapping[str, Any]) -> str:
     # Here, so that lists need none of it.
     from pydantic import TypeAdapter
 
-    from service.model_description import ModelDescription
-    from service.model_text import model_text
+    from service.models.description import ModelDescription
+    from service.text.models import model_text
 
     return model_text(TypeAdapter(ModelDescription).validate_python(body))
 

@@ -11,7 +11,7 @@ from cli.refusing import refuse
 from cli.remote import Remote
 from cli.screen import FITS, NO_ANSWER, print_text, progress_bar
 from service import main_job
-from service.text import job_text, plan_text
+from service.text.answers import job_text, plan_text
 
 
 def run_demo(url: str) -> int:

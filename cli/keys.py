@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from planners.errors import PlimsollError
-from service.embedded_postgres import running_server_url
 from service.keys import make_key
 from service.persistence.database import Database
 from service.persistence.records import KEY_SCOPES, ApiKey, KeyScope
+from service.postgres.embedded import running_server_url
 from service.settings import Settings
-from service.text_tables import table
+from service.text.tables import table
 
 Answer = TypeVar("Answer")
 

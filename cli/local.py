@@ -47,7 +47,7 @@ class Local:
     @cached_property
     def _pages(self) -> CataloguePages:
         from service.catalogue_pages import CataloguePages
-        from service.models import ModelResolver
+        from service.models.resolving import ModelResolver
         from service.settings import reading_anywhere
 
         return CataloguePages(catalogue(), ModelResolver(catalogue(), reading_anywhere(self._settings)))

@@ -15,7 +15,7 @@ from cli.request_files import UnreadableRequest, merged, read_request, with_trai
 from cli.screen import DOES_NOT_FIT, FITS, NO_ANSWER, print_json, print_text, progress_bar
 from cli.train_options import TRAIN
 from service.requests.training import ValidationLevel
-from service.text import job_text, plan_text
+from service.text.answers import job_text, plan_text
 
 if TYPE_CHECKING:
     from cli.asking import Kind

@@ -11,7 +11,7 @@ from cli.quantize_options import QUANTIZE
 from cli.refusing import refuse
 from cli.request_files import UnreadableRequest, merged, read_request
 from cli.screen import FITS, NO_ANSWER, print_json, print_text, progress_bar
-from service.text import job_text
+from service.text.answers import job_text
 
 PATH_FIELDS = ("weights.path", "output")
 

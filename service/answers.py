@@ -1,4 +1,4 @@
-"""Jobs, lists and records as clients read them; a plan's own body is in `plan_answers`."""
+"""Jobs, lists and records as clients read them; a plan's own body is in `plans.answers`."""
 
 from __future__ import annotations
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from planners.catalogue import Catalogue, CatalogueModel, Cluster
 from planners.hardware import Gpu
-from service.model_description import ModelDescription, describe
+from service.models.description import ModelDescription, describe
 from service.requests.models import DescribeRequest
 
 if TYPE_CHECKING:
     # Whoever lists hardware needs no reader of models.
-    from service.models import ModelResolver, ResolvedModel
+    from service.models.resolving import ModelResolver, ResolvedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ from planners.catalogue import catalogue
 from planners.hardware import SiteEfficiency
 from planners.quantization import QuantizationEstimate
 from service.answers import JobBody
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.persistence.records import JobKind, JobState, Json, Progress
-from service.plan_store import DatabaseInMemory
-from service.planning import PlanningService
+from service.plans.planning import PlanningService
+from service.plans.store import DatabaseInMemory
 from service.quantizing import QuantizationSizer
 from service.requests.jobs import QuantizeRequest
 from service.requests.serving import InferRequest

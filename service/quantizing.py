@@ -17,10 +17,10 @@ from planners.quantization import (
     scheme_settings,
 )
 from service.allowed_paths import allowed_path
-from service.checkpoint_comparison import checkpoint_report
-from service.checkpoints import Checkpoint, read_checkpoint
+from service.checkpoints.comparison import checkpoint_report
+from service.checkpoints.headers import Checkpoint, read_checkpoint
 from service.errors import InvalidCheckpoint
-from service.models import ModelResolver, ResolvedModel
+from service.models.resolving import ModelResolver, ResolvedModel
 from service.persistence.records import Job
 from service.requests.jobs import CheckpointPath, QuantizeRequest
 from service.settings import Settings

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.planning_threads import MOST_AT_ONCE
+from service.plans.threads import MOST_AT_ONCE
 
 PREFIX = "PLIMSOLL_"
 

@@ -25,9 +25,9 @@ import httpx
 
 from planners import PLANNER_VERSION
 from service import main_job
-from service.embedded_postgres import EmbeddedPostgres
 from service.errors import DatabaseUnavailable
 from service.persistence.upgrade import upgrade
+from service.postgres.embedded import EmbeddedPostgres
 from service.processes import launched
 from service.restarts import LONGEST_RESTART_SECONDS, Restarts
 from service.settings import Settings

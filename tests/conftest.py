@@ -20,9 +20,9 @@ import pytest
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from service.embedded_postgres import EmbeddedPostgres
 from service.persistence.database import Database
 from service.persistence.upgrade import upgrade
+from service.postgres.embedded import EmbeddedPostgres
 from service.settings import Settings
 from tests.live_service import running_api, running_worker
 

@@ -15,9 +15,9 @@ from api.negotiation import WantsCsv
 from api.problems import problem_responses
 from api.services import Running
 from api.strict_json import StrictRoute
-from service.accuracy_points import accuracy_csv, accuracy_points
 from service.answers import Accuracy
-from service.measuring import MeasurementReport
+from service.measurements.accuracy_points import accuracy_csv, accuracy_points
+from service.measurements.measuring import MeasurementReport
 from service.requests.measurements import MeasurementRequest
 
 # The largest number of a row.

@@ -21,11 +21,11 @@ from planners.formats import FORMATS, NumberFormat
 from planners.hardware import Gpu
 from service.calibrations.report import CalibrationReport
 from service.catalogue_pages import GpuList, ModelList
-from service.model_description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
-from service.model_text import model_text
+from service.models.description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
 from service.requests.calibration import CalibrationRequest
 from service.requests.models import DescribeRequest
 from service.requests.values import MOST_SEQUENCE_TOKENS
+from service.text.models import model_text
 
 router = APIRouter(tags=["catalogue"], route_class=StrictRoute)
 

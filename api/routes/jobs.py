@@ -26,7 +26,7 @@ from planners.quantization import QuantizationEstimate
 from service.answers import JobBody, JobPage, QuantizeBody
 from service.persistence.records import Job, JobKind, JobState
 from service.requests.jobs import QuantizeRequest
-from service.text import job_text, jobs_text
+from service.text.answers import job_text, jobs_text
 
 router = APIRouter(tags=["job"], route_class=StrictRoute)
 

@@ -19,11 +19,11 @@ from api.services import Running, Services
 from api.strict_json import StrictRoute
 from planners.errors import NotYetAvailable
 from service.persistence.records import Job
-from service.plan_answers import InferPlanBody, TrainPlanBody
-from service.planning import PlannedAnswer
+from service.plans.answers import InferPlanBody, TrainPlanBody
+from service.plans.planning import PlannedAnswer
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
-from service.text import plan_text
+from service.text.answers import plan_text
 
 router = APIRouter(tags=["plan"], route_class=StrictRoute)
 

@@ -24,9 +24,9 @@ from service.answers import JobBody, PlanPage, PlanQuestion
 from service.artifacts.kubernetes import in_queue
 from service.artifacts.saved_files import file_name, file_text
 from service.persistence.records import PlanFilter, PlanKind
-from service.plan_answers import InferPlanBody, TrainPlanBody
+from service.plans.answers import InferPlanBody, TrainPlanBody
 from service.requests.jobs import ValidateRequest
-from service.text import plans_text
+from service.text.answers import plans_text
 from service.validating import DeviceWish
 
 router = APIRouter(prefix="/plans", tags=["plan"], route_class=StrictRoute)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from service.embedded_postgres import EmbeddedPostgres
 from service.persistence.upgrade import upgrade
+from service.postgres.embedded import EmbeddedPostgres
 
 START_SECONDS = 180.0
 STOP_SECONDS = 60.0

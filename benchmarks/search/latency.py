@@ -13,8 +13,8 @@ import httpx
 
 from api.app import create_app
 from benchmarks.search.cases import Case
-from service.embedded_postgres import EmbeddedPostgres
 from service.persistence.upgrade import upgrade
+from service.postgres.embedded import EmbeddedPostgres
 from service.settings import Settings
 
 # The first request of a process reads profiles and efficiencies and describes the model.

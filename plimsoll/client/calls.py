@@ -19,9 +19,9 @@ from planners.hardware import Gpu
 from service.answers import Accuracy, JobBody, JobPage, PlanPage, QuantizeBody
 from service.calibrations.report import CalibrationReport
 from service.catalogue_pages import GpuList, ModelList
-from service.measuring import MeasurementReport
-from service.model_description import ModelDescription
-from service.plan_answers import InferPlanBody, TrainPlanBody
+from service.measurements.measuring import MeasurementReport
+from service.models.description import ModelDescription
+from service.plans.answers import InferPlanBody, TrainPlanBody
 from service.requests.calibration import CalibrationRequest
 from service.requests.jobs import DeviceChoice, QuantizeRequest
 from service.requests.measurements import MeasurementRequest

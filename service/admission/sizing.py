@@ -19,8 +19,8 @@ from planners.training import plan_training
 from service.admission.budget import Budget
 from service.canonical import canonical_json
 from service.gpus import resolve_hardware
-from service.models import ModelResolver
-from service.plan_questions import in_stored_formats
+from service.models.resolving import ModelResolver
+from service.plans.questions import in_stored_formats
 from service.recently_used import RecentlyUsed
 from service.requests.hardware import Fleet, HardwareRequest
 from service.requests.serving import InferRequest

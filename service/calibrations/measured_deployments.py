@@ -10,9 +10,9 @@ from planners.hardware import Gpu, GpuCount, Hardware, SiteServing
 from planners.huggingface import describe_config
 from planners.questions import ServingQuestion
 from planners.serving.calibration import EngineCalibration, MeasuredServing, measured_serving
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.persistence.records import StoredPlan
-from service.plan_questions import in_stored_formats
+from service.plans.questions import in_stored_formats
 from service.requests.calibration import CalibrationServing, MeasuredDeployment
 from service.requests.hardware import OneHardware
 from service.requests.serving import InferRequest, ServingLayoutPart, ServingPart

@@ -14,7 +14,7 @@ from planners.plans import Layout
 from planners.questions import LayoutRequest, TrainingQuestion
 from planners.training import plan_training
 from service.calibrations.report import PeakCheck
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.persistence.records import StoredPlan
 from service.requests.calibration import CalibrationRun, MeasuredJob
 from service.requests.training import TrainingPart, training_fields

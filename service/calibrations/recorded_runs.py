@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from planners.errors import InvalidQuestion, PlimsollError
 from service.calibrations.report import UnusedMeasurement
-from service.measuring import SPEED_LEVEL
+from service.measurements.measuring import SPEED_LEVEL
 from service.persistence.paging import LARGEST_PAGE
 from service.persistence.records import Measurement, StoredPlan
 from service.requests.calibration import CalibrationRun, CalibrationServing

@@ -29,7 +29,7 @@ from service.calibrations.report import (
 from service.canonical import digest
 from service.errors import CalibrationNotFound
 from service.kept_known import KeptKnown
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.persistence.records import Calibration as StoredCalibration
 from service.requests.calibration import CalibrationRequest, CalibrationRun, CalibrationServing
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from service.accuracy_points import CSV_COLUMNS
+from service.measurements.accuracy_points import CSV_COLUMNS
 from service.persistence.database import Database
 from service.persistence.paging import LARGEST_PAGE
 from tests.api.questions import infer, train

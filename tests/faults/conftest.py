@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.embedded_postgres import EmbeddedPostgres
 from service.persistence.upgrade import upgrade
+from service.postgres.embedded import EmbeddedPostgres
 from tests.faults.processes import Parts
 
 

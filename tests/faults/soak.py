@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.load.server import free_port
-from service.embedded_postgres import running_server_url
+from service.postgres.embedded import running_server_url
 from service.settings import Settings
 from service.supervisor import API, WORKER, Child, Supervisor
 from service.worker.child import PROJECT_ROOT

@@ -30,9 +30,9 @@ from service.admission.policy import Policies
 from service.admission.review import InvalidReview, answered, read_review
 from service.admission.sizing import Sizer
 from service.catalogue_pages import CataloguePages
-from service.checkpoints import INDEX_FILE, SINGLE_FILE, read_checkpoint, read_header
+from service.checkpoints.headers import INDEX_FILE, SINGLE_FILE, read_checkpoint, read_header
 from service.errors import InvalidCheckpoint, PathNotAllowed, PlanNotFound
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.requests.models import DescribeRequest
 from service.settings import Settings
 from service.untrusted_files import UnusableFile

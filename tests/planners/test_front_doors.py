@@ -14,7 +14,7 @@ from planners.errors import PlimsollError
 from planners.inference import plan_serving
 from planners.training import plan_training
 from service.gpus import resolve_fleet
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 from service.settings import Settings

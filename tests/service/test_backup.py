@@ -10,7 +10,7 @@ import pytest
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
 from service.persistence.upgrade import current_revision, upgrade
-from service.postgres_binaries import find_postgres
+from service.postgres.binaries import find_postgres
 from tests.service.persistence.factories import a_job, a_plan
 
 ANSWER = '{"fits": true, "plan": {"step": {"seconds": 9.40000}}}'

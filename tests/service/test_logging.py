@@ -26,7 +26,7 @@ FETCHING = """
 import sys
 from pathlib import Path
 from service.errors import HubModelNotFound
-from service.hub import HubClient
+from service.hub.configs import HubClient
 from service.logging import configure_logging
 from service.settings import Settings
 configure_logging("debug")

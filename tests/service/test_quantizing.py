@@ -6,7 +6,7 @@ import torch
 from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion, NotYetAvailable
 from service.errors import InvalidCheckpoint, PathNotAllowed
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.quantizing import QuantizationService
 from service.requests.jobs import QuantizeRequest
 from service.settings import Settings

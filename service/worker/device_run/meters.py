@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 
 from service.worker.device_run.devices import Device
-from service.worker.dry_run.allocator import replay
-from service.worker.dry_run.ledger import Ledger
+from service.worker.dry_run.recording.allocator import replay
+from service.worker.dry_run.recording.ledger import Ledger
 
 # Keys of torch.cuda.memory_stats(), as documented there.
 STATISTICS = (

@@ -10,7 +10,7 @@ from torch import nn
 from planners.errors import NotYetAvailable
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer
-from service.worker.dry_run.tracker import local_tensor
+from service.worker.dry_run.recording.tracker import local_tensor
 
 SEED = 0
 # transformers' own default where a config states none.

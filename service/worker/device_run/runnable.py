@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
-from service.worker.dry_run.eight_bit_jobs import FP8_MIXED
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.kernel_rules import KERNEL_RULES
+from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
 from service.worker.dry_run.traceable import ZERO_FRAMEWORKS
 
 

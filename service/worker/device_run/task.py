@@ -13,8 +13,8 @@ from service.worker.device_run.runnable import refuse_what_has_no_values
 from service.worker.device_run.running import run_rank
 from service.worker.device_run.where import Ranks, ranks_to_run
 from service.worker.dry_run.job import PipelineStage, TraceJob, read_job
-from service.worker.dry_run.ledger import ITEMS
 from service.worker.dry_run.rank import process_group_of
+from service.worker.dry_run.recording.ledger import ITEMS
 from service.worker.dry_run.stacks import Stack, find_stack
 from service.worker.dry_run.step import TRACE_STAGES, Report
 from service.worker.dry_run.trace import trace_notes, traced_with

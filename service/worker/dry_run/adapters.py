@@ -13,8 +13,8 @@ from torch import nn
 
 from planners.errors import InvalidQuestion
 from service.worker.dry_run.decoder_parts import decoder_layers
-from service.worker.dry_run.four_bit import FourBitLinear
 from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.kernels.four_bit import FourBitLinear
 
 SCALING = 1.0  # lora_alpha / rank; its value changes no tensor
 

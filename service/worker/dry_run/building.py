@@ -10,8 +10,8 @@ from torch import nn
 
 from planners.errors import InvalidModelConfig
 from service.worker.dry_run.adapters import adapt
-from service.worker.dry_run.attention import TRACED_ATTENTION, register_traced_attention
 from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.kernels.attention import TRACED_ATTENTION, register_traced_attention
 from service.worker.dry_run.precision import adapter_dtype, parameter_dtype
 from service.worker.dry_run.stacks import Stack
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.worker.dry_run.families import depth_key, number_of_layers
 from service.worker.dry_run.job import PipelineStage, TraceJob
-from service.worker.dry_run.ledger import Ledger
+from service.worker.dry_run.recording.ledger import Ledger
 from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.step import TRACE_STAGES, Report, trace_steps

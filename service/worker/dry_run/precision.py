@@ -7,8 +7,8 @@ import contextlib
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from service.worker.dry_run.eight_bit_jobs import FP8_MIXED
 from service.worker.dry_run.job import TraceJob
+from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
 from service.worker.dry_run.stacks import Stack
 from service.worker.dry_run.traceable import is_fully_sharded, keeps_master_weights
 

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from planners.memory.recompute_modules import CORE_ATTENTION
 from service.worker.dry_run.decoder_parts import decoder_layers
-from service.worker.dry_run.discarded_outputs import discard_output
 from service.worker.dry_run.job import FEED_FORWARD, LAYER_NORM, TraceJob
+from service.worker.dry_run.kernels.discarded_outputs import discard_output
 from service.worker.dry_run.stacks import SelectiveRecompute
 
 

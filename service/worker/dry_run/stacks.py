@@ -71,7 +71,7 @@ class Stack:
 # Sources: accelerate (fsdp_utils.py: one unit a decoder layer and one for the rest; loss by the model),
 # torchtitan (models/llama3/infra/parallelize.py, distributed/activation_checkpoint.py),
 # torch 2.13 (nn/parallel/distributed.py), Megatron-Core (distributed/param_and_grad_buffer.py,
-# optimizer/distrib_optimizer.py), DeepSpeed (the modules `zero_*` beside this one).
+# optimizer/distrib_optimizer.py), DeepSpeed (the package `zero` beside this module).
 # `reference` is the textbook's 2 + 2 + 12 bytes a parameter.
 STACKS = {
     "accelerate": Stack(gathers_logits=True, loss_in_model=True, trains_adapters=True, has_gradient_buckets=True),

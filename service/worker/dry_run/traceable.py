@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from planners.errors import NotYetAvailable
-from service.worker.dry_run.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
 from service.worker.dry_run.families import BIASED_EXPERT_MODEL_TYPES, CONV1D_MODEL_TYPES, OTHER_NAMES
 from service.worker.dry_run.job import (
     GROUPED_MODEL_TYPES,
@@ -13,7 +12,8 @@ from service.worker.dry_run.job import (
     SHAPED_OPTIMIZERS,
     TraceJob,
 )
-from service.worker.dry_run.liger_jobs import refuse_liger_kernels
+from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
+from service.worker.dry_run.kernels.liger_jobs import refuse_liger_kernels
 from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from service.checkpoints import INDEX_FILE, SINGLE_FILE
+from service.checkpoints.headers import INDEX_FILE, SINGLE_FILE
 from service.worker.quantization.checkpoint_format import CheckpointFormat
 from service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
 from service.worker.quantization.error import ErrorSums

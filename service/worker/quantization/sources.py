@@ -16,9 +16,9 @@ from planners.architecture import ModelSpec, Part, Weight
 from planners.quantization import skip_reason
 from planners.quantized_stacks import inputs_are_last
 from service.allowed_paths import allowed_path
-from service.checkpoints import ELEMENT_BITS, Checkpoint, StoredTensor
+from service.checkpoints.headers import ELEMENT_BITS, Checkpoint, StoredTensor
+from service.checkpoints.stored_names import sorted_names
 from service.errors import InvalidCheckpoint
-from service.stored_names import sorted_names
 from service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
 from service.worker.quantization.initialization import fill_normal
 

@@ -23,9 +23,9 @@ from planners.quantization import (
     scheme_settings,
 )
 from service.allowed_paths import allowed_path
-from service.checkpoints import checkpoint_state, read_checkpoint
-from service.config_files import CONFIG_FILE, read_config
+from service.checkpoints.headers import checkpoint_state, read_checkpoint
 from service.errors import InvalidCheckpoint
+from service.models.config_files import CONFIG_FILE, read_config
 from service.settings import Settings
 from service.worker.child_main import peak_host_bytes
 from service.worker.quantization.checkpoint_format import checkpoint_format, quantized_config

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from service.worker.dry_run.ledger import Kind
+from service.worker.dry_run.recording.ledger import Kind
+from service.worker.dry_run.recording.tracker import StorageTracker
 from service.worker.dry_run.step import Report
-from service.worker.dry_run.tracker import StorageTracker
 from service.worker.serving_run.cache import BlockCache, Reach
 from service.worker.serving_run.deployment import Deployment
 from service.worker.serving_run.sampling import Sampler

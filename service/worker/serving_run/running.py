@@ -16,11 +16,11 @@ from planners.serving.engine import engine_profile
 from service.worker.child_main import is_out_of_memory
 from service.worker.device_run.devices import Device
 from service.worker.device_run.running import Record, described_failure
-from service.worker.dry_run.ledger import Kind, Ledger
 from service.worker.dry_run.patches import StreamClock, traceable_torch
 from service.worker.dry_run.rank import process_group_of
+from service.worker.dry_run.recording.ledger import Kind, Ledger
+from service.worker.dry_run.recording.tracker import StorageTracker
 from service.worker.dry_run.step import Report
-from service.worker.dry_run.tracker import StorageTracker
 from service.worker.serving_run.cache import BlockCache
 from service.worker.serving_run.deployment import Deployment
 from service.worker.serving_run.engine_kernels import rotating_in_place

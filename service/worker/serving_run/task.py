@@ -10,9 +10,9 @@ from service.errors import NoSuitableDevice
 from service.worker.device_run.devices import ANY, Device, environment, find_device
 from service.worker.device_run.meters import meter_of
 from service.worker.device_run.where import GIB, HEADROOM, PROCESS_BYTES
-from service.worker.dry_run.allocator import replay
-from service.worker.dry_run.curve import largest_owners, phase_at, phase_peaks, thinned_curve
-from service.worker.dry_run.ledger import Kind, Ledger
+from service.worker.dry_run.recording.allocator import replay
+from service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
+from service.worker.dry_run.recording.ledger import Kind, Ledger
 from service.worker.dry_run.step import Report
 from service.worker.dry_run.verdict import CONSISTENT, REFUTED, TOLERANCE_FRACTION, relative_error
 from service.worker.serving_run.deployment import Deployment, read_deployment

@@ -15,7 +15,7 @@ from service.admission.policy import Policies
 from service.admission.review import read_review
 from service.admission.sizing import Sizer
 from service.errors import DatabaseUnavailable, PlanNotFound
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.settings import Settings
 from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
 

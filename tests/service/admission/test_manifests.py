@@ -21,7 +21,7 @@ from service.admission.policy import Policies
 from service.admission.review import Answer, Review
 from service.admission.sizing import Sizer
 from service.admission.training_runtimes import GivenRuntimes
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.settings import Settings
 from tests.service.admission.test_judge import Plans
 

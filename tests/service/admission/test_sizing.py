@@ -10,7 +10,7 @@ from planners.catalogue import catalogue
 from planners.errors import PlanningStopped
 from service.admission.budget import Budget
 from service.admission.sizing import Sizer
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.settings import Settings
 from tests.api.questions import infer, train
 

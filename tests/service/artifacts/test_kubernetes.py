@@ -22,7 +22,7 @@ from service.admission.workloads import pod_group
 from service.artifacts.kubernetes import Placement, in_queue, workload_name
 from service.artifacts.kubernetes_training import training_manifests
 from service.artifacts.serving import serving_artifacts
-from service.models import ModelResolver
+from service.models.resolving import ModelResolver
 from service.settings import Settings
 from tests.service.admission.reviews import a_review
 from tests.service.artifacts.published_schemas import NotOfItsKind, check

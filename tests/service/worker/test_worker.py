@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.embedded_postgres import EmbeddedPostgres
 from service.errors import DatabaseUnavailable
 from service.persistence.database import Database
 from service.persistence.records import NewJob
 from service.persistence.upgrade import upgrade
+from service.postgres.embedded import EmbeddedPostgres
 from service.settings import Settings
 from service.worker import accelerators, main
 from service.worker.accelerator_kinds import accelerator_kind

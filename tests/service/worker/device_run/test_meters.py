@@ -8,7 +8,7 @@ import torch
 
 from service.worker.device_run.devices import Device
 from service.worker.device_run.meters import meter_of, nvml_figures
-from service.worker.dry_run.ledger import Kind, Ledger
+from service.worker.dry_run.recording.ledger import Kind, Ledger
 
 
 def ledger_of(*sizes):

@@ -7,8 +7,8 @@ from planners.errors import InvalidModelConfig
 from service.worker.child_main import is_out_of_memory
 from service.worker.device_run.devices import find_device
 from service.worker.device_run.running import Record, described_failure, held_bytes, kept_bytes, run_rank
-from service.worker.dry_run.ledger import Kind, Ledger
 from service.worker.dry_run.rank import process_group_of
+from service.worker.dry_run.recording.ledger import Kind, Ledger
 from service.worker.dry_run.stacks import find_stack
 from tests.service.worker.dry_run.cases import config, job, traced
 

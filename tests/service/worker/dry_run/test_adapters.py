@@ -10,9 +10,9 @@ import torch
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.formats import tensor_bytes
 from planners.questions import Lora
-from service.worker.dry_run.four_bit import FourBitLinear
 from service.worker.dry_run.job import PipelineStage
-from service.worker.dry_run.ledger import Kind
+from service.worker.dry_run.kernels.four_bit import FourBitLinear
+from service.worker.dry_run.recording.ledger import Kind
 from tests.service.worker.dry_run.cases import config, requested_bytes, traced
 
 LORA = Lora(rank=4, target_modules=("q_proj", "v_proj"))

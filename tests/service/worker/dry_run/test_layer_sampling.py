@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.worker.dry_run.curve import phase_peaks
 from service.worker.dry_run.job import PipelineStage
 from service.worker.dry_run.layer_sampling import layer_kinds, layer_sample, trace_stage
+from service.worker.dry_run.recording.curve import phase_peaks
 from service.worker.dry_run.repeated_layers import added_stretches, grown_ledger
 from service.worker.dry_run.stacks import find_stack
 from service.worker.dry_run.trace import StageTrace, sampling_notes

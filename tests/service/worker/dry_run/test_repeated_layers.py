@@ -1,6 +1,6 @@
 """Ledgers of a few events: what a layer adds, and a deeper model's."""
 
-from service.worker.dry_run.ledger import Kind, Ledger
+from service.worker.dry_run.recording.ledger import Kind, Ledger
 from service.worker.dry_run.repeated_layers import Stretch, added_stretches, event_sign, grown_ledger
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from service.checkpoints import read_header
+from service.checkpoints.headers import read_header
 from service.worker.quantization.shard_file import MOST_LATE_BYTES, PlannedTensor, ShardFile
 
 PLANNED = (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from planners.huggingface import describe_config
-from service.checkpoints import read_checkpoint
+from service.checkpoints.headers import read_checkpoint
 from service.errors import InvalidCheckpoint, PathNotAllowed
 from service.worker.quantization.chunk_workers import ChunkWorkers
 from service.worker.quantization.sources import CheckpointSource, RandomSource, matrix

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from service.worker.dry_run.ledger import Kind
+from service.worker.dry_run.recording.ledger import Kind
 from service.worker.serving_run.passes import PROFILE
 from service.worker.serving_run.running import trace_passes
 from service.worker.serving_run.task import measured_terms

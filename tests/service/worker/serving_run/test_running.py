@@ -3,7 +3,7 @@
 import pytest
 
 from service.worker.device_run.devices import find_device
-from service.worker.dry_run.ledger import Kind
+from service.worker.dry_run.recording.ledger import Kind
 from service.worker.serving_run.passes import CUBLAS_WORKSPACE_BYTES
 from service.worker.serving_run.running import run_passes, trace_passes
 from service.worker.serving_run.task import measured_terms

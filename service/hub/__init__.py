@@ -1,0 +1,1 @@
+"""Model configurations from a hub's mirror: fetched, checked, remembered."""

@@ -1,0 +1,1 @@
+"""Reports from real runs: set beside what was predicted, and learned from."""

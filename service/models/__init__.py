@@ -1,0 +1,1 @@
+"""Which model a request means, and what it is in numbers."""

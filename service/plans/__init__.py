@@ -1,0 +1,1 @@
+"""Plans: what a request asks, its answer's making, keeping and readers."""

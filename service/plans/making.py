@@ -1,0 +1,143 @@
+"""The making of a plan: the planner asked, its answer written down, and the row that is stored of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from planners.errors import InvalidQuestion
+from planners.fleet import plan_fleet
+from planners.hardware import Hardware
+from planners.huggingface.stored_formats import stored_formats
+from planners.inference import plan_serving_fleet
+from planners.plans import Layout
+from planners.stopping import ShouldStop
+from planners.training import plan_training
+from service.artifacts.checkpoint import Checkpoint, stated_rope_theta
+from service.artifacts.kubernetes import Placement
+from service.artifacts.kubernetes_training import training_manifests
+from service.artifacts.serving import serving_artifacts
+from service.artifacts.slurm import slurm_script
+from service.artifacts.training import LaunchFiles, TrainingLaunch, training_artifacts
+from service.canonical import digest
+from service.models.resolving import ResolvedModel
+from service.persistence.records import SeenModel, StoredPlan
+from service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
+from service.plans.questions import ResolvedQuestion, in_stored_formats, stored_format_notes
+from service.requests.hardware import Fleet
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+
+Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
+Answerer: TypeAlias = Callable[[ResolvedQuestion, ShouldStop], Answered]
+
+
+def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop: ShouldStop) -> Answered:
+    """Return the plan of a training job, and the GPUs it is on."""
+    questions = [request.to_question(resolved.model.spec, hardware) for hardware in resolved.fleet]
+    started = time.perf_counter()
+    if isinstance(request.hardware, Fleet):
+        ranked = plan_fleet(questions, should_stop)
+        found, question = ranked.answer, questions[ranked.chosen]
+    else:
+        found, question = plan_training(questions[0], should_stop), questions[0]
+    seconds = time.perf_counter() - started
+    launch = TrainingLaunch(
+        question=question,
+        plan=found.plan,
+        model_config=resolved.model.config,
+        model_name=resolved.model.name if resolved.model.is_listed else None,
+    )
+    artifacts = _with_cluster_files(training_artifacts(launch), resolved, found.plan.layout, question.hardware)
+    assumptions = (*resolved.model.assumptions, *question.hardware.gpu.assumptions)
+    body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+    return body, question.hardware
+
+
+def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop: ShouldStop) -> Answered:
+    """Return the plan of a deployment, and the GPUs it is on."""
+    asked = in_stored_formats(request, resolved.model)
+    questions = [
+        dataclasses.replace(asked.to_question(resolved.model.spec, hardware), learned=learned)
+        for hardware, learned in zip(resolved.fleet, resolved.learned, strict=True)
+    ]
+    started = time.perf_counter()
+    ranked = plan_serving_fleet(questions, should_stop)
+    seconds = time.perf_counter() - started
+    found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
+    checkpoint = _checkpoint(request, resolved.model)
+    placement = Placement(plan_id=resolved.identity.plan_id, gpu=hardware.gpu)
+    artifacts = {} if checkpoint is None else serving_artifacts(checkpoint, found.plan, hardware, placement)
+    stored = stored_format_notes(request, resolved.model)
+    assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
+    body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
+    return body, hardware
+
+
+def _checkpoint(request: InferRequest, model: ResolvedModel) -> Checkpoint | None:
+    """Return what is served of a model of the catalogue; None where no repository's name is known."""
+    if not model.is_listed:
+        return None
+    theta = stated_rope_theta(model.config)
+    if model.stored is None:
+        return Checkpoint(name=model.name, rope_theta=theta)
+    by_config = stored_formats(model.config)
+    if by_config is not None and by_config.weights == model.stored.weights:
+        return Checkpoint(name=model.name, stored_weights=model.stored.weights, rope_theta=theta)
+    # A quantized repository of a listed model: its own name is what was asked for, with its owner's.
+    asked = str(request.model)
+    if "/" not in asked:
+        return None
+    return Checkpoint(name=asked, stored_weights=model.stored.weights, rope_theta=theta)
+
+
+def _with_cluster_files(
+    files: LaunchFiles, resolved: ResolvedQuestion, layout: Layout, hardware: Hardware
+) -> LaunchFiles:
+    """Return a training plan's launch files with those of cluster schedulers."""
+    name, plan_id = resolved.model.name, resolved.identity.plan_id
+    manifests = training_manifests(name, layout, hardware, Placement(plan_id=plan_id, gpu=hardware.gpu))
+    script = slurm_script(name, layout, hardware, plan_id)
+    made = manifests if script is None else {"slurm": script, **manifests}
+    return dataclasses.replace(files, files={**files.files, **made})
+
+
+def made_plan(resolved: ResolvedQuestion, answer: Answerer, should_stop: ShouldStop) -> tuple[StoredPlan, TimedSearch]:
+    """Return the plan as it is stored, every number of it finite; raises InvalidQuestion where one would not be."""
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            body, hardware = answer(resolved, should_stop)
+            return _stored(resolved, body, hardware), body.search
+    except (FloatingPointError, OverflowError) as error:
+        raise InvalidQuestion(
+            "These sizes and rates lie so far apart that no number can hold the answer. Look for a slip in them."
+        ) from error
+
+
+def _stored(resolved: ResolvedQuestion, body: TrainPlanBody | InferPlanBody, hardware: Hardware) -> StoredPlan:
+    framework = body.plan.layout.framework if isinstance(body, TrainPlanBody) else body.plan.settings.engine
+    return StoredPlan(
+        **dataclasses.asdict(resolved.identity),
+        kind=resolved.kind,
+        request=resolved.request,
+        fits=body.fits,
+        verdict=body.verdict,
+        summary=body.summary,
+        model=resolved.model.name,
+        gpu=hardware.gpu.id,
+        gpus=body.plan.layout.gpus,
+        framework=framework,
+        model_config=resolved.model.config,
+        answer=body_json(body),
+    )
+
+
+def seen_model(model: ResolvedModel) -> SeenModel:
+    """Return the row of a model that no catalogue lists."""
+    return SeenModel(
+        config_hash=digest(model.config), name=model.name, model_type=model.spec.model_type, config=model.config
+    )

@@ -1,0 +1,1 @@
+"""The PostgreSQL that the service starts itself where none is named."""

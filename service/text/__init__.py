@@ -1,0 +1,1 @@
+"""Answers as text that a person reads in a terminal, a hundred columns wide."""

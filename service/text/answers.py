@@ -1,0 +1,328 @@
+"""Plans and jobs as tables that a person reads in a terminal, a hundred columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.persistence.records import Job, Page, PlanSummary
+from service.text.choices import choices_text, serving_choices_text
+from service.text.memory import memory_text, range_text, shares, spikes_text
+from service.text.tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
+
+VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
+
+
+def plan_text(body: Mapping[str, Any]) -> str:
+    """Return a plan's answer as text; `body` is the response as JSON values."""
+    verdict = VERDICT_WORDS[body["verdict"]]
+    sections = [f"Plan {body['plan_id']}  ({body['kind']}): {verdict}\n{wrapped(body['summary'])}"]
+    sections += _training(body) if body["kind"] == "train" else _serving(body)
+    sections += [
+        *(choices_text(body) if body["kind"] == "train" else serving_choices_text(body)),
+        _advice(body["advice"]),
+        _launch(body["artifacts"]),
+        notes("Launch files not made", _missing(body.get("missing_artifacts", {}))),
+        notes("Assumptions", body["assumptions"]),
+        _search(body["search"]),
+    ]
+    return joined(sections)
+
+
+def job_text(job: Mapping[str, Any]) -> str:
+    """Return a job as text, its result included."""
+    progress = job["progress"] or {}
+    done = f"{progress['done']} of {progress['total']} {progress['unit']}" if progress else ""
+    facts = (
+        ("state", job["state"]),
+        ("progress", " ".join(part for part in (done, progress.get("message", "")) if part)),
+        ("attempts", job["attempts"]),
+        ("worker", job["worker"]),
+        ("created", job["created_at"]),
+        ("started", job["started_at"]),
+        ("finished", job["finished_at"]),
+    )
+    sections = [f"Job {job['job_id']}  ({job['kind']})", pairs(facts)]
+    if job["error"]:
+        sections.append(wrapped(f"Error: {job['error'].get('detail', job['error'])}"))
+    if job["result"]:
+        sections.append(titled("Result", *_result(job["result"])))
+    return joined(sections)
+
+
+def plans_text(page: Page[PlanSummary]) -> str:
+    """Return a list of plans as text, each with its whole id."""
+    rows = [(plan.plan_id, plan.kind, plan.model, f"{plan.gpus} × {plan.gpu}", plan.verdict) for plan in page.items]
+    return _list_text(table(("plan", "kind", "model", "GPUs", "verdict"), rows), page.next_cursor)
+
+
+def jobs_text(page: Page[Job]) -> str:
+    """Return a list of jobs as text."""
+    rows = [(job.job_id, job.kind, job.state, f"{job.created_at:%Y-%m-%d %H:%M:%S}") for job in page.items]
+    return _list_text(table(("job", "kind", "state", "created (UTC)"), rows), page.next_cursor)
+
+
+def _list_text(listed: str, next_cursor: str | None) -> str:
+    return joined([listed, f"More: cursor={next_cursor}" if next_cursor else ""])
+
+
+def _training(body: Mapping[str, Any]) -> list[str]:
+    plan = body["plan"]
+    layout, step, run = plan["layout"], plan["step"], plan["run"]
+    return [
+        titled("Layout", _training_layout(layout)),
+        memory_text(plan["memory"]),
+        titled(
+            "Step", pairs(_step_facts(step)), "", table(("part", "time", "share"), shares(step["parts"], seconds_text))
+        ),
+        titled("Run", pairs(_run_facts(run))),
+        spikes_text(plan["memory"]),
+        _alternatives(body["alternatives"], _training_alternative, ("layout", "peak", "step", "verdict")),
+    ]
+
+
+def _serving(body: Mapping[str, Any]) -> list[str]:
+    plan = body["plan"]
+    kv, performance = plan["kv"], plan["performance"]
+    facts = (
+        ("cache of one GPU", gib(kv["available_bytes"])),
+        ("bytes a token", f"{kv['bytes_per_token']:,} in all, {kv['bytes_per_token_per_gpu']:,} a GPU"),
+        ("capacity", f"{kv['tokens']:,} tokens in {kv['blocks']:,} blocks of {kv['block_size']}"),
+        ("requests at once", f"{kv['max_concurrency']:.2f} of the longest"),
+        ("longest request", f"{kv['longest_context_tokens']:,} tokens"),
+        ("meets concurrency", _yes_or_no(body["meets_concurrency"])),
+        ("meets latency", _yes_or_no(body["meets_slo"])),
+    )
+    sections = [
+        titled("Layout of one deployment", _serving_layout(plan["layout"])),
+        memory_text(plan["memory"]),
+        titled(f"KV cache of one {_cache_owner(plan['layout'])}", pairs(facts)),
+    ]
+    if performance is not None:
+        sections.append(titled("Speed of the deployment", _latency(performance), "", _curve(performance)))
+    header = ("layout", "at once", "whole answer", "per token", "tokens/s", "verdict")
+    return [*sections, _alternatives(body["alternatives"], _serving_alternative, header)]
+
+
+def _step_facts(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    bounds = range_text(step, "low_seconds", "high_seconds", seconds_text)
+    return (
+        ("time", f"{seconds_text(step['seconds'])} ({bounds})"),
+        ("speed", f"{step['tokens_per_second']:,.0f} tokens/s, {step['tflops_per_gpu']:.0f} TFLOP/s a GPU"),
+        ("utilization", f"{100 * step['model_flops_utilization']:.1f} %"),
+    )
+
+
+def _run_facts(run: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    cost = run["cost_usd"]
+    return (
+        ("steps", None if run["steps"] is None else f"{run['steps']:,}"),
+        ("time", seconds_text(run["seconds"])),
+        ("GPU-hours", None if run["gpu_hours"] is None else f"{run['gpu_hours']:,.0f}"),
+        ("cost", None if cost is None else f"${cost:,.0f}"),
+        ("checkpoint", gib(run["checkpoint_bytes"])),
+        ("checkpoint every", seconds_text(run["checkpoint_interval_daly_seconds"])),
+        ("failures a day", f"{run['failures_per_day']:.3g}"),
+        ("goodput", None if run["goodput"] is None else f"{100 * run['goodput']:.1f} %"),
+        *(
+            (f"with {way['name']}", f"{100 * way['goodput']:.1f} %")
+            for way in run["recovery"]
+            if way["goodput"] is not None
+        ),
+        ("time with failures", seconds_text(run["expected_seconds"])),
+        ("spare nodes", _spares(run["spare_nodes"])),
+    )
+
+
+def _spares(spare: Mapping[str, Any] | None) -> str | None:
+    if spare is None:
+        return None
+    target = f"{100 * spare['target_availability']:g} %"
+    if spare["spares"] is None:
+        return f"not even {spare['nodes']} make {target}"
+    return f"{spare['spares']} beside {spare['nodes']}, up {100 * spare['availability']:.4g} % of the time"
+
+
+def _training_layout(layout: Mapping[str, Any]) -> str:
+    degrees = " × ".join(f"{name} {layout[f'{name}_parallel']}" for name in ("data", "tensor", "pipeline", "context"))
+    sequences = layout["micro_batch_size"]
+    batch = f"{sequences} sequence{'' if sequences == 1 else 's'} × {layout['gradient_accumulation_steps']} accumulated"
+    return pairs(
+        (
+            ("framework", layout["framework"]),
+            ("GPUs", f"{layout['gpus']} = {degrees}"),
+            ("experts over", layout["expert_parallel"] if layout["expert_parallel"] > 1 else None),
+            ("sharding", f"ZeRO stage {layout['zero_stage']} over {layout['shard_group']}"),
+            ("batch of a rank", batch),
+            ("recompute", _recompute(layout)),
+            ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
+            ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
+            ("activations", "offloaded to the host" if layout.get("activation_offload") else None),
+            ("loss", "fused with the head" if layout.get("fused_cross_entropy") else None),
+        )
+    )
+
+
+def _serving_layout(layout: Mapping[str, Any]) -> str:
+    names = ("data", "attention_data", "tensor", "pipeline")
+    degrees = " × ".join(f"{name.replace('_', ' ')} {layout[f'{name}_parallel']}" for name in names)
+    return pairs((("GPUs", f"{layout['gpus']} = {degrees}"),))
+
+
+def _cache_owner(layout: Mapping[str, Any]) -> str:
+    """Return whose cache is told: each attention rank has one of its own."""
+    return "attention rank" if layout["attention_data_parallel"] > 1 else "replica"
+
+
+def _latency(performance: Mapping[str, Any]) -> str:
+    """Return the times asked about with their bands and, at a request rate, what 99 of 100 requests stay below."""
+    facts: list[tuple[str, str | None]] = []
+    for label, name in (("first token", "ttft"), ("per token", "tpot")):
+        bounds = range_text(performance, f"{name}_low_seconds", f"{name}_high_seconds", seconds_text)
+        facts.append((label, f"{seconds_text(performance[f'{name}_seconds'])} ({bounds})"))
+        tail = performance[f"{name}_p99_seconds"]
+        facts.append((f"{label}, 99 of 100", None if tail is None else f"within {seconds_text(tail)}"))
+    return pairs(facts)
+
+
+def _curve(performance: Mapping[str, Any]) -> str:
+    """Return the times by how many requests are kept running; those of a rate stand at what runs on average."""
+    mark = "asked" if performance["ttft_p99_seconds"] is None else "at the rate"
+    asked = {key: value for key, value in performance.items() if key != "curve"}
+    rows = {point["concurrency"]: point for point in (*performance["curve"], asked)}
+    return table(
+        ("requests at once", "first token", "per token", "tokens/s", ""),
+        (
+            (
+                concurrency,
+                seconds_text(point["ttft_seconds"]),
+                seconds_text(point["tpot_seconds"]),
+                f"{point['output_tokens_per_second']:,.0f}",
+                mark if concurrency == performance["concurrency"] else "",
+            )
+            for concurrency, point in sorted(rows.items())
+        ),
+    )
+
+
+def _alternatives(alternatives: Sequence[Mapping[str, Any]], row: Any, header: Sequence[str]) -> str:
+    return titled("Alternatives", table(header, map(row, alternatives))) if alternatives else ""
+
+
+def _training_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
+    layout = other["layout"]
+    name = (
+        f"{_gpus(layout)}: {layout['framework']} d{layout['data_parallel']} t{layout['tensor_parallel']} "
+        f"p{layout['pipeline_parallel']}{_virtual(layout)} c{layout['context_parallel']} zero{layout['zero_stage']} "
+        f"b{layout['micro_batch_size']} {_recompute(layout)}{_offloaded(layout)}"
+    )
+    return name, gib(other["peak_bytes"]), seconds_text(other["step_seconds"]), other["verdict"]
+
+
+def _offloaded(layout: Mapping[str, Any]) -> str:
+    """Return what lies elsewhere: `+opt`, `+opt,par` or `+act`, as the layout offloads it."""
+    states = {"none": "", "optimizer": "opt", "optimizer+parameters": "opt,par"}[layout["offload"]]
+    parts = [part for part in (states, "act" if layout.get("activation_offload") else "") if part]
+    return f" +{','.join(parts)}" if parts else ""
+
+
+def _virtual(layout: Mapping[str, Any]) -> str:
+    return f"v{layout['virtual_pipeline']}" if layout["virtual_pipeline"] > 1 else ""
+
+
+def _recompute(layout: Mapping[str, Any]) -> str:
+    layers = layout["recompute_layers"]
+    return str(layout["recompute"]) if layers is None else f"{layout['recompute']} {layers}"
+
+
+def _serving_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
+    layout = other["layout"]
+    name = (
+        f"{other['gpu']} {_gpus(layout)}: d{layout['data_parallel']} t{layout['tensor_parallel']} "
+        f"p{layout['pipeline_parallel']} {other['weights']}/{other['kv_cache']}"
+    )
+    rate = other["output_tokens_per_second"]
+    return (
+        name,
+        "" if other["concurrency"] is None else f"{other['concurrency']:,}",
+        seconds_text(other["request_seconds"]),
+        seconds_text(other["tpot_seconds"]),
+        "" if rate is None else f"{rate:,.0f}",
+        other["verdict"] + (", front" if other["is_on_front"] else ""),
+    )
+
+
+def _search(search: Mapping[str, Any]) -> str:
+    return (
+        f"Searched {search['layouts_considered']} layouts ({search['layouts_excluded']} more excluded by a rule, "
+        f"{search['layouts_fitting']} fit) in {seconds_text(search['seconds'])}."
+    )
+
+
+def _gpus(layout: Mapping[str, Any]) -> str:
+    return f"{layout['gpus']} GPU" + ("" if layout["gpus"] == 1 else "s")
+
+
+def _advice(advice: Sequence[Mapping[str, Any]]) -> str:
+    if not advice:
+        return ""
+    lines = []
+    for entry in advice:
+        change = ", ".join(f"{field} = {cell(value)}" for field, value in entry["change"].items())
+        if "kv_tokens" in entry:
+            outcome = f"{gib(entry['peak_bytes'])}, a cache of {entry['kv_tokens']:,} tokens"
+        else:
+            outcome = f"{gib(entry['peak_bytes'])}, a step of {seconds_text(entry['step_seconds'])}"
+        lines.append(wrapped(f"  - {change}: {outcome}. {entry['reason']}", indent="    "))
+    return titled("What would change it", "\n".join(lines))
+
+
+def _launch(artifacts: Mapping[str, Any]) -> str:
+    """Return the commands whole, and the names of the files, which are fetched one by one."""
+    commands = [name for name, value in artifacts.items() if isinstance(value, str) and "\n" not in value]
+    files = [name for name in artifacts if name not in commands]
+    # Commands are never wrapped: they are there to be copied.
+    lines = [f"  {printable(artifacts[name])}" for name in commands]
+    if files:
+        lines.append(wrapped(f"  Files, under artifacts/NAME of the plan: {', '.join(files)}.", indent="  "))
+    return titled("Launch", "\n".join(lines)) if lines else ""
+
+
+def _missing(artifacts: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{name}: {' '.join(reasons)}" for name, reasons in artifacts.items()]
+
+
+def _result(result: Mapping[str, Any]) -> list[str]:
+    """Return a job's result: its plain values in two columns, each inner object below."""
+    plain = [(name, _quantity(name, value)) for name, value in result.items() if not isinstance(value, dict | list)]
+    inner = [(name, value) for name, value in result.items() if isinstance(value, dict) and value]
+    parts = [pairs(plain)]
+    for name, value in inner:
+        facts = [(key, _quantity(key, item)) for key, item in value.items() if not isinstance(item, dict | list)] + [
+            (f"{key}.{part}", _quantity("bytes", number))
+            for key, item in value.items()
+            if key == "items" and isinstance(item, dict)
+            for part, number in item.items()
+        ]
+        if facts:
+            parts.append(f"  {name}:\n" + textwrap.indent(pairs(facts), "  "))
+    return parts
+
+
+def _quantity(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if name.endswith("bytes_per_second"):
+        return f"{value / 1e9:.3g} GB/s"
+    if name.endswith("bytes"):
+        return f"{gib(value)} ({value:,} bytes)"
+    if name.endswith("seconds"):
+        return seconds_text(value)
+    if name == "relative_error":
+        return f"{100 * value:+.3g} %"
+    return value
+
+
+def _yes_or_no(value: bool | None) -> str | None:
+    return None if value is None else ("yes" if value else "no")

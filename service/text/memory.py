@@ -1,0 +1,53 @@
+"""What a plan needs of one GPU, as text: its budget, what fills it, and the moments outside the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from service.text.tables import gib, pairs, table, titled, wrapped
+
+
+def memory_text(memory: Mapping[str, Any]) -> str:
+    """Return the section on the memory of one GPU."""
+    return titled(
+        "Memory of one GPU", _budget(memory), "", table(("item", "size", "share"), shares(memory["items"], gib))
+    )
+
+
+def spikes_text(memory: Mapping[str, Any]) -> str:
+    """Return the section on loading, checkpoints and evaluation; nothing where a plan names none."""
+    spikes: Sequence[Mapping[str, Any]] = memory.get("spikes", ())
+    if not spikes:
+        return ""
+    rows = [(spike["name"], gib(spike["device_bytes"]), gib(spike["host_bytes"])) for spike in spikes]
+    reasons = [wrapped(f"  - {spike['name']}: {spike['reason']}", indent="    ") for spike in spikes]
+    header = ("moment", "live on the GPU", "on the host for each GPU")
+    return titled("Moments outside the steps", table(header, rows), *reasons)
+
+
+def shares(parts: Mapping[str, float], shown: Callable[[float], str]) -> list[tuple[str, str, str]]:
+    """Return each part that is there, its amount and its share of the sum."""
+    total = sum(parts.values())
+    return [
+        (name.replace("_", " "), shown(value), f"{100 * value / total:.1f} %") for name, value in parts.items() if value
+    ]
+
+
+def range_text(values: Mapping[str, Any], low: str, high: str, shown: Callable[[float], str]) -> str:
+    """Return the two ends of an estimate."""
+    return f"{shown(values[low])} to {shown(values[high])}"
+
+
+def _budget(memory: Mapping[str, Any]) -> str:
+    bounds = f" ({range_text(memory, 'peak_low_bytes', 'peak_high_bytes', gib)})" if "peak_low_bytes" in memory else ""
+    return pairs(
+        (
+            ("peak", f"{gib(memory['peak_bytes'])}{bounds}"),
+            ("limit", gib(memory["limit_bytes"])),
+            ("margin", gib(memory.get("margin_bytes"))),
+            ("worst moment", memory.get("phase")),
+            ("host memory", gib(memory.get("host_bytes")) if memory.get("host_bytes") else None),
+            ("on NVMe", gib(memory.get("nvme_bytes")) if memory.get("nvme_bytes") else None),
+        )
+    )

@@ -1,0 +1,1 @@
+"""Every allocation of a step written down, replayed through an allocator and told."""

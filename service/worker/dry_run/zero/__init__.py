@@ -1,0 +1,1 @@
+"""DeepSpeed's engine, stood in for operation by operation."""

@@ -1,0 +1,122 @@
+"""DeepSpeed without ZeRO (stage 0): every rank has all 16-bit parameters and an fp32 copy of them, flat.
+
+Source: DeepSpeed 0.19.8, runtime/fp16/fused_optimizer.py (`FP16_Optimizer`, which bf16 has too) and
+runtime/engine.py (`buffered_allreduce_fallback`, `allreduce_no_retain`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import nn
+from torch._utils import _flatten_dense_tensors
+
+from service.worker.dry_run.optimizers import replicated_optimizer
+from service.worker.dry_run.recording.ledger import Kind
+from service.worker.dry_run.zero.settings import Making, average, gradient_of
+
+# runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE: what is reduced at once, whatever the config says of buckets.
+REDUCED_AT_ONCE_ELEMENTS = 500_000_000
+
+
+class WholeEngine:
+    """The optimizer over one flat fp32 copy; gradients are the parameters' own until the step makes them fp32."""
+
+    def __init__(self, name: str, parameters: Iterable[nn.Parameter], *, ranks: int) -> None:
+        self._parameters = list(parameters)
+        self._ranks = ranks
+        self._is_last = True
+        self._making: Making = _unnamed
+        flat = flattened(self._parameters, multiple=1)
+        self._master = nn.Parameter(torch.empty(flat.shape, dtype=torch.float32))
+        self._inner = replicated_optimizer(name, [self._master])
+        # The states are made before the first step, by one step over zeros.
+        self._master.grad = torch.zeros_like(self._master)
+        self._inner.step()
+        self._master.grad = None
+
+    @contextlib.contextmanager
+    def attach(self, making: Making) -> Iterator[None]:
+        """Remember how memory is named; no hook is needed."""
+        self._making = making
+        yield
+
+    def begin_micro_batch(self, *, is_last: bool) -> None:
+        """Take note that a micro-batch begins: gradients are reduced after the last alone."""
+        self._is_last = is_last
+
+    def end_backward(self) -> None:
+        """Average the gradients over the ranks, a flat copy of so many at a time."""
+        if not self._is_last:
+            return
+        waiting: list[torch.Tensor] = []
+        for parameter in self._parameters:
+            waiting.append(gradient_of(parameter))
+            if sum(gradient.numel() for gradient in waiting) > REDUCED_AT_ONCE_ELEMENTS:
+                self._all_reduce(waiting)
+                waiting = []
+        if waiting:
+            self._all_reduce(waiting)
+
+    def step(self) -> None:
+        """Make one flat fp32 gradient of all, each first by itself, and update."""
+        self._master.grad = _flatten_dense_tensors(  # type: ignore[no-untyped-call]
+            [gradient_of(parameter).to(torch.float32) for parameter in self._parameters]
+        )
+        self.zero_grad()
+        self._inner.step()
+        self._master.grad = None
+        with torch.no_grad():
+            offset = 0
+            for parameter in self._parameters:
+                parameter.data.copy_(self._master[offset : offset + parameter.numel()].view(parameter.shape))
+                offset += parameter.numel()
+
+    def zero_grad(self) -> None:
+        """Drop the 16-bit gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the fp32 copy and the states' tensors."""
+        yield "fp32 copy", self._master
+        yield from self._inner.named_states()
+
+    def named_parts(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield nothing: the parameters themselves are views of all there is."""
+        yield from ()
+
+    def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
+        """Return nothing: no buffer stands between the steps."""
+        return []
+
+    def named_gradients(self) -> list[tuple[str, torch.Tensor]]:
+        """Return nothing: gradients are the parameters' own."""
+        return []
+
+    def _all_reduce(self, gradients: list[torch.Tensor]) -> None:
+        with self._making(Kind.COMMUNICATION):
+            flat = average(_flatten_dense_tensors(gradients), self._ranks)  # type: ignore[no-untyped-call]
+        offset = 0
+        for gradient in gradients:
+            gradient.copy_(flat[offset : offset + gradient.numel()].view(gradient.shape))
+            offset += gradient.numel()
+
+
+def flattened(parameters: list[nn.Parameter], *, multiple: int) -> torch.Tensor:
+    """Return a flat buffer, its length a multiple, of which the parameters are views from now on."""
+    elements = sum(parameter.numel() for parameter in parameters)
+    flat = torch.empty(-(-elements // multiple) * multiple, dtype=parameters[0].dtype)
+    offset = 0
+    for parameter in parameters:
+        parameter.data = flat[offset : offset + parameter.numel()].view(parameter.shape)
+        offset += parameter.numel()
+    return flat
+
+
+@contextlib.contextmanager
+def _unnamed(kind: Kind) -> Iterator[None]:  # noqa: ARG001 - as `Making` has it
+    """Name nothing: no step runs yet."""
+    yield

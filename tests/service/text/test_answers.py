@@ -1,0 +1,120 @@
+"""Text for people: aligned, in units they read, and nothing that drives their terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.text.answers import _curve, _latency, _launch, _training_alternative, job_text
+from service.text.tables import COLUMNS, gib, notes, pairs, seconds_text, table
+
+
+def test_columns_are_aligned_the_first_to_the_left():
+    assert table(("item", "size"), [("weights", 1), ("cache", 100)]) == (
+        "  item     size\n  weights     1\n  cache     100"
+    )
+
+
+def test_a_table_too_wide_shortens_its_first_column():
+    lines = table(("name", "size"), [("x" * 300, "1 GiB")]).splitlines()
+    assert max(map(len, lines)) == COLUMNS
+
+
+def test_facts_without_a_value_are_left_out():
+    assert pairs((("a", 1), ("b", None), ("c", ""))) == "  a  1"
+
+
+@pytest.mark.parametrize(("size_bytes", "text"), [(0, "0.00 GiB"), (2**30, "1.00 GiB"), (None, "")])
+def test_sizes_are_gib(size_bytes: int | None, text: str):
+    assert gib(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (2e-7, "0.2 us"),
+        (1e-3, "1 ms"),
+        (0.9994, "999 ms"),
+        (1, "1 s"),
+        (60, "1 min"),
+        (3600, "1 h"),
+        (86_400, "1.0 d"),
+        (34 * 86_400, "34.0 d"),
+    ],
+)
+def test_times_are_in_the_largest_unit_that_leaves_one(seconds: float | None, text: str):
+    assert seconds_text(seconds) == text
+
+
+def test_a_name_cannot_drive_the_terminal():
+    assert "\x1b" not in notes("Assumptions", ["a model named \x1b[2J"])
+
+
+def test_commands_are_printed_whole_and_files_by_their_names():
+    command = "torchrun " + "x" * 200
+    text = _launch({"torchrun": command, "megatron": "--a 1\n--b 2", "deepspeed": {}})
+    assert text == f"Launch\n  {command}\n  Files, under artifacts/NAME of the plan: megatron, deepspeed."
+    assert _launch({}) == ""
+
+
+def test_a_failed_job_says_why():
+    job = {
+        "job_id": "1", "kind": "quantize", "state": "failed", "attempts": 3, "worker": "w", "created_at": "now",
+        "started_at": "now", "finished_at": "now", "result": None, "error": {"code": "x", "detail": "No memory left."},
+        "progress": {"done": 1, "total": 4, "unit": "layers", "message": "layer 1"},
+    }  # fmt: skip
+    text = job_text(job)
+    assert "Error: No memory left." in text
+    assert "1 of 4 layers layer 1" in text
+
+
+def test_alternatives_that_differ_in_stages_and_recomputed_layers_read_differently():
+    layout = {
+        "gpus": 8, "framework": "megatron", "data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 2,
+        "context_parallel": 1, "zero_stage": 1, "micro_batch_size": 1, "recompute": "full", "offload": "none",
+    }  # fmt: skip
+    plain = _training_alternative(_alternative({**layout, "virtual_pipeline": 1, "recompute_layers": None}))
+    interleaved = _training_alternative(_alternative({**layout, "virtual_pipeline": 4, "recompute_layers": 8}))
+    assert plain[0] == "8 GPUs: megatron d2 t2 p2 c1 zero1 b1 full"
+    assert interleaved[0] == "8 GPUs: megatron d2 t2 p2v4 c1 zero1 b1 full 8"
+
+
+@pytest.mark.parametrize(
+    ("offload", "has_activations", "shown"),
+    [
+        ("none", False, ""),
+        ("none", True, " +act"),
+        ("optimizer", False, " +opt"),
+        ("optimizer+parameters", True, " +opt,par,act"),
+    ],
+)
+def test_alternatives_say_what_they_offload(offload: str, has_activations: bool, shown: str):
+    layout = {
+        "gpus": 1, "framework": "deepspeed", "data_parallel": 1, "tensor_parallel": 1, "pipeline_parallel": 1,
+        "context_parallel": 1, "zero_stage": 3, "micro_batch_size": 1, "recompute": "none", "virtual_pipeline": 1,
+        "recompute_layers": None, "offload": offload, "activation_offload": has_activations,
+    }  # fmt: skip
+    assert _training_alternative(_alternative(layout))[0] == f"1 GPU: deepspeed d1 t1 p1 c1 zero3 b1 none{shown}"
+
+
+def _alternative(layout: dict) -> dict:
+    return {"layout": layout, "peak_bytes": 2**30, "step_seconds": 1.0, "verdict": "fits"}
+
+
+PERFORMANCE = {
+    "ttft_seconds": 0.2, "ttft_low_seconds": 0.1, "ttft_high_seconds": 0.5, "ttft_p99_seconds": None,
+    "tpot_seconds": 0.01, "tpot_low_seconds": 0.008, "tpot_high_seconds": 0.012, "tpot_p99_seconds": None,
+    "output_tokens_per_second": 100.0, "concurrency": 1, "curve": [],
+}  # fmt: skip
+
+
+def test_latencies_are_told_with_their_bands():
+    assert _latency(PERFORMANCE) == "  first token  200 ms (100 ms to 500 ms)\n  per token    10 ms (8 ms to 12 ms)"
+
+
+def test_a_rates_tails_are_told_and_its_row_is_marked():
+    at_a_rate = {**PERFORMANCE, "ttft_p99_seconds": 1.0, "tpot_p99_seconds": 0.02}
+    assert "first token, 99 of 100  within 1 s" in _latency(at_a_rate)
+    assert "per token, 99 of 100    within 20 ms" in _latency(at_a_rate)
+    assert _curve(at_a_rate).splitlines()[-1].endswith("at the rate")
+    assert _curve(PERFORMANCE).splitlines()[-1].endswith("asked")

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from service.text.memory import memory_text, spikes_text
+
+GIB = 2**30
+SPIKE = {"name": "checkpoint", "device_bytes": 3 * GIB, "host_bytes": GIB // 2, "reason": "every rank writes its part"}
+
+
+def test_each_moment_outside_the_steps_has_its_sizes_and_its_reason():
+    lines = spikes_text({"spikes": [SPIKE]}).splitlines()
+    assert lines[0] == "Moments outside the steps"
+    assert lines[2].split() == ["checkpoint", "3.00", "GiB", "0.50", "GiB"]
+    assert lines[3] == "  - checkpoint: every rank writes its part"
+
+
+def test_a_plan_stored_before_there_were_such_moments_has_no_section():
+    assert spikes_text({}) == ""
+
+
+def test_parts_have_their_share_of_the_sum_and_empty_ones_are_left_out():
+    # 1 GiB of 4 GiB is a quarter.
+    memory = {
+        "peak_bytes": 4 * GIB,
+        "limit_bytes": 8 * GIB,
+        "items": {"weights": GIB, "kv_cache": 3 * GIB, "runtime": 0},
+    }
+    text = memory_text(memory)
+    assert "weights   1.00 GiB  25.0 %" in text
+    assert "kv cache  3.00 GiB  75.0 %" in text
+    assert "runtime" not in text

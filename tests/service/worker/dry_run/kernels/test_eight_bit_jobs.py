@@ -1,0 +1,40 @@
+import pytest
+
+from planners.errors import NotYetAvailable
+from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
+from service.worker.dry_run.stacks import find_stack
+from tests.service.worker.dry_run.cases import config, job
+
+FP8 = {"framework": "fsdp2", "precision": FP8_MIXED}
+
+
+def check(**changes):
+    wanted = job(**(FP8 | changes))
+    refuse_eight_bit_products(wanted, find_stack(wanted.framework))
+
+
+def test_torchtitan_s_products_are_traced_and_other_precisions_are_none_of_this():
+    check()
+    check(recompute="full")
+    check(framework="megatron", precision="bf16-mixed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"framework": "megatron"}, "/training/precision"),
+        ({"tensor_parallel": 2}, "/layout/tensor_parallel"),
+        ({"config": config(model_type="mixtral")}, "/training/precision"),
+        ({"recompute": "selective"}, "/layout/recompute"),
+    ],
+)
+def test_other_products_in_fp8_are_refused(changes, pointer):
+    with pytest.raises(NotYetAvailable) as refusal:
+        check(**changes)
+    assert refusal.value.pointer == pointer
+
+
+def test_a_worker_without_torchao_refuses(monkeypatch):
+    monkeypatch.setattr("service.worker.dry_run.kernels.eight_bit_jobs.find_spec", lambda _name: None)
+    with pytest.raises(NotYetAvailable, match="does not have"):
+        check()
