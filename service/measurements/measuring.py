@@ -47,7 +47,7 @@ LEVELS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ComparedQuantity:
     """One quantity; `relative_error` is predicted/measured − 1, and null where nothing was predicted."""
 
     quantity: str
@@ -67,7 +67,7 @@ class MeasurementReport:
 
     measurement_ids: tuple[int, ...]
     plan_id: str | None
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ComparedQuantity, ...]
     log: StartupLog | None = None
     learned: Learned | None = None
     not_learned: str | None = None
@@ -217,13 +217,13 @@ def _with_logged(given: dict[str, int | float], logged: Mapping[str, int | float
     return {**given, **logged}
 
 
-def _comparison(quantity: str, predicted: float | None, measured: float) -> Comparison:
+def _comparison(quantity: str, predicted: float | None, measured: float) -> ComparedQuantity:
     error = None if predicted is None else predicted / measured - 1
-    return Comparison(quantity=quantity, predicted=predicted, measured=measured, relative_error=error)
+    return ComparedQuantity(quantity=quantity, predicted=predicted, measured=measured, relative_error=error)
 
 
 def _records(
-    request: MeasurementRequest, plan: StoredPlan | None, comparisons: tuple[Comparison, ...]
+    request: MeasurementRequest, plan: StoredPlan | None, comparisons: tuple[ComparedQuantity, ...]
 ) -> list[NewMeasurement]:
     by_quantity = {comparison.quantity: comparison for comparison in comparisons}
     records = []
