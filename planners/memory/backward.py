@@ -14,6 +14,8 @@ from planners.memory.mixture_backward import are_grouped
 from planners.memory.moment import Moment, items_at
 from planners.memory.tied_table import tied_table_items
 
+# What the architecture calls the operations of experts that work on every token.
+SHARED = "shared"
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
 RECOMPUTED_BESIDE_UNPACKED = 4
 
@@ -224,8 +226,12 @@ def _experts_run_again(moment: Moment, layer: FloatArray) -> Items:
     above = np.where(layers_above > 0, moment.reduced_above, held.head_padded)
     gathered = moment.open_root + moment.one_layer + ahead + moment.job.precision.compute_bytes * held.expert_padded
     layouts = moment.layouts
-    # One rank alone gathers nothing.
+    # One rank alone gathers nothing; without shared experts the gradient meets the experts' own hook first.
+    runs_before_hook = any(
+        operation.name.startswith(SHARED) for part in moment.job.layers for operation in part.block.operations
+    )
     has_buffer = moment.expert_units & moment.gathered_by_layer & (layouts.shard_group > layouts.expert_parallel)
+    has_buffer = has_buffer & np.bool_(runs_before_hook)
     is_run_again = has_buffer & (layouts.recompute != NONE)
     recomputed, kept = _left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + active.combine + active.message

@@ -85,8 +85,8 @@ def test_a_pipeline_reduces_its_first_unit_beside_all_summed_gradients():
     assert reduction.gradients[0].item() == 4 * EMBEDDING / 2
 
 
-def mixture_moments(**layout):
-    asked = question(model=small_mixtral(), sequence_length=32, global_batch_size=4, gpus=4)
+def mixture_moments(model=None, **layout):
+    asked = question(model=model or small_mixtral(), sequence_length=32, global_batch_size=4, gpus=4)
     job = training_job(asked, load_profile("fsdp2"))
     layouts = candidates_from_rows([{"data_parallel": 4, "shard_group": 4, "zero_stage": 3, **layout}])
     rows = all_stages(layouts, job.model, 4)
@@ -122,10 +122,22 @@ def test_a_root_s_shard_is_made_once_its_whole_gradients_are_let_go_of():
     assert root.gradients.item() == 4 * 4 * LAYER / 2
 
 
+def beside_shared():
+    """Return a mixture like `small_mixtral`, with an expert of 128 features beside those that are chosen."""
+    sizes = {"moe_intermediate_size": 128, "shared_expert_intermediate_size": 128, "num_experts": 4}
+    return small_mixtral(model_type="qwen2_moe", **sizes)
+
+
 @pytest.mark.parametrize(("recompute", "ranks", "is_held"), [(2, 2, True), (0, 2, False), (2, 4, False)])
 def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_ranks_share_them(recompute, ranks, is_held):
-    again = mixture_moments(expert_parallel=ranks, recompute=recompute)[2]
-    # Both layers' weights, the buffer of half of the experts over two ranks, and the head that is reduced.
-    whole = EXPERTS // 2 + BESIDE
-    expected = 2 * whole + 2 * whole + 2 * EXPERTS // 2 + 4 * HEAD
+    again = mixture_moments(beside_shared(), expert_parallel=ranks, recompute=recompute)[2]
+    # Both layers' weights, the buffer of half of the experts over two ranks, and the head that is reduced. Beside the
+    # experts are the shared one, 3 x 64 x 128, the biases of query, key and value, and a score of one row, which a buffer
+    # over four ranks has four of.
+    whole = EXPERTS // 2 + BESIDE + 24_576 + 64 + 32 + 32 + 64
+    expected = 2 * whole + 2 * (whole + 3 * 64) + 2 * EXPERTS // 2 + 4 * HEAD
     assert again.communication.reshape(-1)[0] == (expected if is_held else 0)
+
+
+def test_without_a_shared_expert_a_second_run_finds_its_experts_gathered():
+    assert mixture_moments(expert_parallel=2, recompute=2)[2].communication.reshape(-1)[0] == 0
