@@ -132,8 +132,8 @@ def beside_shared():
 def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_ranks_share_them(recompute, ranks, is_held):
     again = mixture_moments(beside_shared(), expert_parallel=ranks, recompute=recompute)[2]
     # Both layers' weights, the buffer of half of the experts over two ranks, and the head that is reduced. Beside the
-    # experts are the shared one, 3 x 64 x 128, the biases of query, key and value, and a score of one row, which a buffer
-    # over four ranks has four of.
+    # experts are the shared one, 3 x 64 x 128, the biases of query, key and value, and a score of one row, of which a
+    # buffer over four ranks has four.
     whole = EXPERTS // 2 + BESIDE + 24_576 + 64 + 32 + 32 + 64
     expected = 2 * whole + 2 * (whole + 3 * 64) + 2 * EXPERTS // 2 + 4 * HEAD
     assert again.communication.reshape(-1)[0] == (expected if is_held else 0)
