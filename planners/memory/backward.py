@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from planners.layout.candidates import ALL_LAYERS, FULL, NONE, FloatArray
-from planners.memory.head_backward import FP8, head_cast, head_gradient, head_reduction
+from planners.memory.head_backward import FP8, head_casts, head_gradient, head_reduction
 from planners.memory.items import NOTHING, Items
 from planners.memory.kinds_apart import KindApart, only_where, stands_alone
 from planners.memory.mixture_backward import are_grouped
@@ -42,8 +42,8 @@ def backward_items(moment: Moment, kinds: Sequence[KindApart] = ()) -> Iterator[
         yield only_where(_layer_reduced(kind.moment, kind.layers), apart)
     if moment.own_units:
         yield head_reduction(moment)
-        if moment.job.precision.compute_format == FP8:
-            yield head_cast(moment)
+    if moment.job.precision.compute_format == FP8:
+        yield from head_casts(moment)
     if moment.zero is not None:
         yield head_gradient(moment, moment.zero)
     splits_vocabulary = moment.layouts.tensor_parallel > 1
@@ -93,6 +93,14 @@ def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
     moments.append((np.where(moment.expert_units, 0.0, active.second_norm), behind))
     behind_attention = size * held.behind_attention_elements
     moments.append((np.where(moment.expert_units, 0.0, active.attention_gradients), behind_attention))
+    if job.precision.compute_format == FP8:
+        # A matrix is cast before it has a gradient of its own: the layer's last one, and the first of its feed-forward.
+        cast = job.profile.kernels.fp8_cast_bytes * held.last_matrix_elements
+        moments.append((active.last_matrix + cast, NOTHING))
+        # Its input, for its own gradient; the input's gradient is done.
+        widest = (active.last_product - active.message) * (job.profile.kernels.fp8_cast_bytes / size)
+        moments.append((active.working_set + active.last_product + widest, NOTHING))
+        moments.append((active.second_norm + cast, np.maximum(behind - size * held.last_matrix_elements, 0.0)))
     if job.profile.kernels.works_in_place:
         moments.append((np.where(moment.expert_units, 0.0, active.first_products), behind))
     if job.model.experts_per_token and job.method == "full":

@@ -1,9 +1,12 @@
-"""The moments of the backward pass at a head that is gathered and reduced by itself."""
+"""The moments at a head: in fp8, of DeepSpeed's, and of one that is reduced by itself."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from planners.layout.candidates import FloatArray
 from planners.memory.items import NOTHING, Items
 from planners.memory.moment import Moment, items_at
 from planners.memory.zero import ZeroBuffers
@@ -11,33 +14,51 @@ from planners.memory.zero import ZeroBuffers
 FP8, FP8_BYTES = "fp8", 1
 
 
-def head_cast(moment: Moment) -> Items:
-    """Return the moment at which the logits' gradient is cast for the head's own gradient.
+def head_casts(moment: Moment) -> Iterator[Items]:
+    """Yield the moments at which the head's products cast what they multiply to fp8, by torchao's separate operations.
 
-    The top layer is gathered ahead. The gradient is there in 16 bits and in fp8 for the hidden states' gradient, which
-    is done, and so is the head in fp8 (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args.backward`).
+    In the forward pass and for the hidden states' gradient that is the head itself, for the head's own gradient the
+    logits' (torchao, float8/float8_linear.py, `matmul_with_hp_or_float8_args`).
     """
     held, active, job = moment.held, moment.active, moment.job
-    size, loss = job.precision.compute_bytes, job.profile.loss
+    size, cast, loss = job.precision.compute_bytes, job.profile.kernels.fp8_cast_bytes, job.profile.loss
     division = moment.layouts.tensor_parallel if loss.vocabulary_parallel else 1
     logits = moment.layouts.local_tokens(job.sequence_length) * job.model.vocabulary_size / division
-    copies = size + FP8_BYTES + job.profile.kernels.fp8_cast_bytes
-    gathered = np.where(moment.gathered_by_layer, size * held.head_elements + moment.layer_buffer, 0.0) + np.where(
+    logits = np.where(moment.rows.has_head, logits, 0.0)
+    weight = held.head_matrix_elements
+    root = size * held.head_elements if moment.own_units else moment.root
+    kept = active.stage + active.head
+    # The buffer of a unit of its own is there in the forward pass, and the top layer, gathered ahead, from the loss on.
+    buffer = root if moment.own_units else NOTHING
+    yield _head_at_work(moment, kept + cast * weight, NOTHING, root, buffer, phase="forward and loss")
+    # The gradient in 16 bits, and in fp8.
+    gradients = (size + FP8_BYTES) * logits
+    yield _head_at_work(moment, kept + cast * weight, gradients, root, moment.layer_buffer)
+    # The hidden states' gradient is done, and the head in fp8 not yet let go of.
+    done = kept + active.message + FP8_BYTES * weight
+    yield _head_at_work(moment, done, gradients + cast * logits, root, moment.layer_buffer)
+
+
+def _head_at_work(
+    moment: Moment,
+    activations: FloatArray,
+    logits: FloatArray,
+    root: FloatArray,
+    ahead: FloatArray,
+    *,
+    phase: str = "backward",
+) -> Items:
+    others, accumulated = moment.beside(0.0)
+    gathered = np.where(moment.gathered_by_layer, root + ahead, 0.0) + np.where(
         moment.gathered_once, moment.open_root + moment.whole_layers, 0.0
     )
-    others, accumulated = moment.beside(0.0)
     return items_at(
         moment,
-        "backward",
-        parameters=held.parameters,
-        gradients=np.where(moment.keeps_gradients, np.ceil(held.gradients), 0.0),
-        activations=active.stage
-        + others
-        + active.head
-        + moment.constant_activations
-        + active.message
-        + FP8_BYTES * held.head_matrix_elements,
-        logits=np.where(moment.rows.has_head, copies * logits, 0.0),
+        phase,
+        parameters=moment.held.parameters,
+        gradients=np.where(moment.keeps_gradients, np.ceil(moment.held.gradients), 0.0),
+        activations=activations + others + moment.constant_activations,
+        logits=logits,
         communication=gathered + moment.buckets + accumulated,
     )
 

@@ -16,8 +16,10 @@ from tests.planners.factories import question, small_llama, small_mixtral
 LAYER, EMBEDDING, HEAD = 36_992, 64_000, 64_064
 
 
-def moments(framework, *, tokens=32, batch=2, gpus=2, layout=None, **changes):
-    asked = question(model=small_llama(**changes), sequence_length=tokens, global_batch_size=batch, gpus=gpus)
+def moments(framework, *, tokens=32, batch=2, gpus=2, layout=None, training=None, **changes):
+    asked = question(
+        model=small_llama(**changes), sequence_length=tokens, global_batch_size=batch, gpus=gpus, **(training or {})
+    )
     job = training_job(asked, load_profile(framework))
     layouts = candidates_from_rows([{"data_parallel": 2, "zero_stage": 3, **(layout or {})}])
     rows = all_stages(layouts, job.model, batch)
@@ -141,3 +143,12 @@ def test_experts_that_a_second_run_gathers_leave_their_buffer_where_several_rank
 
 def test_without_a_shared_expert_a_second_run_finds_its_experts_gathered():
     assert mixture_moments(expert_parallel=2, recompute=2)[2].communication.reshape(-1)[0] == 0
+
+
+def test_of_few_tokens_the_first_of_a_feed_forward_s_matrices_is_cast_to_fp8_beside_the_others_gradients():
+    fp8 = {"precision": "fp8-mixed"}
+    plain, cast = (moments("fsdp2", tokens=8, training=training)[0] for training in (None, fp8))
+    # Beside the head's shard, 4 bytes over 2 ranks, two of three matrices of 64 x 128 in 16 bits. The third is scaled
+    # and clamped in fp32, and there in fp8.
+    assert cast.gradients.reshape(-1)[0] == 4 * HEAD / 2 + 2 * 2 * 64 * 128
+    assert cast.activations.reshape(-1)[0] > plain.activations.reshape(-1)[0] + (4 + 4) * 64 * 128

@@ -4,7 +4,7 @@ import pytest
 
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.activity import activity
-from planners.memory.head_backward import head_cast
+from planners.memory.head_backward import head_casts
 from planners.memory.holdings import holdings
 from planners.memory.job import training_job
 from planners.memory.moment import moment_of
@@ -16,7 +16,10 @@ TOKENS, WORDS, HIDDEN = 32, 1000, 64
 LAYER, HEAD = 36_992, 64_064
 
 
-def cast(kernels=None):
+MATRIX = WORDS * HIDDEN
+
+
+def casts(kernels=None):
     asked = question(
         model=small_llama(), sequence_length=TOKENS, global_batch_size=2, gpus=2, precision="fp8-mixed", kernels=kernels
     )
@@ -24,14 +27,28 @@ def cast(kernels=None):
     layouts = candidates_from_rows([{"data_parallel": 2, "zero_stage": 3}])
     rows = all_stages(layouts, job.model, 2)
     held, active = holdings(layouts, rows, job), activity(layouts, rows, job)
-    return head_cast(moment_of(layouts, rows, job, held, active))
+    return list(head_casts(moment_of(layouts, rows, job, held, active)))
 
 
 # In 16 bits and in fp8 already; then scaled and clamped in fp32, and fp8, or fp8 alone.
 @pytest.mark.parametrize(("kernels", "bytes_each"), [(None, 2 + 1 + 4 + 4 + 1), ("compiled", 2 + 1 + 1)])
 def test_the_logits_gradient_is_cast_twice(kernels, bytes_each):
-    assert cast(kernels).logits.item() == bytes_each * TOKENS * WORDS
+    assert casts(kernels)[2].logits.item() == bytes_each * TOKENS * WORDS
 
 
-def test_the_top_layer_is_gathered_ahead_beside_the_head():
-    assert cast().communication.item() == 2 * HEAD + 2 * LAYER
+def test_beside_the_head_s_cast_stands_the_logits_gradient_in_16_bits_and_in_fp8():
+    forward, backward, _ = casts()
+    assert forward.logits.item() == 0
+    assert backward.logits.item() == (2 + 1) * TOKENS * WORDS
+
+
+@pytest.mark.parametrize("moment", [0, 1])
+def test_the_head_is_scaled_and_clamped_in_fp32_where_no_kernel_does_it_at_once(moment):
+    eager, compiled = (casts(kernels)[moment].activations.item() for kernels in (None, "compiled"))
+    assert eager - compiled == (4 + 4) * MATRIX
+
+
+def test_the_head_stands_beside_its_buffer_and_then_beside_the_top_layer():
+    assert [items.communication.item() for items in casts()] == [
+        2 * 2 * HEAD, 2 * HEAD + 2 * LAYER, 2 * HEAD + 2 * LAYER,
+    ]  # fmt: skip
