@@ -30,6 +30,8 @@ FIRST_RESTART_SECONDS = 0.1
 LONGEST_RESTART_SECONDS = 5.0
 GOOD_WHILE_SECONDS = 15.0
 """Nothing is loaded for a copy: one that dies at its start, again and again, costs a tenth of a second each time."""
+LOOK_SECONDS = 0.1
+"""How often a keeper that pauses looks for a signal; macOS has no `sigtimedwait`."""
 
 log = structlog.get_logger(__name__)
 
@@ -69,8 +71,19 @@ def keep(serve: Callable[[], None]) -> int:
         if was_told_to_stop or status >= 0:
             return status if status >= 0 else _SIGNALLED - status
         log.warning("process replaced", process=copy, ended_by=signal.Signals(-status).name)
-        if signal.sigtimedwait(_STOP, restarts.pause_seconds(time.monotonic() - started_at)) is not None:
+        if _is_told_to_stop_within(restarts.pause_seconds(time.monotonic() - started_at)):
             return 0
+
+
+def _is_told_to_stop_within(seconds: float) -> bool:
+    """Return whether a signal to stop came meanwhile; they are blocked, and wait to be taken."""
+    ends_at = time.monotonic() + seconds
+    while not signal.sigpending().intersection(_STOP):
+        left_seconds = ends_at - time.monotonic()
+        if left_seconds <= 0:
+            return False
+        time.sleep(min(left_seconds, LOOK_SECONDS))
+    return True
 
 
 def _wait_for(copy: int) -> tuple[int, bool]:

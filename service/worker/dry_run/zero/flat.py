@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors
 
-from service.worker.dry_run.optimizers import replicated_optimizer
 from service.worker.dry_run.recording.ledger import Kind
+from service.worker.dry_run.zero.master import FlatMaster, flattened
 from service.worker.dry_run.zero.settings import (
     Making,
     ZeroSettings,
@@ -25,13 +25,12 @@ from service.worker.dry_run.zero.settings import (
     gradient_of,
     norm,
 )
-from service.worker.dry_run.zero.whole import flattened
 
 # `nccl_start_alignment_factor`: every rank's part begins at a multiple of four bytes.
 ALIGNED_ELEMENTS = 2
 
 
-class FlatEngine:
+class FlatEngine(FlatMaster):
     """The optimizer over the fp32 part of one rank, and the buckets that bring it its gradients.
 
     A rank keeps the whole gradients of all parameters that its part touches. It is the last rank, whose gradients
@@ -48,18 +47,17 @@ class FlatEngine:
         settings: ZeroSettings,
         divides_gradients: bool,
     ) -> None:
-        self._parameters = list(parameters)
+        whole = list(parameters)
+        self._flat = flattened(whole, multiple=ALIGNED_ELEMENTS * ranks)
+        self._part = self._flat.numel() // ranks
+        super().__init__(name, whole, self._part)
         self._ranks = ranks
         self._settings = settings
         self._divides_gradients = divides_gradients
-        self._flat = flattened(self._parameters, multiple=ALIGNED_ELEMENTS * ranks)
-        self._part = self._flat.numel() // ranks
         ends = itertools.accumulate(parameter.numel() for parameter in self._parameters)
         self._starts = {id(it): end - it.numel() for it, end in zip(self._parameters, ends, strict=True)}
         self._rank = ranks - 1
         self._own = {id(parameter) for parameter in self._parameters if self._rank in self._ranks_of(parameter)}
-        self._master = nn.Parameter(torch.empty(self._part, dtype=torch.float32))
-        self._inner = replicated_optimizer(name, [self._master])
         self._is_last = True
         self._bucket: torch.Tensor | None = None
         self._waiting: list[nn.Parameter] = []
@@ -117,28 +115,6 @@ class FlatEngine:
         self._master.grad = None
         with torch.no_grad():
             self._flat[self._rank * self._part : (self._rank + 1) * self._part].copy_(self._master)
-
-    def zero_grad(self) -> None:
-        """Drop the parameters' own gradients."""
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the fp32 part and the states' tensors, once they exist."""
-        yield "fp32 part", self._master
-        yield from self._inner.named_states()
-
-    def named_parts(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield nothing: the parameters themselves are views of all there is."""
-        yield from ()
-
-    def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """Return nothing: buckets last for a backward pass."""
-        return []
-
-    def named_gradients(self) -> list[tuple[str, torch.Tensor]]:
-        """Return nothing: gradients are made by the first backward pass."""
-        return []
 
     def _ranks_of(self, parameter: nn.Parameter) -> range:
         start = self._starts[id(parameter)]

@@ -13,25 +13,23 @@ import torch
 from torch import nn
 from torch._utils import _flatten_dense_tensors
 
-from service.worker.dry_run.optimizers import replicated_optimizer
 from service.worker.dry_run.recording.ledger import Kind
+from service.worker.dry_run.zero.master import FlatMaster, flattened
 from service.worker.dry_run.zero.settings import Making, average, gradient_of
 
 # runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE: what is reduced at once, whatever the config says of buckets.
 REDUCED_AT_ONCE_ELEMENTS = 500_000_000
 
 
-class WholeEngine:
+class WholeEngine(FlatMaster):
     """The optimizer over one flat fp32 copy; gradients are the parameters' own until the step makes them fp32."""
 
     def __init__(self, name: str, parameters: Iterable[nn.Parameter], *, ranks: int) -> None:
-        self._parameters = list(parameters)
+        whole = list(parameters)
+        super().__init__(name, whole, flattened(whole, multiple=1).numel())
         self._ranks = ranks
         self._is_last = True
         self._making: Making = _unnamed
-        flat = flattened(self._parameters, multiple=1)
-        self._master = nn.Parameter(torch.empty(flat.shape, dtype=torch.float32))
-        self._inner = replicated_optimizer(name, [self._master])
         # The states are made before the first step, by one step over zeros.
         self._master.grad = torch.zeros_like(self._master)
         self._inner.step()
@@ -74,28 +72,6 @@ class WholeEngine:
                 parameter.data.copy_(self._master[offset : offset + parameter.numel()].view(parameter.shape))
                 offset += parameter.numel()
 
-    def zero_grad(self) -> None:
-        """Drop the 16-bit gradients."""
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def named_states(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the fp32 copy and the states' tensors."""
-        yield "fp32 copy", self._master
-        yield from self._inner.named_states()
-
-    def named_parts(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield nothing: the parameters themselves are views of all there is."""
-        yield from ()
-
-    def named_buffers(self) -> list[tuple[str, torch.Tensor]]:
-        """Return nothing: no buffer stands between the steps."""
-        return []
-
-    def named_gradients(self) -> list[tuple[str, torch.Tensor]]:
-        """Return nothing: gradients are the parameters' own."""
-        return []
-
     def _all_reduce(self, gradients: list[torch.Tensor]) -> None:
         with self._making(Kind.COMMUNICATION):
             flat = average(_flatten_dense_tensors(gradients), self._ranks)  # type: ignore[no-untyped-call]
@@ -103,17 +79,6 @@ class WholeEngine:
         for gradient in gradients:
             gradient.copy_(flat[offset : offset + gradient.numel()].view(gradient.shape))
             offset += gradient.numel()
-
-
-def flattened(parameters: list[nn.Parameter], *, multiple: int) -> torch.Tensor:
-    """Return a flat buffer, its length a multiple, of which the parameters are views from now on."""
-    elements = sum(parameter.numel() for parameter in parameters)
-    flat = torch.empty(-(-elements // multiple) * multiple, dtype=parameters[0].dtype)
-    offset = 0
-    for parameter in parameters:
-        parameter.data = flat[offset : offset + parameter.numel()].view(parameter.shape)
-        offset += parameter.numel()
-    return flat
 
 
 @contextlib.contextmanager
