@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from planners.catalogue import catalogue
-from service.admission import judge, sizing
+from service.admission import judge
 from service.admission.judge import AdmissionService
 from service.admission.kinds import READ_KINDS
 from service.admission.policy import Policies
@@ -45,7 +45,6 @@ ALL = list(documents())
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing run out of time: what a manifest is told does not depend on the machine."""
     monkeypatch.setattr(judge, "LONGEST_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(sizing, "LONGEST_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")
