@@ -12,14 +12,21 @@ from typing import Any
 
 from torch import nn
 
+from planners.errors import NotYetAvailable
+
 # torchtitan, components/quantization/utils.py: what fp8's tensor cores need of both lengths of a matrix.
 MULTIPLE = 16
 
 
 def cast_products(model: Any) -> None:
-    """Give the model's matrices products in fp8."""
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
+    """Give the model's matrices products in fp8; raises `NotYetAvailable` for a worker without torchao."""
+    try:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    except ModuleNotFoundError as error:
+        raise NotYetAvailable(
+            "Products in fp8 are torchao's own code, which this worker does not have: install plimsoll[fp8] there.",
+            pointer="/training/precision",
+        ) from error
     convert_to_float8_training(model, config=Float8LinearConfig(), module_filter_fn=_has_whole_multiples)
 
 

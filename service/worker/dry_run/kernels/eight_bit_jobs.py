@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from planners.errors import NotYetAvailable
 from service.worker.dry_run.job import MIXTURE_MODEL_TYPES, TraceJob
 from service.worker.dry_run.stacks import Stack
@@ -19,10 +17,6 @@ def refuse_eight_bit_products(job: TraceJob, stack: Stack) -> None:
         raise NotYetAvailable(
             f"{job.framework} is not traced in fp8: only torchtitan's products, which are torchao's, are yet.",
             pointer="/training/precision",
-        )
-    if find_spec("torchao") is None:
-        raise NotYetAvailable(
-            "Products in fp8 are torchao's own code, which this worker does not have.", pointer="/training/precision"
         )
     if job.tensor_parallel > 1:
         raise NotYetAvailable(

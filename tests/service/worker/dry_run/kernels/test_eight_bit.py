@@ -1,5 +1,9 @@
+import sys
+
+import pytest
 from torch import nn
 
+from planners.errors import NotYetAvailable
 from service.worker.dry_run.kernels.eight_bit import cast_products
 
 
@@ -9,3 +13,9 @@ def test_matrices_of_whole_multiples_of_sixteen_have_their_products_cast():
     )
     cast_products(model)
     assert [type(module).__name__ for module in model.values()] == ["Float8Linear", "Linear", "LayerNorm"]
+
+
+def test_a_worker_without_torchao_refuses_and_names_what_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao.float8", None)
+    with pytest.raises(NotYetAvailable, match=r"plimsoll\[fp8\]"):
+        cast_products(nn.Linear(16, 16))

@@ -32,9 +32,3 @@ def test_other_products_in_fp8_are_refused(changes, pointer):
     with pytest.raises(NotYetAvailable) as refusal:
         check(**changes)
     assert refusal.value.pointer == pointer
-
-
-def test_a_worker_without_torchao_refuses(monkeypatch):
-    monkeypatch.setattr("service.worker.dry_run.kernels.eight_bit_jobs.find_spec", lambda _name: None)
-    with pytest.raises(NotYetAvailable, match="does not have"):
-        check()
