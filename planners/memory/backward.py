@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from planners.layout.candidates import ALL_LAYERS, FULL, NONE, FloatArray
+from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
+from planners.memory.descent import gathered_ahead, layer_gradients, left_to_do
+from planners.memory.expert_units import expert_unit_items
 from planners.memory.head_backward import FP8, head_casts, head_gradient, head_reduction
 from planners.memory.items import NOTHING, Items
-from planners.memory.kinds_apart import KindApart, only_where, stands_alone
+from planners.memory.kinds_apart import KindApart, where_alike
 from planners.memory.mixture_backward import are_grouped
 from planners.memory.moment import Moment, items_at
 from planners.memory.tied_table import tied_table_items
 
-# What the architecture calls the operations of experts that work on every token.
-SHARED = "shared"
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
 RECOMPUTED_BESIDE_UNPACKED = 4
 
@@ -33,13 +33,12 @@ def backward_items(moment: Moment, kinds: Sequence[KindApart] = ()) -> Iterator[
     ends = [top, np.clip(top - 1.0, 0.0, top), np.minimum(top, 0.0)]
     if moment.own_units or (moment.any_gathered and moment.job.profile.weights.gather_copies):
         ends.append(np.minimum(top, 1.0))
-    apart = stands_alone(moment)
     for items in _differentiated(moment, np.stack(ends), two_upper=np.stack(ends[:2])):
-        yield only_where(items, ~apart) if kinds else items
+        yield where_alike(items, kinds)
     for kind in kinds:
         for items in _differentiated(kind.moment, kind.layers, two_upper=kind.layers):
-            yield only_where(items, apart)
-        yield only_where(_layer_reduced(kind.moment, kind.layers), apart)
+            yield kind.where_apart(items)
+        yield kind.where_apart(_layer_reduced(kind.moment, kind.layers))
     if moment.own_units:
         yield head_reduction(moment)
     if moment.job.precision.compute_format == FP8:
@@ -63,9 +62,7 @@ def _differentiated(moment: Moment, layers: FloatArray, *, two_upper: FloatArray
         edge, top = moment.active.recomputed_layers, moment.rows.layers - 1.0
         yield _layer_items(moment, np.clip(np.stack([edge, edge - 1.0]), 0.0, top), *own)
     if moment.expert_units.any():
-        yield _experts_copied_out(moment, two_upper)
-        yield _experts_run_again(moment, two_upper)
-        yield from _beside_reduced_experts(moment, layers)
+        yield from expert_unit_items(moment, layers, two_upper=two_upper)
 
 
 def _own_of_layer(moment: Moment) -> tuple[FloatArray, FloatArray]:
@@ -138,7 +135,7 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
     gathered = reduced = copies = NOTHING
     if moment.any_gathered:
         lasting = np.where(moment.stays_gathered, moment.rows.layers, layer + 1.0)
-        ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
+        ahead = gathered_ahead(moment, layer)
         gathered = np.where(moment.gathered_by_layer, moment.open_root + moment.one_layer + ahead, 0.0) + np.where(
             moment.gathered_once, moment.open_root + moment.one_layer * lasting, 0.0
         )
@@ -149,12 +146,12 @@ def _layer_items(moment: Moment, layer: FloatArray, own_activations: FloatArray,
         one_at_a_time = (moment.layouts.recompute == FULL) | moment.layouts.activation_offload
         copied_layers = np.where(one_at_a_time, 1.0, layer + 1.0)
         copies = np.where(moment.autocast_copies, size * held.layer_elements * copied_layers, 0.0)
-    recomputed, kept = _left_to_do(moment, layer)
+    recomputed, kept = left_to_do(moment, layer)
     alive = active.checkpoint * recomputed + active.layer * kept + own_activations + _held_inputs(moment, layers_above)
     alive = alive + active.unused - active.unneeded + _received_beside(moment, layers_above)
     alive = alive - _kept_by_norm(moment, layer)
     others, accumulated = moment.beside(moment.finished_elements(layers_above))
-    gradients = _layer_gradients(moment, layers_above, fresh)
+    gradients = layer_gradients(moment, layers_above, fresh)
     if moment.zero is not None:
         gradients = moment.zero.gradients_in_layer(gradients, fresh, moment.finished_elements(layers_above))
     return items_at(
@@ -177,7 +174,7 @@ def _kept_by_norm(moment: Moment, layer: FloatArray) -> FloatArray:
     kernels = moment.job.profile.kernels
     if kernels.norm_keeps_fp32 or not kernels.backward_transients:
         return NOTHING
-    at_work = _left_to_do(moment, layer)[0] - _left_to_do(moment, layer - 1.0)[0]
+    at_work = left_to_do(moment, layer)[0] - left_to_do(moment, layer - 1.0)[0]
     result: FloatArray = moment.active.checkpoint * at_work
     return result
 
@@ -191,72 +188,6 @@ def _received_beside(moment: Moment, layers_above: FloatArray) -> FloatArray:
     return np.where(layers_above > 0, received, 0.0) - in_buffer
 
 
-def _experts_copied_out(moment: Moment, layer: FloatArray) -> Items:
-    """Return the moment at which a layer's experts are copied out of their buffer, the layer before gathered ahead.
-
-    All that the layer keeps is there, and the residual's gradient.
-    """
-    held, active, job = moment.held, moment.active, moment.job
-    layers_above = moment.rows.layers - 1.0 - layer
-    size, reduce_bytes = job.precision.compute_bytes, job.profile.weights.reduce_bytes
-    ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
-    above = np.where(layers_above > 0, moment.reduced_above, held.head_padded)
-    gathered = moment.one_layer + ahead + size * held.expert_padded + reduce_bytes * above
-    recomputed, _ = _left_to_do(moment, layer)
-    below = active.layer * np.maximum(layer - recomputed, 0.0)
-    is_whole = moment.layouts.recompute == NONE
-    own = np.where(is_whole, active.working_set, np.where(layer >= recomputed, active.layer, 0.0))
-    alive = active.checkpoint * recomputed + below + own + active.message
-    return items_at(
-        moment,
-        "backward",
-        parameters=held.parameters,
-        gradients=_layer_gradients(moment, layers_above, NOTHING),
-        activations=alive + moment.others_activations + moment.constant_activations,
-        logits=NOTHING,
-        communication=np.where(moment.expert_units & moment.gathered_by_layer, gathered, 0.0)
-        + moment.buckets
-        + moment.accumulated,
-        layer=layer,
-    )
-
-
-def _experts_run_again(moment: Moment, layer: FloatArray) -> Items:
-    """Return the end of a recomputed layer's second run, when its experts' outputs have been put in order.
-
-    All that the layer keeps is there, its output and the output's gradient, and, beside the layer before gathered
-    ahead, the buffer that its experts were copied out of: they are gathered as in a forward pass, and the buffer is
-    let go of as that ends (torch, distributed/fsdp/_fully_shard/_fsdp_state.py, `_post_forward`).
-    """
-    held, active = moment.held, moment.active
-    layers_above = moment.rows.layers - 1.0 - layer
-    ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
-    above = np.where(layers_above > 0, moment.reduced_above, held.head_padded)
-    gathered = moment.open_root + moment.one_layer + ahead + moment.job.precision.compute_bytes * held.expert_padded
-    layouts = moment.layouts
-    # One rank alone gathers nothing; without shared experts the gradient meets the experts' own hook first.
-    runs_before_hook = any(
-        operation.name.startswith(SHARED) for part in moment.job.layers for operation in part.block.operations
-    )
-    has_buffer = moment.expert_units & moment.gathered_by_layer & (layouts.shard_group > layouts.expert_parallel)
-    has_buffer = has_buffer & np.bool_(runs_before_hook)
-    is_run_again = has_buffer & (layouts.recompute != NONE)
-    recomputed, kept = _left_to_do(moment, layer)
-    alive = active.checkpoint * recomputed + active.layer * kept + active.combine + active.message
-    return items_at(
-        moment,
-        "backward",
-        parameters=held.parameters,
-        gradients=_layer_gradients(moment, layers_above, NOTHING),
-        activations=np.where(is_run_again, alive, 0.0) + moment.others_activations + moment.constant_activations,
-        logits=NOTHING,
-        communication=np.where(is_run_again, gathered + moment.job.profile.weights.reduce_bytes * above, 0.0)
-        + moment.buckets
-        + moment.accumulated,
-        layer=layer,
-    )
-
-
 def _layer_reduced(moment: Moment, layer: FloatArray) -> Items:
     """Return the moment at which a layer's own gradients are copied into the buffer that they are reduced in.
 
@@ -265,16 +196,16 @@ def _layer_reduced(moment: Moment, layer: FloatArray) -> Items:
     """
     held, active, job = moment.held, moment.active, moment.job
     layers_above = moment.rows.layers - 1.0 - layer
-    ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
+    ahead = gathered_ahead(moment, layer)
     own = np.where(moment.expert_units, held.layer_elements - held.expert_elements, held.layer_elements)
     padded = np.where(moment.expert_units, held.layer_padded - held.expert_padded, held.layer_padded)
-    recomputed, kept = _left_to_do(moment, layer)
+    recomputed, kept = left_to_do(moment, layer)
     below = active.checkpoint * np.maximum(recomputed - 1.0, 0.0) + active.layer * kept
     return items_at(
         moment,
         "backward",
         parameters=held.parameters,
-        gradients=_layer_gradients(moment, layers_above, job.precision.compute_bytes * own),
+        gradients=layer_gradients(moment, layers_above, job.precision.compute_bytes * own),
         activations=below + active.message + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=moment.open_root
@@ -284,82 +215,6 @@ def _layer_reduced(moment: Moment, layer: FloatArray) -> Items:
         + moment.accumulated,
         layer=layer,
     )
-
-
-def _beside_reduced_experts(moment: Moment, layer: FloatArray) -> Iterator[Items]:
-    """Yield the moments at which a layer's experts are reduced, and its first norm is differentiated meanwhile.
-
-    Their weights have been let go of. Their gradients are copied into the buffer in the reduction's width, which
-    stays beside the shard that becomes of them (torch, distributed/fsdp/_fully_shard/_fsdp_collectives.py,
-    `foreach_reduce`).
-    """
-    held, active, job = moment.held, moment.active, moment.job
-    size = job.precision.compute_bytes
-    layers_above = moment.rows.layers - 1.0 - layer
-    ahead = np.where(layer > 0, moment.ahead_buffer, moment.last_unit)
-    dense = size * (held.layer_elements - held.expert_elements)
-    gathered = np.where(moment.gathered_by_layer, moment.open_root + dense + ahead, 0.0) + np.where(
-        moment.gathered_once, moment.open_root + moment.whole_layers, 0.0
-    )
-    reduced = np.where(
-        moment.expert_units & moment.is_reduced,
-        gathered + job.profile.weights.reduce_bytes * held.expert_padded,
-        0.0,
-    )
-    recomputed, kept = _left_to_do(moment, layer)
-    behind_attention = size * (held.behind_attention_elements - held.expert_elements)
-    for own, fresh in (
-        (active.experts_reduced, size * held.expert_elements),
-        (active.attention_gradients, np.ceil(held.expert_gradients) + behind_attention),
-        (active.first_norm, np.ceil(held.expert_gradients) + dense),
-    ):
-        alive = active.checkpoint * recomputed + active.layer * kept + own
-        yield items_at(
-            moment,
-            "backward",
-            parameters=held.parameters,
-            gradients=_layer_gradients(moment, layers_above, fresh),
-            activations=alive + moment.others_activations + moment.constant_activations,
-            logits=NOTHING,
-            communication=reduced + moment.buckets + moment.accumulated,
-            layer=layer,
-        )
-
-
-def _left_to_do(moment: Moment, layer: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return how many recomputed layers are left, this one included, and how many kept ones below it.
-
-    The lowest layers are the recomputed ones (Megatron-LM, --recompute-method block), or every so-manieth is.
-    """
-    every = moment.job.recompute_every
-    if every is not None and (moment.layouts.recompute == FULL).all():
-        return np.floor((layer + 1.0) / every), layer - np.floor(layer / every)
-    recomputed = moment.active.recomputed_layers
-    return np.minimum(layer + 1.0, recomputed), np.maximum(layer - recomputed, 0.0)
-
-
-def _layer_gradients(moment: Moment, layers_above: FloatArray, fresh: FloatArray) -> FloatArray:
-    """Return whole bytes of gradients once so many layers are done: those of the layers, the head's and fresh ones.
-
-    Gradients of a gathered root wait unsharded for the end of the backward pass, those of a head of its own do not.
-    """
-    held, job = moment.held, moment.job
-    size, is_gathered = job.precision.compute_bytes, moment.is_gathered
-    unsharded = 0.0 if moment.own_units else np.where(is_gathered, size * held.head_matrix_elements, 0.0)
-    whole = held.gradients + unsharded
-    if moment.always_keeps_gradients:
-        return np.ceil(whole + fresh)
-    done = np.where(is_gathered, layers_above, layers_above + 1.0) if moment.any_gathered else layers_above + 1.0
-    gathered_head = held.head_gradients if moment.own_units else size * held.head_matrix_elements
-    head_gradient = np.where(is_gathered, gathered_head, job.states.gradient * held.head_matrix_elements)
-    finished = held.layer_gradients * done
-    if moment.stays_gathered.any():
-        finished = np.where(moment.stays_gathered, 0.0, finished)
-        head_gradient = np.where(moment.stays_gathered, unsharded, head_gradient)
-    let_go = np.minimum(finished + head_gradient, whole) + fresh
-    # All of them are never less than what has not been let go: a maximum is worked out far faster than a choice.
-    kept = np.where(moment.keeps_gradients, np.ceil(whole + fresh), 0.0)
-    return np.maximum(np.ceil(let_go), kept)
 
 
 def _held_inputs(moment: Moment, finished: FloatArray) -> FloatArray:

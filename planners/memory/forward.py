@@ -9,7 +9,7 @@ import numpy as np
 from planners.layout.candidates import SELECTIVE, FloatArray
 from planners.memory.items import NOTHING, Items
 from planners.memory.job import GPIPE
-from planners.memory.kinds_apart import KindApart, only_where, stands_alone
+from planners.memory.kinds_apart import KindApart, where_alike
 from planners.memory.messages import keeps_first_input
 from planners.memory.mixture_backward import are_grouped
 from planners.memory.moment import Moment, items_at
@@ -22,11 +22,9 @@ def forward_items(moment: Moment, kinds: Sequence[KindApart] = ()) -> Iterator[I
     """
     traffic = moment.job.profile.weights
     if moment.any_gathered and traffic.gather_copies:
-        last = _last_layer_gathered(moment)
-        apart = stands_alone(moment)
-        yield only_where(last, ~apart) if kinds else last
+        yield where_alike(_last_layer_gathered(moment), kinds)
         for kind in kinds[:1]:
-            yield only_where(_last_layer_gathered(kind.of_highest), apart)
+            yield kind.where_apart(_last_layer_gathered(kind.of_highest))
         if not moment.own_units:
             yield _first_layer_gathered(moment)
         if not traffic.vocabulary_units and moment.job.profile.loss.inside_model:

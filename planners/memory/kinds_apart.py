@@ -7,7 +7,7 @@ than a rank's part of a mixture, and a mixture's activations larger than a dense
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,12 +34,18 @@ ACTIVE_OF_LAYER = (
 class KindApart:
     """The step as a kind of layer sees it, with the highest two and the lowest two `layers` of that kind.
 
-    `layer_bytes` is what one of them keeps, where `moment` has what those below keep on average.
+    `layer_bytes` is what one of them keeps, where `moment` has what those below keep on average. `is_apart` says of
+    which layouts this holds.
     """
 
     moment: Moment
     layers: FloatArray
     layer_bytes: FloatArray
+    is_apart: BoolArray
+
+    def where_apart(self, items: Items) -> Items:
+        """Return the moments of layouts whose kinds of layers stand apart."""
+        return only_where(items, self.is_apart)
 
     @property
     def of_highest(self) -> Moment:
@@ -72,12 +78,18 @@ def stands_alone(moment: Moment) -> BoolArray:
 
 def kinds_apart(moment: Moment) -> list[KindApart]:
     """Return each kind's own view where any layout's layers stand alone, the last layer's first; else none."""
-    if not stands_alone(moment).any():
+    is_apart = stands_alone(moment)
+    if not is_apart.any():
         return []
-    return sorted(_kinds(moment), key=lambda kind: -float(kind.layers.max()))
+    return sorted(_kinds(moment, is_apart), key=lambda kind: -float(kind.layers.max()))
 
 
-def _kinds(moment: Moment) -> Iterator[KindApart]:
+def where_alike(items: Items, kinds: Sequence[KindApart]) -> Items:
+    """Return the moments of layouts of which no kind of layers stands apart."""
+    return only_where(items, ~kinds[0].is_apart) if kinds else items
+
+
+def _kinds(moment: Moment, is_apart: BoolArray) -> Iterator[KindApart]:
     kind_of = {layer: kind for kind, part in enumerate(moment.job.layers) for layer in part.block.layers}
     order = [kind_of[layer] for layer in sorted(kind_of)]
     alone = [_alone(moment, kind) for kind in range(len(moment.job.layers))]
@@ -97,7 +109,7 @@ def _kinds(moment: Moment) -> Iterator[KindApart]:
         )
         shape = moment.rows.layers.shape
         layers = np.stack([np.full(shape, float(place)) for place in places])
-        yield KindApart(moment=view, layers=layers, layer_bytes=active.layer)
+        yield KindApart(moment=view, layers=layers, layer_bytes=active.layer, is_apart=is_apart)
 
 
 def only_where(items: Items, chosen: BoolArray) -> Items:
