@@ -18,7 +18,7 @@ E2E_PICTURES ?= .screenshots
 TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean counts demo docs e2e-kubernetes e2e-web faults format fuzz fuzz-api help lint lock openapi sbom serve soak test
+.PHONY: accuracy audit bench clean counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi sbom serve soak test
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 
 faults: $(VENV)/.test ## Kill, cut off, fill up and misdate real processes (about half an hour)
 	$(BIN)/python -m pytest -m faults -p no:xdist tests/faults
+
+faults-found: $(VENV)/.test ## Ask the service at PLIMSOLL_URL (or on port 8000) what earlier versions answered wrongly
+	$(BIN)/python -m pytest -p no:cacheprovider benchmarks/faults_found
 
 soak: $(VENV)/.test ## Send JOBS jobs through random kills of API, worker and database, and count them
 	$(BIN)/python -m tests.faults.soak --jobs $(JOBS)
