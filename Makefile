@@ -60,6 +60,9 @@ counts: $(VENV)/.test ## Compare every model's parameters with transformers and 
 accuracy: $(VENV)/.test ## Compare the planners with every public measurement
 	$(BIN)/python -m benchmarks.accuracy
 
+properties: $(VENV)/.test ## Look for counterexamples to the laws of planning among many random questions
+	PLIMSOLL_PROPERTIES=wide $(BIN)/python -m pytest -p no:cacheprovider --numprocesses $(TEST_PROCESSES) tests/properties
+
 faults: $(VENV)/.test ## Kill, cut off, fill up and misdate real processes (about half an hour)
 	$(BIN)/python -m pytest -m faults -p no:xdist tests/faults
 
