@@ -1,4 +1,4 @@
-"""How many examples each law is shown by: a few that never change in `make test`, many new ones in `make properties`."""
+"""How many examples show each law: a few that never change in `make test`, many new ones in `make properties`."""
 
 from __future__ import annotations
 
