@@ -65,3 +65,27 @@ def test_gradients_follow_an_offloaded_optimizer(service: httpx.Client) -> None:
     moments = body["plan"]["memory"]["stages"][0]["moments"]
     steps = [moment for moment in moments if moment["phase"] == "optimizer step"]
     assert [moment["items"]["gradients"] for moment in steps] == [0]
+
+
+def test_what_layers_keep_falls_as_they_finish(service: httpx.Client) -> None:
+    request = {
+        "model": "meta-llama/Llama-3.1-8B",
+        "framework": "megatron",
+        "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8},
+        "training": {"sequence_length": 8192, "global_batch_size": 64, "recompute": "none"},
+    }
+    (stage, *_) = _planned(service, request)["plan"]["memory"]["stages"]
+    kept = [moment["items"]["activations"] for moment in stage["moments"] if moment["phase"] == "backward"]
+    assert len(kept) > 2
+    assert kept == sorted(kept, reverse=True)
+
+
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5"])
+def test_attention_with_an_indexer_is_planned(service: httpx.Client, model: str) -> None:
+    request = {
+        "model": model,
+        "framework": "fsdp2",
+        "hardware": {"gpu": "h200-sxm-141gb", "gpus": 256},
+        "training": {"sequence_length": 4096, "global_batch_size": 256},
+    }
+    assert _planned(service, request)["plan"] is not None

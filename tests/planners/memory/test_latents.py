@@ -39,3 +39,11 @@ def test_the_router_s_input_is_kept_in_fp32_besides():
 
 def test_other_attention_is_left_as_it_is():
     assert kept_of(llama().layers[0]) == {"value": 2.0, "key_value_latent": 2.0}
+
+
+def test_an_indexer_s_scores_are_no_attention_of_their_own():
+    # DeepSeek V3.2 scores every token before its attention: keys of 128 without position and values of 128, as in V3.
+    layer = describe_config(dict(catalogue().model("deepseek-ai/DeepSeek-V3.2").config), name="sparse").layers[-1]
+    kept = {"value": 2.0, "key_value_latent": 2.0, "index_weights": 2.0}
+    keep_latents(layer, kept, KERNELS, 2, None)
+    assert (kept["value"], kept["index_weights"]) == (2 * (128 + 128) / 128, 2.0)

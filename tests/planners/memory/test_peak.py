@@ -123,7 +123,7 @@ def test_items_add_up_to_the_peak_on_every_stage(data, tensor, pipeline, zero, r
         "data_parallel": data, "tensor_parallel": tensor, "pipeline_parallel": pipeline,
         "zero_stage": zero, "recompute": recompute,
     }  # fmt: skip
-    account = memory(framework, model=small_llama(), sequence_length=128, layout=layout)
+    account = memory("accelerate", model=small_llama(), sequence_length=128, layout=layout)
     assert account.items.total_bytes == account.peak_bytes == max(stage.peak_bytes for stage in account.stages)
     assert all(stage.items.total_bytes == stage.peak_bytes for stage in account.stages)
     assert account.allocated_bytes + account.items.fragmentation == account.reserved_bytes
@@ -367,3 +367,9 @@ def test_an_interleaved_stage_of_unlike_layers_has_the_weights_of_its_chunks():
     # one of 3 x 16 x 8, less the dense 3 x 16 x 32; head and norm are 130 x 16 and 16.
     assert parameters[1] == parameters[2]
     assert parameters[3] - parameters[2] == 2 * (8 * 16 + 8 + 9 * 3 * 16 * 8 - 3 * 16 * 32 + 130 * 16 + 16)
+
+
+def test_every_model_of_the_catalogue_has_an_account():
+    for listed in catalogue().models:
+        planned = memory("accelerate", model=describe_config(listed.config, name=listed.id), layout={"recompute": FULL})
+        assert planned.items.parameters > 0
