@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from planners.architecture import ModelSpec
 from planners.hardware import Hardware
@@ -42,11 +42,24 @@ class LayoutRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on the named matrices."""
+    """Low-rank adapters (Hu et al. 2021, arXiv:2106.09685) on the named matrices.
+
+    Modules to save are copied beside themselves and the copies trained whole, as peft does. `base_dtype` is that of the
+    frozen weights, None as the stack loads them.
+    """
+
+    ALL_LINEAR: ClassVar[str] = "all-linear"
 
     rank: int = 16
     target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    modules_to_save: tuple[str, ...] = ()
+    base_dtype: str | None = None
     double_quantization: bool = True
+
+    @property
+    def targets_all_linear(self) -> bool:
+        """Return whether every linear layer but the head has adapters."""
+        return self.target_modules == (self.ALL_LINEAR,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from planners.layout.search import Found, Pool, search
 from planners.layout.sharding import sharding_of
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
+from planners.memory.frozen import frozen_note
 from planners.memory.job import Job, training_job, why_unsupported
 from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.optimizers import optimizer_kind
@@ -136,7 +137,7 @@ def check_question(question: TrainingQuestion) -> None:
         )
     _check_length(question)
     if question.method != "full":
-        check_targets(question.model.layers, question.lora)
+        check_targets(question.model, question.lora)
     if question.recompute is not None:
         check_modules(question.recompute.modules, question.model)
     for model in (question.model, *(companion.model for companion in question.companions if companion.model)):
@@ -305,6 +306,7 @@ def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficienc
             "Companions run forward after the policy; gathering them is taken to hide. Generation is not in the step."
         )
     if job.method != "full":
+        notes.append(frozen_note(job))
         merged = job.model.parameters * job.precision.compute_bytes / GIB
         notes.append(f"Merged into the base, the adapters leave {merged:.1f} GiB of weights to serve, no more than it.")
     if job.gradient_compression != "none":

@@ -65,9 +65,30 @@ class LoraPart(Wire):
     """Low-rank adapters, and the matrices they stand beside."""
 
     rank: Annotated[int, *whole(least=1, most=MOST_LORA_RANK)] = Lora().rank
-    target_modules: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_TARGET_MODULES, strict=False)] = (
-        Lora().target_modules
-    )
+    target_modules: Annotated[
+        Literal["all-linear"]
+        | Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_TARGET_MODULES, strict=False)],
+        Field(
+            description="Names of modules or the ends of their paths (`q_proj`, `self_attn.q_proj`), `lm_head` and "
+            "`embed_tokens` among them, or `all-linear`: every linear layer but the head. A name that the model lacks "
+            "is refused; of the default ones those count that it has."
+        ),
+    ] = Lora().target_modules
+    modules_to_save: Annotated[
+        tuple[Name, ...],
+        Field(
+            max_length=MOST_TARGET_MODULES,
+            strict=False,
+            description="Modules of which a copy is trained whole, beside the frozen one (peft's `modules_to_save`).",
+        ),
+    ] = ()
+    base_dtype: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None,
+        Field(
+            description="The dtype that the frozen base is held in, where it is not packed in 4 bits. "
+            "Absent: as the framework loads it, which the assumptions say."
+        ),
+    ] = None
     double_quantization: bool = Lora().double_quantization
 
 
@@ -324,8 +345,11 @@ def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | RecomputedModule
 def _lora(asked: LoraPart | None) -> Lora:
     if asked is None:
         return Lora()
+    targets = asked.target_modules
     return Lora(
         rank=asked.rank,
-        target_modules=asked.target_modules,
+        target_modules=(targets,) if isinstance(targets, str) else targets,
+        modules_to_save=asked.modules_to_save,
+        base_dtype=asked.base_dtype,
         double_quantization=asked.double_quantization,
     )
