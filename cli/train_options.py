@@ -54,6 +54,8 @@ TRAIN: tuple[RequestOption, ...] = (
     option("--framework", "framework", "The stack: any, fsdp2, deepspeed, megatron …", complete=choices("Framework")),
     option("--lora-rank", "training.lora.rank", "Rank of the adapters.", int),
     option("--lora-modules", "training.lora.target_modules", "Matrices with adapters, between commas.", read=_list),
+    option("--lora-save", "training.lora.modules_to_save", "Modules trained whole, between commas.", read=_list),
+    option("--lora-base-dtype", "training.lora.base_dtype", "What the frozen base is held in."),
     option(
         "--double-quantization/--no-double-quantization",
         "training.lora.double_quantization",
