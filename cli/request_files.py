@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.train_options import DEFAULT_GLOBAL_BATCH_SIZE, DEFAULT_SEQUENCE_LENGTH
+from service.requests.configs import special_number
 
 STANDARD_INPUT = Path("-")
 # YAML 1.2's floats (section 10.3.2); PyYAML keeps to 1.1, which reads 1.5e12 as text.
@@ -42,7 +43,7 @@ def read_request(file: Path | None) -> dict[str, Any]:
 def parsed(text: str, *, of: str) -> Any:
     """Return JSON, or YAML 1.2's core, as values; raises UnreadableRequest."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=special_number)
     except ValueError:
         pass
     import yaml

@@ -14,10 +14,11 @@ from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from planners.huggingface import describe_config
 from planners.questions import LayoutRequest, NamedLayout, Recompute
 from service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
+from service.requests.configs import MOST_CONFIG_DEPTH
 from service.requests.hardware import OneHardware
 from service.requests.jobs import QuantizeRequest, ValidateRequest
 from service.requests.measurements import MeasurementRequest
-from service.requests.models import MOST_CONFIG_DEPTH, ConfigModel, DescribeRequest
+from service.requests.models import ConfigModel, DescribeRequest
 from service.requests.pointers import field_errors, json_pointer
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
