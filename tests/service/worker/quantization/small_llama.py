@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from pathlib import Path
@@ -67,13 +66,3 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
         with safe_open(path, "pt") as file:
             tensors.update({name: file.get_tensor(name) for name in sorted(file.keys())})
     return tensors
-
-
-def described(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's quantization config, and dtype, shape and SHA-256 of each of its tensors."""
-    tensors = {}
-    for name, tensor in sorted(stored(folder).items()):
-        content = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-        tensors[name] = f"{tensor.dtype} {list(tensor.shape)} {hashlib.sha256(content).hexdigest()}"
-    config = json.loads((folder / "config.json").read_text())
-    return {"quantization_config": config["quantization_config"], "tensors": tensors}
