@@ -138,8 +138,8 @@ class Efficiency:
 
     @property
     def provenance(self) -> str:
-        """Return where the figures come from, for people."""
-        return f"{self.stack.provenance}; {self.gpu.provenance}"
+        """Return where the figures come from, in whole sentences."""
+        return f"{self.stack.provenance} {self.gpu.provenance}"
 
     @property
     def overlap_fraction(self) -> float:
@@ -175,7 +175,7 @@ def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
     shipped, site = load_efficiency(framework, hardware.gpu.id), hardware.site
     if site is None:
         return shipped
-    measured: dict[str, Any] = {**site.fractions, "provenance": site.provenance}
+    measured: dict[str, Any] = {**site.fractions, "provenance": f"The GPU's rates are {site.provenance}."}
     gpu = replace(shipped.gpu, **measured)
     return replace(shipped, gpu=gpu, stack=_with_spread(shipped.stack, site.spread.get(shipped.stack.name, 1.0)))
 
