@@ -212,6 +212,11 @@ def _common() -> CommonEfficiency:
     return _read(CommonEfficiency, tomllib.loads(text))
 
 
+def network_hop_seconds() -> float:
+    """Return the time that a message's start takes from one node to another."""
+    return _common().network_hop_seconds
+
+
 def _tables(folder: str) -> dict[str, dict[str, Any]]:
     files = sorted((resources.files("planners.timing") / folder).iterdir(), key=lambda file: file.name)
     tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
