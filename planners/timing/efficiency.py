@@ -73,7 +73,6 @@ class StackEfficiency:
     without a pipeline tensor-parallel ranks take the host as long as beside one. Groups of
     `stall_tensor_ranks` and more wait for neighbours on however few nodes, and without a
     pipeline nowhere.
-    `near_capacity_slowdown` is how many times longer a step takes on a full card.
     """
 
     name: str
@@ -106,7 +105,6 @@ class StackEfficiency:
     stall_nodes: int
     stall_tensor_ranks: int
     stall_seconds: float
-    near_capacity_slowdown: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
