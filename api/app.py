@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from fastapi.sse import EventSourceResponse
 
 from api.auth.contract import describe_keys
+from api.auth.forwarded import Forwarded
 from api.auth.middleware import Authentication, SearchLimit, StreamLimit
 from api.errors import add_error_handlers
 from api.metrics import Metrics
@@ -79,6 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(SearchLimit, paths=frozenset(route.path for route in _routes(planning.router)))
     app.add_middleware(StreamLimit, most_of_one=settings.key_streams)
     app.add_middleware(Authentication, settings=settings)
+    app.add_middleware(Forwarded, proxies=settings.trusted_proxies)
     app.add_middleware(PlainAddress)
     app.add_middleware(Timing, metrics=metrics)
     if tracer is not None:
