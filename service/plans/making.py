@@ -54,7 +54,7 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
         model_name=resolved.model.name if resolved.model.is_listed else None,
     )
     artifacts = _with_cluster_files(training_artifacts(launch), resolved, found.plan.layout, question.hardware)
-    assumptions = (*resolved.model.assumptions, *question.hardware.gpu.assumptions)
+    assumptions = (*request.default_notes(), *resolved.model.assumptions, *question.hardware.gpu.assumptions)
     body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
     return body, question.hardware
 
