@@ -32,6 +32,7 @@ from planners.run import SECONDS_AN_HOUR, run_of
 from planners.stopping import ShouldStop, never, until_stopped
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import Efficiency, efficiency_on
+from planners.timing.stalls import risks
 
 METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
@@ -84,7 +85,10 @@ def plan_without_advice(question: TrainingQuestion, should_stop: ShouldStop = ne
             layouts_considered=found.considered, layouts_excluded=found.excluded, layouts_fitting=found.fitting
         ),
         advice=(),
-        assumptions=_assumptions(question, pool.job, plan.layout, efficiency),
+        assumptions=(
+            *_assumptions(question, pool.job, plan.layout, efficiency),
+            *risks(plan.layout, plan.step, plan.memory, question.hardware, efficiency),
+        ),
         comparisons=comparisons(question, pool, index, _jobs, should_stop),
     )
 
