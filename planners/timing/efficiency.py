@@ -151,8 +151,8 @@ class Efficiency:
 
     @property
     def provenance(self) -> str:
-        """Return where the figures come from, for people."""
-        return f"{self.stack.provenance}; {self.gpu.provenance}"
+        """Return where the figures come from, in whole sentences."""
+        return f"{self.stack.provenance} {self.gpu.provenance}"
 
     @property
     def overlap_fraction(self) -> float:
@@ -188,7 +188,7 @@ def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
     shipped, site = load_efficiency(framework, hardware.gpu.id), hardware.site
     if site is None:
         return shipped
-    measured: dict[str, Any] = {**site.fractions, "provenance": site.provenance}
+    measured: dict[str, Any] = {**site.fractions, "provenance": f"The GPU's rates are {site.provenance}."}
     gpu = replace(shipped.gpu, **measured)
     return replace(shipped, gpu=gpu, stack=_with_spread(shipped.stack, site.spread.get(shipped.stack.name, 1.0)))
 
@@ -229,6 +229,11 @@ def _stacks() -> Mapping[str, StackEfficiency]:
 def _common() -> CommonEfficiency:
     text = (resources.files("planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
     return _read(CommonEfficiency, tomllib.loads(text))
+
+
+def network_hop_seconds() -> float:
+    """Return the time that a message's start takes from one node to another."""
+    return _common().network_hop_seconds
 
 
 def _tables(folder: str) -> dict[str, dict[str, Any]]:

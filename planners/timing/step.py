@@ -244,7 +244,7 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     there_and_back = 2.0 * elements * size / pcie
     on_host = elements * HOST_OPTIMIZER_BYTES / efficiency.common.host_memory_bytes_per_second
     weights_up = 2.0 * layouts.micro_batches(job.global_batch_size) * elements * size / pcie
-    if job.profile.weights.offloads_gradients:
+    if "optimizer" not in job.profile.can.offload:
         # The parameters lie on the host: shards in their own width go up for each gather, gradients' come down.
         passes = np.where(layouts.zero_stage == HIGHEST_ZERO_STAGE, 2.0, 1.0)
         each = passes * job.states.parameter + job.states.gradient

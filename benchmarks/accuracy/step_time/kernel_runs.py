@@ -106,4 +106,4 @@ def _job(run: KernelRun) -> tuple[object, ...]:
     """Return what two runs that differ in their kernels only have in common."""
     asked = dataclasses.replace(run.question, kernels=None)
     job = (asked.model.name, asked.method, run.frozen_format, asked.precision, asked.recompute)
-    return (*job, asked.sequence_length, asked.global_batch_size, asked.micro_batch_size, asked.hardware, asked.layout)
+    return (*job, asked.sequence_length, asked.global_batch_size, asked.micro_batch_size, asked.layout)

@@ -21,7 +21,7 @@ def test_a_card_is_found_by_the_start_of_its_id():
 
 
 def test_a_card_of_no_measured_generation_says_so():
-    assert "no measured generation" in load_efficiency("megatron", "mi300x-192gb").provenance
+    assert "No card of this generation was measured" in load_efficiency("megatron", "mi300x-192gb").provenance
 
 
 def test_a_stack_without_a_file_is_timed_as_the_textbook_s():
