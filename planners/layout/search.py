@@ -62,7 +62,7 @@ class Pool:
         """Return the step of one of the layouts, timed now where it does not fit."""
         job, efficiency = self.job, efficiency_on(self.job.profile.name, hardware)
         if self.seconds[index] == math.inf:
-            return step_of(self.layouts, index, job, hardware, efficiency)
+            return step_of(self.layouts, index, job, hardware, efficiency, float(self.peaks[index]))
         return told(self.steps, self.layouts, index, job, hardware, efficiency)
 
 
@@ -202,7 +202,7 @@ def _contenders_of(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, ef
             fitting=0,
         )
     found = peaks.ravel()[cells]
-    every = step_seconds(part.layouts, job, hardware, efficiency)
+    every = step_seconds(part.layouts, job, hardware, efficiency, peaks)
     seconds: FloatArray = np.broadcast_to(every.total, part.shape).ravel()[cells]
     judged = verdicts(found, job, hardware)
     kept = contenders(part.layouts.gpus[cells % part.bases], found, judged, seconds)
