@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.train_options import DEFAULT_GLOBAL_BATCH_SIZE, DEFAULT_SEQUENCE_LENGTH
 from service.requests.configs import special_number
 
 STANDARD_INPUT = Path("-")
@@ -81,16 +80,6 @@ def merged(
             raise UnreadableRequest(f"--set takes path=value, not {assignment!r}.")
         set_field(whole, field, parsed(text, of=f"--set {field}"))
     return whole
-
-
-def with_training_defaults(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training request with the command's own sequence length and batch, where it has none."""
-    training = {
-        "sequence_length": DEFAULT_SEQUENCE_LENGTH,
-        "global_batch_size": DEFAULT_GLOBAL_BATCH_SIZE,
-        **request.get("training", {}),
-    }
-    return {**request, "training": training}
 
 
 def set_field(request: dict[str, Any], field: str, value: Any) -> None:

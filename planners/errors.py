@@ -159,7 +159,10 @@ def _likeness(wanted: str, candidate: str) -> float:
     whole = matcher.ratio()
     if whole < LEAST_LIKENESS:
         return 0.0
-    first = [WORDS.match(each.rsplit("/", 1)[-1]) for each in (wanted, candidate)]
-    words = [found.group() if found else "" for found in first]
-    family = difflib.SequenceMatcher(None, *words).ratio()
+    family = difflib.SequenceMatcher(None, _first_word(wanted), _first_word(candidate)).ratio()
     return (whole + family) / 2
+
+
+def _first_word(name: str) -> str:
+    found = WORDS.match(name.rsplit("/", 1)[-1])
+    return found.group() if found else ""
