@@ -17,6 +17,7 @@ from planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 from planners.run import SECONDS_AN_HOUR
 from planners.timing.efficiency import Efficiency
+from planners.timing.stalls import risks
 
 GIB = 2**30
 OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
@@ -118,6 +119,7 @@ def _time(told: Told) -> Iterator[str]:
         f"{efficiency.provenance} A step may take {low:.2f} to {high:.2f} times the estimate; "
         f"{efficiency.common.coverage:.0%} of such runs are expected to."
     )
+    yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
     yield "TFLOP/s and utilization count causal attention and no recomputation."
     parts = {
         "data-parallel traffic": stack.data_overlap_fraction,
