@@ -17,6 +17,14 @@ def _recompute(text: str) -> str | dict[str, int]:
     return text
 
 
+def _number_or_word(text: str) -> float | str:
+    """Return the number that a text says, else the text: a name that the contract knows or refuses."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _list(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
@@ -142,9 +150,9 @@ TRAIN: tuple[RequestOption, ...] = (
     option(
         "--gpu-failures-per-month",
         "resilience.gpu_failures_per_month",
-        "The part of the GPUs that fails in a month.",
-        float,
-        RUN_PANEL,
+        "The part of the GPUs that fails in a month, or pessimistic.",
+        panel=RUN_PANEL,
+        read=_number_or_word,
     ),
     option(
         "--restart-seconds", "resilience.restart_seconds", "From a failure until processes run again.", float, RUN_PANEL
