@@ -216,6 +216,18 @@ def _failures(told: Told) -> Iterator[str]:
         )
 
 
+def _nodes(told: Told) -> Iterator[str]:
+    """Yield how the GPUs stand in nodes, where there are several: a slow network between them decides much."""
+    hardware, gpus = told.question.hardware, told.layout.gpus
+    nodes = -(-gpus // hardware.gpus_per_node)
+    if nodes > 1:
+        rate = hardware.gpu.nic_bytes_per_second / 1e9
+        yield (
+            f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {rate:.3g} GB/s per GPU between "
+            "nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."
+        )
+
+
 def _model_and_gpu(told: Told) -> Iterator[str]:
     yield from told.question.model.assumptions
     yield from told.question.hardware.gpu.assumptions
@@ -228,5 +240,6 @@ NOTES: tuple[Callable[[Told], Iterator[str]], ...] = (
     _layers,
     _elsewhere,
     _failures,
+    _nodes,
     _model_and_gpu,
 )

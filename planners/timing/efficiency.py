@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 # A card of no known generation is taken for this file, which says so.
 UNKNOWN_GENERATION = "other"
+# Cards that clients describe have ids of their own.
+MOST_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,7 @@ class Efficiency:
         return self.gpu.memory_bandwidth_fraction
 
 
-@functools.cache
+@functools.lru_cache(maxsize=MOST_KEPT)
 def load_efficiency(framework: str = "reference", gpu_id: str = "") -> Efficiency:
     """Return the efficiencies of a framework on a card of the catalogue.
 

@@ -29,7 +29,7 @@ def stall_seconds(layouts: Candidates, job: Job, efficiency: Efficiency) -> Floa
     """
     others = layouts.pipeline_parallel - 1
     waits = np.minimum(others, MOST_NEIGHBOURS) * layouts.micro_batches(job.global_batch_size) + others
-    result: FloatArray = waits * efficiency.stack.stall_seconds
+    result: FloatArray = waits.astype(np.float64) * efficiency.stack.stall_seconds
     return result
 
 
