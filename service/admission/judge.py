@@ -315,7 +315,13 @@ class AdmissionService:
         if isinstance(answer, TrainingAnswer):
             finding = training_finding(program, answer)
         else:
-            finding = serving_finding(program, answer, shortens=shortens, takes_more_gpus=takes_more_gpus)
+            finding = serving_finding(
+                program,
+                answer,
+                shortens=shortens,
+                takes_more_gpus=takes_more_gpus,
+                quantizes=not sized.is_stored_quantized,
+            )
         return finding if sized.has_all_advice else noted(finding, ADVICE_CUT_SHORT)
 
 
