@@ -20,6 +20,8 @@ class PlimsollError(Exception):
     """A question that cannot be answered, with the reason and the field."""
 
     code = "plimsoll-error"
+    rules: tuple[str, ...] = ()
+    """The rules that every run as asked would break; none where something is unknown, unreadable or not planned yet."""
 
     def __init__(self, detail: str, *, pointer: str = "") -> None:
         super().__init__(detail)
@@ -35,6 +37,11 @@ class InvalidQuestion(PlimsollError):
     """A value is out of range or contradicts another one."""
 
     code = "invalid-question"
+
+    def __init__(self, detail: str, *, pointer: str = "", rule: str | None = None) -> None:
+        """Take the name of the rule too where the program itself would refuse to start."""
+        super().__init__(detail, pointer=pointer)
+        self.rules = () if rule is None else (rule,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,7 @@ class ImpossibleLayout(PlimsollError):
         super().__init__(detail, pointer=pointer)
         self.rule = rule
         self.broken = broken or (BrokenRule(rule=rule, detail=detail, pointer=pointer),)
+        self.rules = tuple(each.rule for each in self.broken)
 
     def point_by(self, moved: Callable[[str], str]) -> None:
         """Move the pointer of every broken rule too."""

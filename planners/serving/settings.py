@@ -145,6 +145,7 @@ def _check_card(question: ServingQuestion) -> None:
         raise InvalidQuestion(
             f"{question.hardware.gpu.name} does not compute in bf16; it has {', '.join(rates)}. Ask for weights fp16.",
             pointer="/serving/weights",
+            rule="card-computes-format",
         )
 
 
@@ -207,6 +208,7 @@ def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
             f"max_model_len {length} is beyond the {limit} positions of {question.model.name}: allowed are 1 to "
             f"{limit}, or more where rope_scaling is stated, by the model's config or by serving.rope_scaling.",
             pointer="/serving/max_model_len",
+            rule="length-within-positions",
         )
     return length
 

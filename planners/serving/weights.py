@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from planners.architecture import Block, KvKind, ModelSpec, OperationKind, Part, Split, Weight
@@ -75,7 +75,13 @@ def _broken_rule(same: Same[ModelSpec], layout: ShardLayout) -> BrokenRule | Non
     if obstacle is not None:
         return BrokenRule(
             rule="tensor-parallel-divides",
-            detail=f"tensor_parallel {tensor} is impossible: {obstacle}",
+            detail=f"tensor_parallel {tensor} is impossible: {obstacle} Possible: {_possible_degrees(model)}.",
+            pointer="/layout/tensor_parallel",
+        )
+    if (uneven := _uneven_vocabulary(model, tensor)) is not None:
+        return BrokenRule(
+            rule="vocabulary-divides",
+            detail=f"tensor_parallel {tensor} is impossible: {uneven} Possible: {_possible_degrees(model)}.",
             pointer="/layout/tensor_parallel",
         )
     try:
@@ -83,12 +89,35 @@ def _broken_rule(same: Same[ModelSpec], layout: ShardLayout) -> BrokenRule | Non
             checkpoint_tensor(weight, layout, VLLM)
             expert_span(weight.experts, layout.expert_parallel, 0, VLLM)
     except ImpossibleLayout as impossible:
-        return impossible.broken[0]
+        return replace(impossible.broken[0], rule="experts-divide")
+    return None
+
+
+def _possible_degrees(model: ModelSpec) -> str:
+    """Return the tensor-parallel degrees of a model, as a person lists them."""
+    heads = model.attention_heads
+    degrees = [
+        str(degree)
+        for degree in range(1, heads + 1)
+        if heads % degree == 0
+        and tensor_parallel_obstacle(model, degree) is None
+        and _uneven_vocabulary(model, degree) is None
+    ]
+    return " or ".join(filter(None, (", ".join(degrees[:-1]), degrees[-1])))
+
+
+def _uneven_vocabulary(model: ModelSpec, tensor_parallel: int) -> str | None:
+    """Return what is uneven of the vocabulary's rows, which vLLM pads to whole units and no further, or None."""
+    for weight in (weight for block in model.blocks for weight in block.weights):
+        if weight.dim is not None and weight.split is Split.VOCABULARY and not is_expert(weight):
+            rows = padded_vocabulary(weight.shape[weight.dim])
+            if rows % tensor_parallel:
+                return f"{rows} rows of {weight.name} do not divide by {tensor_parallel}."
     return None
 
 
 def tensor_parallel_obstacle(model: ModelSpec, tensor_parallel: int) -> str | None:
-    """Return why the weights that are no expert's cannot be divided over so many ranks, or None."""
+    """Return why the weights that are no expert's cannot be divided over so many ranks, the vocabulary apart."""
     if model.attention_heads % tensor_parallel:
         return f"{model.attention_heads} attention heads do not divide by {tensor_parallel}."
     kv_heads = model.key_value_heads
@@ -98,9 +127,7 @@ def tensor_parallel_obstacle(model: ModelSpec, tensor_parallel: int) -> str | No
         if weight.dim is None or weight.units or weight.sections or is_expert(weight):
             continue
         length = weight.shape[weight.dim]
-        if weight.split is Split.VOCABULARY:
-            length = padded_vocabulary(length)
-        if length % tensor_parallel:
+        if weight.split is not Split.VOCABULARY and length % tensor_parallel:
             return f"dimension {length} of {weight.name} does not divide by {tensor_parallel}."
     return None
 

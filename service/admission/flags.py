@@ -26,12 +26,13 @@ SWITCH = re.compile(r"^-*(?:enable|disable|no|use|skip|allow|trust|enforce|headl
 class Flag:
     """A flag by all its names, without dashes in front and with `-` between words; `field` is ours for it.
 
-    The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program.
+    The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program, and
+    `switched-off` turns the field's switch off.
     """
 
     names: tuple[str, ...]
     field: str
-    form: Literal["text", "whole", "number", "switch", "whole-or-auto"]
+    form: Literal["text", "whole", "number", "switch", "switched-off", "whole-or-auto"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,9 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
             continue
         name, has_value, text = word.lstrip("-").partition("=")
         flag = by_name.get(name.replace("_", "-"))
+        if flag is not None and flag.form == "switched-off":
+            values[flag.field] = False
+            continue
         if flag is not None and flag.form == "switch":
             if not has_value and rest and rest[0].lower() in SWITCH_VALUES:
                 text = rest.pop(0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Protocol
 
 import structlog
 
@@ -18,10 +19,11 @@ from planners.plans import TrainingAnswer
 from service.admission.annotations import PLAN, PLAN_ID
 from service.admission.budget import Budget, Clock
 from service.admission.config_maps import ConfigMaps, NoConfigMaps, with_config_maps
+from service.admission.impossible import CARD_FORMAT, is_impossible, is_impossible_plan
 from service.admission.judgement import Finding, Share, noted, serving_finding, softened, training_finding
 from service.admission.kinds import JUDGED_OWNERS, pod_groups
 from service.admission.lanes import Lane, lanes, not_at_hand, nothing_read
-from service.admission.launches import Launch, NotRead
+from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.mig import slice_bytes
 from service.admission.object_parts import annotations_of
 from service.admission.planned import Planned, planned_finding, read_planned
@@ -45,7 +47,11 @@ MOST_REMEMBERED_PLANS = 1_024
 UNJUDGED = "Plimsoll did not judge this:"
 SHARED_IN_TIME = "the pod gets one card for them, which is shared in time"
 ADVICE_CUT_SHORT = "There was no time to look for every way out; asking again may name more."
+OTHER_COMMAND = "The script may start another command instead."
 SHOWN_BESIDE = "the container that is shown the node's GPUs runs on the same one"
+
+# The degrees that multiply to a command's ranks.
+RANKS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "attention_data_parallel")
 
 log = structlog.get_logger(__name__)
 
@@ -196,28 +202,42 @@ class AdmissionService:
                 weight="refuse",
                 text=f"Annotation {PLAN} plans {planned} GPUs, the workload asks for {lane.gpus}.",
             )
-        return await self._judged(f"The plan of annotation {PLAN}", request, budget)
+        try:
+            return await self._judged(f"The plan of annotation {PLAN}", request, budget)
+        except PlimsollError as error:
+            if not is_impossible_plan(error):
+                raise
+            return Finding(weight="refuse", text=f"The plan of annotation {PLAN} cannot run: {error.detail}")
 
     async def _commands(self, lane: Lane, terms: _Terms) -> AsyncIterator[Finding]:
         found = lane.launches()
         if not found:
             missing = not_at_hand(*lane.containers)
             raise _NotJudged(f"{nothing_read(lane)}. {missing or f'Say the job in an annotation {PLAN}'}")
-        unread = next((launch for launch in found if isinstance(launch, NotRead)), None)
-        if unread is not None:
-            raise _NotJudged(unread.reason)
-        launches = [launch for launch in found if isinstance(launch, Launch)]
-        judged = [(launch, await self._launch(launch, lane, terms)) for launch in launches]
+        judged = [(launch, await self._read(launch, lane, terms)) for launch in found]
         may_be_another = any(finding.weight != "refuse" for _, finding in judged)
-        async for finding in self._together(judged, lane, terms):
+        launched = [(launch, finding) for launch, finding in judged if isinstance(launch, Launch)]
+        async for finding in self._together(launched, lane, terms):
             yield finding
         for launch, finding in judged:
-            if launch.is_conditional and may_be_another:
-                yield softened(finding, "The script may start another command instead.")
-            else:
-                yield finding
+            is_conditional = not isinstance(launch, NotRead) and launch.is_conditional
+            yield softened(finding, OTHER_COMMAND) if is_conditional and may_be_another else finding
+        for launch, _ in launched:
             for note in launch.notes:
                 yield Finding(weight="warn", text=f"{launch.program}: {note}.")
+
+    async def _read(self, read: Read, lane: Lane, terms: _Terms) -> Finding:
+        """Return what to say of one command; what is missing of it hides nothing that is said of the others."""
+        if isinstance(read, CannotRun):
+            return Finding(weight="refuse", text=f"{read.program} cannot run: {read.reason}.")
+        if isinstance(read, NotRead):
+            return Finding(weight="unjudged", text=f"{read.reason}.")
+        try:
+            return await self._launch(read, lane, terms)
+        except PlimsollError as error:
+            return Finding(weight="unjudged", text=error.detail)
+        except _NotJudged as missing:
+            return Finding(weight="unjudged", text=f"{missing}.")
 
     async def _together(
         self, judged: Sequence[tuple[Launch, Finding]], lane: Lane, terms: _Terms
@@ -243,13 +263,21 @@ class AdmissionService:
         if shortage is not None:
             return shortage
         hardware = _hardware(launch, lane, terms.policy)
-        finding = await self._judged(
-            launch.program,
-            {**launch.request, "hardware": hardware},
-            terms.budget,
-            shortens=launch.shortens,
-            takes_more_gpus=lane.demand.mig_profile is None,
-        )
+        try:
+            finding = await self._judged(
+                launch.program,
+                {**launch.request, "hardware": hardware},
+                terms.budget,
+                shortens=launch.shortens,
+                takes_more_gpus=lane.demand.mig_profile is None,
+            )
+        except PlimsollError as error:
+            if CARD_FORMAT in error.rules and "weights" not in launch.request["serving"]:
+                # The format is the checkpoint's, and the engine's own choice is the one that the card computes in.
+                return await self._launch(_in_half(launch), lane, terms)
+            if is_impossible(error, launch):
+                return Finding(weight="refuse", text=f"{launch.program} cannot run: {error.detail}")
+            raise
         if finding.weight != "refuse":
             return finding
         if launch.lowering:
@@ -288,7 +316,13 @@ class AdmissionService:
         if isinstance(answer, TrainingAnswer):
             finding = training_finding(program, answer)
         else:
-            finding = serving_finding(program, answer, shortens=shortens, takes_more_gpus=takes_more_gpus)
+            finding = serving_finding(
+                program,
+                answer,
+                shortens=shortens,
+                takes_more_gpus=takes_more_gpus,
+                quantizes=not sized.is_stored_quantized,
+            )
         return finding if sized.has_all_advice else noted(finding, ADVICE_CUT_SHORT)
 
 
@@ -329,18 +363,21 @@ def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
     return {name: text for name, text in annotations.items() if name in (PLAN, PLAN_ID)}
 
 
-def _needed_gpus(launch: Launch) -> int | None:
-    """Return the GPUs of a serving command's own degrees; a training command takes all there are."""
-    if launch.kind != "infer":
-        return None
+def _in_half(launch: Launch) -> Launch:
+    """Return a serving command with its weights in fp16."""
+    in_half = {**launch.request, "serving": {**launch.request["serving"], "weights": "fp16"}}
+    return replace(launch, request=in_half, leaner=())
+
+
+def _needed_gpus(launch: Launch) -> int:
+    """Return the GPUs of a command's own degrees."""
     layout = launch.request["layout"]
-    replicas = layout.get("data_parallel", 1) * layout.get("attention_data_parallel", 1)
-    return int(layout["tensor_parallel"] * layout["pipeline_parallel"] * replicas)
+    return math.prod(int(layout.get(name, 1)) for name in RANKS)
 
 
 def _shortage(launch: Launch, lane: Lane) -> Finding | None:
     needed = _needed_gpus(launch)
-    if needed is None or needed <= lane.gpus or launch.spans_pods:
+    if needed <= lane.gpus or launch.spans_pods:
         return None
     return Finding(
         weight="refuse",
@@ -356,7 +393,7 @@ def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
     if gpu is None:
         said = f" ({demand.unknown} is in no catalogue)" if demand.unknown else ""
         raise _NotJudged(f"no node selector or affinity names the GPU{said}, and the policy has no default for it")
-    gpus = _needed_gpus(launch) or lane.gpus
+    gpus = _needed_gpus(launch)
     hardware: dict[str, Any] = {"gpu": gpu, "gpus": gpus}
     if max(lane.gpus, gpus) > demand.gpus_per_pod:
         # A pod alone says nothing of its node: a way out with more GPUs may well be on the same one.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from planners.plans import Advice, TrainingAnswer
-from planners.serving.answer import ServingAdvice, ServingAnswer
+from planners.plans import TrainingAnswer
+from planners.serving.answer import ServingAnswer
 from service.artifacts import sglang, tgi
 from service.artifacts.vllm import on_loading
 
@@ -19,6 +19,9 @@ SERVING_FLAGS: Mapping[str, Mapping[str, str]] = {
         "layout.tensor_parallel": "--tensor-parallel-size",
         "layout.pipeline_parallel": "--pipeline-parallel-size",
         "layout.data_parallel": "--data-parallel-size",
+        # Replicas of a dense model, and of attention alone where experts are parallel, have one name.
+        "layout.attention_data_parallel": "--data-parallel-size",
+        "layout.expert_parallel": "--enable-expert-parallel",
         "serving.max_model_len": "--max-model-len",
         "serving.gpu_memory_utilization": "--gpu-memory-utilization",
         "serving.kv_cache": "--kv-cache-dtype",
@@ -57,8 +60,11 @@ SERVING_FLAGS: Mapping[str, Mapping[str, str]] = {
 # srt/managers/tp_worker.py (`max_req_len`); tensorrt_llm, _torch/pyexecutor/resource_manager.py
 # (`clamp_max_seq_len_for_mem`). vLLM does not start (`check_enough_kv_cache_memory`).
 SHORTENING_ENGINES = frozenset({"sglang", "tensorrt-llm"})
+SWITCHES = frozenset({"--enable-expert-parallel"})
+REPLICAS, ATTENTION_REPLICAS = "layout.data_parallel", "layout.attention_data_parallel"
 GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
+WEIGHTS = "serving.weights"
 FRAMEWORK, LAYOUT, ANY = "framework", "layout", "any"
 UNSAID: Mapping[str, str] = {LAYOUT: "the layout left free", FRAMEWORK: "any framework"}
 
@@ -111,11 +117,17 @@ def is_certain_for_training(peak_low_bytes: int, limit_bytes: int) -> bool:
 
 
 def serving_finding(
-    program: str, answer: ServingAnswer, *, shortens: bool = False, takes_more_gpus: bool = True
+    program: str,
+    answer: ServingAnswer,
+    *,
+    shortens: bool = False,
+    takes_more_gpus: bool = True,
+    quantizes: bool = True,
 ) -> Finding:
     """Return what to say of a serving deployment; one that `shortens` is told to take what length fits.
 
-    Slices of a card cannot be put together: more of them are no way out.
+    Slices of a card cannot be put together: more of them are no way out. Nor is another
+    format of a checkpoint that is quantized already (vllm, config/model.py, _verify_quantization).
     """
     plan = answer.plan
     kv, length = plan.kv, plan.settings.max_model_len
@@ -150,7 +162,11 @@ def serving_finding(
     is_certain = is_certain_for_serving(engine, kv.max_concurrency, kv.available_bytes, kv.available_high_bytes)
     refused = not answer.fits and is_certain
     is_shortened = engine in SHORTENING_ENGINES and 0 < kv.max_concurrency < 1
-    possible = [entry for entry in _possible(answer) if takes_more_gpus or GPUS not in entry.change]
+    possible = [
+        change
+        for change in _possible(answer)
+        if (takes_more_gpus or GPUS not in change) and (quantizes or WEIGHTS not in change)
+    ]
     hope = f" {engine} starts, and takes shorter requests only." if is_shortened else " It may just fit."
     return Finding(
         weight="refuse" if refused else "warn",
@@ -176,7 +192,8 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
     )
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program} {numbers}{_ways_out(answer.advice, {}, {})}." + ("" if refused else " It may just fit."),
+        text=f"{program} {numbers}{_ways_out([entry.change for entry in answer.advice if entry.fits], {}, {})}."
+        + ("" if refused else " It may just fit."),
     )
 
 
@@ -192,15 +209,23 @@ def _format_names(answer: ServingAnswer) -> Mapping[str, str]:
     return {"sglang": sglang.ON_LOADING, "transformers": tgi.ON_LOADING}.get(engine, {})
 
 
-def _possible(answer: ServingAnswer) -> Sequence[ServingAdvice]:
-    """Return the advice that a person can follow on the command line: engines quantize to some formats only."""
+def _possible(answer: ServingAnswer) -> Sequence[Mapping[str, Any]]:
+    """Return the changes that fit and can be typed: engines quantize to some formats only.
+
+    Where the command has no option for the degrees that were found on more GPUs, their number alone is left.
+    """
     names, flags = _format_names(answer), _flags(answer)
-    return [
-        entry
-        for entry in answer.advice
-        if entry.change.get("serving.weights", "fp8") in (names or ("fp8",))
-        and all(_is_typed(name, value, flags) for name, value in entry.change.items())
-    ]
+    changes = []
+    for change in (entry.change for entry in answer.advice if entry.fits):
+        is_typed = all(_is_typed(name, value, flags) for name, value in change.items())
+        has_one_name = change.get(REPLICAS, 1) == 1 or change.get(ATTENTION_REPLICAS, 1) == 1
+        if change.get(WEIGHTS, "fp8") not in (names or ("fp8",)):
+            continue
+        if is_typed and has_one_name:
+            changes.append(change)
+        elif GPUS in change:
+            changes.append({GPUS: change[GPUS]})
+    return changes
 
 
 def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:
@@ -208,11 +233,9 @@ def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:
     return name in flags or not name.startswith(("layout.", "serving.")) or (name.startswith("layout.") and value == 1)
 
 
-def _ways_out(
-    advice: Sequence[Advice | ServingAdvice], flags: Mapping[str, str], format_names: Mapping[str, str]
-) -> str:
+def _ways_out(changes: Sequence[Mapping[str, Any]], flags: Mapping[str, str], format_names: Mapping[str, str]) -> str:
     """Return the first changes that fit, as a person would type them; what changes the answers' quality comes last."""
-    fitting = sorted((entry.change for entry in advice if entry.fits), key=lambda change: "serving.weights" in change)
+    fitting = sorted(changes, key=lambda change: WEIGHTS in change)
     ways = [_change_text(change, flags, format_names) for change in fitting]
     return f"; fits with {' or '.join(ways[:MOST_WAYS_OUT])}" if ways else ""
 
@@ -228,10 +251,13 @@ def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_nam
         said = {name: value for name, value in told.items() if name not in (LAYOUT, FRAMEWORK)}
         return " and ".join([*([_change_text(said, flags, format_names)] if said else []), *free])
     values = {
-        name: format_names.get(value, value) if name == "serving.weights" else value
-        for name, value in (told or change).items()
+        name: format_names.get(value, value) if name == WEIGHTS else value for name, value in (told or change).items()
     }
-    return " and ".join(
-        f"{value} GPUs" if name == GPUS else f"{flags.get(name, name.rpartition('.')[2])} {value}"
-        for name, value in values.items()
-    )
+    return " and ".join(_typed(name, value, flags) for name, value in values.items())
+
+
+def _typed(name: str, value: Any, flags: Mapping[str, str]) -> str:
+    if name == GPUS:
+        return f"{value} GPUs"
+    flag = flags.get(name, name.rpartition(".")[2])
+    return flag if flag in SWITCHES else f"{flag} {value}"

@@ -11,7 +11,7 @@ from planners.catalogue import Catalogue
 from planners.errors import PlimsollError
 from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand, takes_other_share
 from service.admission.here_documents import with_here_documents
-from service.admission.launches import Launch, NotRead
+from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.serving_commands import serving_launch
 from service.admission.shell import programs
 from service.admission.training_commands import training_launch
@@ -45,7 +45,7 @@ class Lane:
     demand: GpuDemand
     containers: tuple[Container, ...]
 
-    def launches(self) -> tuple[Launch | NotRead, ...]:
+    def launches(self) -> tuple[Read, ...]:
         """Return what the first container that starts something known launches, nothing where none does.
 
         Those that ask for GPUs come first.
@@ -62,7 +62,7 @@ class Lane:
         found = (launch for container in shown if not _gpus(container) for launch in self._launches_of(container))
         return tuple(launch for launch in found if isinstance(launch, Launch) and not launch.is_conditional)
 
-    def _launches_of(self, container: Container) -> Iterator[Launch | NotRead]:
+    def _launches_of(self, container: Container) -> Iterator[Read]:
         container = with_here_documents(container)
         joins_ray = False
         cohort = 0
@@ -74,7 +74,7 @@ class Lane:
                 cohort += 1
             joins_ray = joins_ray or any(RAY.search(word) for word in words[:MOST_RAY_WORDS])
             launch = serving_launch(words, container, gpus=self.demand.gpus_per_pod) or training_launch(
-                words, self.gpus, container
+                words, self.gpus, container, gpus_per_pod=self.demand.gpus_per_pod
             )
             if isinstance(launch, Launch):
                 yield replace(
@@ -84,6 +84,8 @@ class Lane:
                     cohort=None if names_gpus or program.is_conditional else cohort,
                 )
                 cohort += not program.is_background
+            elif isinstance(launch, CannotRun):
+                yield replace(launch, is_conditional=program.is_conditional)
             elif launch is not None:
                 missing = not_at_hand(container)
                 yield NotRead(reason=f"{launch.reason}. {missing}") if missing else launch
@@ -129,13 +131,20 @@ def lanes(group: PodGroup, catalogue: Catalogue) -> tuple[Lane, ...]:
 
 def _lane(taken: list[tuple[Pods, Container]], others: tuple[Container, ...], catalogue: Catalogue) -> Lane:
     demands = [gpu_demand(pods, container, catalogue) for pods, container in taken]
-    kinds = {(demand.gpu, demand.mig_profile) for demand in demands}
-    if len(kinds) > 1:
-        named = " and ".join(sorted(str(gpu or "any") for gpu, _ in kinds))
-        raise UnreadableGpus(f"Its pods run on different GPUs ({named}).")
+    gpus = sorted({demand.gpu for demand in demands if demand.gpu is not None})
+    if len(gpus) > 1:
+        raise UnreadableGpus(f"Its pods run on different GPUs ({' and '.join(gpus)}).")
+    slices = {(demand.mig_profile, demand.partition, demand.memory_bytes) for demand in demands}
+    if len(slices) > 1:
+        raise UnreadableGpus("Its pods take different shares of their GPUs.")
+    unknown = next((demand.unknown for demand in demands if demand.unknown), None)
+    if gpus and unknown is not None:
+        raise UnreadableGpus(f"Its pods run on different GPUs ({gpus[0]} and {unknown}).")
+    # Ranks of one job run on one kind of GPU: pods that name none run on the one that the others name.
+    largest = max(demands, key=lambda demand: demand.gpus_per_pod)
     return Lane(
         gpus=sum(pods.count * demand.gpus_per_pod for (pods, _), demand in zip(taken, demands, strict=True)),
-        demand=max(demands, key=lambda demand: demand.gpus_per_pod),
+        demand=replace(largest, gpu=gpus[0] if gpus else None, unknown=unknown),
         containers=(*(container for _, container in taken), *others),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Launch:
     command may as well mean and that may need less, and `leaner_words` say what they are.
     Commands of one `cohort` run beside each other on the same GPUs; None for one whose
     GPUs are its own or unknown. `shortens` where the engine was told to take no longer
-    requests than fit.
+    requests than fit. Rules in `unchecked` are ones that this command's program may have been told to let pass.
     """
 
     program: str
@@ -31,6 +31,7 @@ class Launch:
     shortens: bool = False
     leaner: tuple[Mapping[str, Any], ...] = ()
     leaner_words: str = ""
+    unchecked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +39,16 @@ class NotRead:
     """A command that is ours to judge and says too little, or something unknown."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CannotRun:
+    """A command whose program refuses to start as it is told; `reason` says why, with what would work."""
+
+    program: str
+    reason: str
+    is_conditional: bool = False
+
+
+Read: TypeAlias = Launch | NotRead | CannotRun
+"""What becomes of a command that is ours to judge."""

@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.admission.flags import Flag, options_unseen, read_flags
-from service.admission.launches import Launch, NotRead
+from service.admission.launched_ranks import Ranks
+from service.admission.launches import CannotRun, Launch, NotRead, Read
+from service.admission.megatron_rules import broken_rules
 
 FLAGS = (
     Flag(names=("num-layers",), field="layers", form="whole"),
     Flag(names=("hidden-size",), field="hidden", form="whole"),
     Flag(names=("ffn-hidden-size",), field="intermediate", form="whole"),
     Flag(names=("num-attention-heads",), field="heads", form="whole"),
+    Flag(names=("group-query-attention",), field="groups_queries", form="switch"),
     Flag(names=("num-query-groups",), field="query_groups", form="whole"),
     Flag(names=("kv-channels",), field="head_dim", form="whole"),
     Flag(names=("max-position-embeddings",), field="positions", form="whole"),
@@ -71,8 +74,8 @@ DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_p
 Values = Mapping[str, Any]
 
 
-def megatron_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead:
-    """Return the training job of a Megatron command on `gpus` GPUs."""
+def megatron_launch(words: tuple[str, ...], gpus: int, ranks: Ranks | None = None) -> Read:
+    """Return the training job of a Megatron command on the GPUs of its `ranks`, or of the pods where it names none."""
     read = read_flags(words[1:], FLAGS)
     values = read.values
     if read.problems:
@@ -92,6 +95,11 @@ def megatron_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead:
     optimizer = str(values.get("optimizer", "adam"))
     if optimizer not in OPTIMIZERS:
         return NotRead(reason=f"--optimizer {optimizer[:40]} is no optimizer this service knows")
+    program = f"Megatron training of {values['layers']} layers of {values['hidden']}"
+    broken = broken_rules(values, others, None if ranks is None else ranks.all)
+    if broken:
+        return CannotRun(program=program, reason="; ".join(broken))
+    gpus = gpus if ranks is None else ranks.all
     degrees = {name: int(values.get(name, 1)) for name in DEGREES}
     model_ranks = degrees["tensor_parallel"] * degrees["pipeline_parallel"] * degrees["context_parallel"]
     if min(degrees.values()) < 1 or gpus % model_ranks:
@@ -99,7 +107,7 @@ def megatron_launch(words: tuple[str, ...], gpus: int) -> Launch | NotRead:
     data_parallel = gpus // model_ranks
     batch = values.get("global_batch_size", int(values["micro_batch_size"]) * data_parallel)
     return Launch(
-        program=f"Megatron training of {values['layers']} layers of {values['hidden']}",
+        program=program,
         kind="train",
         request={
             "model": {"config": _config(values)},

@@ -8,9 +8,10 @@ from typing import Any
 
 from planners.serving.engine import versions_with_changes
 from service.admission.flags import AUTO, Arguments, read_flags
-from service.admission.launches import Launch, NotRead
+from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.option_files import OptionsFileNotRead, option_words
 from service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
+from service.admission.serving_rules import broken_rules, unchecked_rules
 from service.admission.shell import known_image
 from service.admission.tgi_commands import tgi_launch
 from service.admission.workloads import Container
@@ -67,10 +68,11 @@ RAY = "ray"
 TRTLLM_OTHER_COMMANDS = (("mm_embedding_serve",), ("disaggregated",), ("disaggregated_mpi_worker",), ("grpc",))
 
 
-def serving_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> Launch | NotRead | None:
+def serving_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> Read | None:
     """Return what a command of a container with `gpus` GPUs would serve.
 
-    NotRead where something of it cannot be read, None where it serves nothing we know.
+    NotRead where something of it cannot be read, CannotRun where the engine refuses its arguments, None where it
+    serves nothing we know.
     """
     if words[0].rpartition("/")[2] == TGI_PROGRAM:
         return tgi_launch(words[1:], container, gpus=gpus)
@@ -87,6 +89,9 @@ def serving_launch(words: tuple[str, ...], container: Container, *, gpus: int) -
     if read.unresolved:
         variables = ", ".join(word[:60] for word in read.unresolved)
         return NotRead(reason=f"the {command.program} command takes words from {variables}, not written in the object")
+    broken = broken_rules(command, read, _engine_version(command.engine, container.image).get("engine_version"))
+    if broken:
+        return CannotRun(program=f"the {command.program} command", reason="; ".join(broken))
     return _launch(command, read, container)
 
 
@@ -119,15 +124,12 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
     if read.values.get("offloaded_gib"):
         return NotRead(reason=f"--cpu-offload-gb decides what the {command.program} command loads, and is not read")
     serving = {name: read.values[name] for name in SERVING_FIELDS if read.values.get(name, AUTO) != AUTO}
-    layout = _layout(command, read)
-    if isinstance(layout, NotRead):
-        return layout
     unread = sorted(command.unread & others)
     version = _engine_version(command.engine, container.image)
     request = {
         "model": model,
         "serving": {**serving, **formats, "engine": command.engine, **version},
-        "layout": layout,
+        "layout": _layout(command, read),
     }
     leaner, leaner_words = _leaner(request, read)
     return Launch(
@@ -143,6 +145,9 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         shortens=read.values.get("max_model_len") == AUTO,
         spans_pods=bool(command.spanning & others) or RAY in {read.values.get(name) for name in EXECUTOR_FIELDS},
         lowering=tuple(sorted(command.lowering & others)),
+        unchecked=unchecked_rules(
+            container, is_own_image=known_image(container.image, ENGINE_IMAGES) == command.engine
+        ),
     )  # fmt: skip
 
 
@@ -209,7 +214,7 @@ def _formats(command: EngineCommand, read: Arguments) -> dict[str, Any] | NotRea
     return formats
 
 
-def _layout(command: EngineCommand, read: Arguments) -> dict[str, int] | NotRead:
+def _layout(command: EngineCommand, read: Arguments) -> dict[str, int]:
     """Return the degrees of the command: 1 where it names none.
 
     SGLang counts the ranks of attention's data parallelism among its tensor ranks.
@@ -223,10 +228,6 @@ def _layout(command: EngineCommand, read: Arguments) -> dict[str, int] | NotRead
     if read.values.get("is_attention_data_parallel"):
         attention = layout["tensor_parallel"] if command is TENSORRT_LLM else layout.pop("data_parallel", 1)
     if attention > 1:
-        if layout["tensor_parallel"] % attention:
-            return NotRead(
-                reason=f"{attention} data-parallel ranks do not divide {layout['tensor_parallel']} tensor ranks"
-            )
         layout |= {"attention_data_parallel": attention, "tensor_parallel": layout["tensor_parallel"] // attention}
     if "expert_ranks" in read.values:
         layout["expert_parallel"] = int(read.values["expert_ranks"])

@@ -49,6 +49,8 @@ VLLM = EngineCommand(
         Flag(names=("gpu-memory-utilization",), field="gpu_memory_utilization", form="number"),
         Flag(names=("max-num-seqs",), field="max_num_seqs", form="whole"),
         Flag(names=("max-num-batched-tokens",), field="max_num_batched_tokens", form="whole"),
+        Flag(names=("enable-chunked-prefill",), field="chunked_prefill", form="switch"),
+        Flag(names=("no-enable-chunked-prefill",), field="chunked_prefill", form="switched-off"),
         Flag(names=("block-size",), field="block_size", form="whole"),
         Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
         Flag(names=("quantization", "q"), field="quantization", form="text"),

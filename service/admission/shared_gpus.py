@@ -30,7 +30,8 @@ def sharing_finding(sharing: Sharing) -> Finding | None:
     Weights alone decide for any engine. Of n vLLM engines with fractions u that start
     together, each with the weights W of all of them on the card already, the caches take
     sum(u) T - n W of its memory T: they do not fit with the weights, W + sum(u) T - n W > T,
-    where W < (sum(u) - 1) T / (n - 1). One that starts later finds too little free.
+    where W < (sum(u) - 1) T / (n - 1). One that starts later finds too little free, and the
+    last to look finds all weights there: it has no cache where W >= u T for the largest u.
     """
     shares = sharing.shares
     if len(shares) < 2:
@@ -49,7 +50,9 @@ def sharing_finding(sharing: Sharing) -> Finding | None:
         f"take {fraction:.2f} of the GPU they share together by --gpu-memory-utilization; "
         f"fits with fractions that add up to 1 at most, or a GPU for each by CUDA_VISIBLE_DEVICES"
     )
-    return _told(f"{programs} {text}", sharing, is_refused=weight_bytes < (fraction - 1) * memory_bytes / (engines - 1))
+    largest_bytes = max(share.fraction for share in shares if share.engine == VLLM) * memory_bytes
+    overflows = weight_bytes < (fraction - 1) * memory_bytes / (engines - 1)
+    return _told(f"{programs} {text}", sharing, is_refused=overflows or weight_bytes >= largest_bytes)
 
 
 def _told(text: str, sharing: Sharing, *, is_refused: bool) -> Finding:

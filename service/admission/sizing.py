@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,10 +31,14 @@ MOST_REMEMBERED = 1_024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """A planner's answer, and whether all of its advice was looked for."""
+    """A planner's answer, and whether all of its advice was looked for.
+
+    `is_stored_quantized` where the checkpoint that would be served holds quantized weights already.
+    """
 
     answer: TrainingAnswer | ServingAnswer
     has_all_advice: bool = True
+    is_stored_quantized: bool = False
 
 
 class Sizer:
@@ -61,21 +65,19 @@ class Sizer:
         if remembered is not None:
             return remembered
         advising = _Asked(budget.is_too_late_for_advice)
-        answer = self._computed(request, budget.is_spent, advising)
-        sized = Sized(answer=answer, has_all_advice=not advising.has_said_so)
+        sized = self._computed(request, budget.is_spent, advising)
+        sized = replace(sized, has_all_advice=not advising.has_said_so)
         if sized.has_all_advice:
             self._known.put(key, sized)
         return sized
 
-    def _computed(
-        self, request: Mapping[str, Any], should_stop: ShouldStop, stop_advising: ShouldStop
-    ) -> TrainingAnswer | ServingAnswer:
+    def _computed(self, request: Mapping[str, Any], should_stop: ShouldStop, stop_advising: ShouldStop) -> Sized:
         try:
             if "training" in request:
                 training = TrainRequest.model_validate(request)
                 hardware = self._hardware(training.hardware)
                 question = training.to_question(self._models.resolve(training.model).spec, hardware)
-                return plan_training(question, should_stop, stop_advising)
+                return Sized(answer=plan_training(question, should_stop, stop_advising))
             serving = InferRequest.model_validate(request)
         except ValidationError as error:
             first = error.errors()[0]
@@ -83,7 +85,8 @@ class Sizer:
             raise InvalidQuestion(f"{first['msg']}.", pointer=where) from error
         model, hardware = self._models.resolve(serving.model), self._hardware(serving.hardware)
         deployment = in_stored_formats(serving, model).to_question(model.spec, hardware)
-        return plan_serving(deployment, should_stop, stop_advising)
+        answer = plan_serving(deployment, should_stop, stop_advising)
+        return Sized(answer=answer, is_stored_quantized=model.stored is not None)
 
     def _hardware(self, asked: HardwareRequest) -> Hardware:
         if isinstance(asked, Fleet):

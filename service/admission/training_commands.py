@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from service.admission.flags import Flag, options_unseen, read_flags
-from service.admission.launches import Launch, NotRead
+from service.admission.launched_ranks import Ranks, launched_ranks, too_many_processes
+from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.megatron_commands import megatron_launch
 from service.admission.option_files import OptionsFileNotRead
 from service.admission.training_files import values_of_accelerate, values_of_deepspeed
@@ -93,12 +95,33 @@ LEANER_WORDS = (
 Values: TypeAlias = Mapping[str, Any]
 
 
-def training_launch(words: tuple[str, ...], gpus: int, container: Container) -> Launch | NotRead | None:
-    """Return what a command would train on `gpus` GPUs, what is missing, or None where it trains nothing we know."""
+def training_launch(
+    words: tuple[str, ...], gpus: int, container: Container, *, gpus_per_pod: int | None = None
+) -> Read | None:
+    """Return what a command would train on `gpus` GPUs of all pods, or None where it trains nothing we know.
+
+    All of them are one pod's where nothing else is said.
+
+    NotRead says what is missing, CannotRun why its program does not start.
+    """
     if not _is_launcher(words):
         return None
+    ranks = launched_ranks(words)
+    found = _trained(words, gpus if ranks is None else ranks.all, container, ranks)
+    if not isinstance(found, Launch) or ranks is None:
+        return found
+    of_pod = gpus if gpus_per_pod is None else gpus_per_pod
+    crowded = too_many_processes(ranks, of_pod)
+    if crowded is not None:
+        return CannotRun(program=found.program, reason=crowded)
+    idle = f"it starts {ranks.each} processes on each node, and {of_pod - ranks.each} GPUs of a pod stay idle"
+    notes = (*found.notes, idle) if ranks.each < of_pod else found.notes
+    return replace(found, notes=notes, spans_pods=ranks.all > gpus)
+
+
+def _trained(words: tuple[str, ...], gpus: int, container: Container, ranks: Ranks | None) -> Read | None:
     if any(MEGATRON_MARK.match(word.replace("_", "-")) for word in words):
-        return megatron_launch(words, gpus)
+        return megatron_launch(words, gpus, ranks)
     if any(word.lstrip("-").replace("-", "_").startswith(TRAINER_MARKS) for word in words if word.startswith("--")):
         return _trainer_launch(words, gpus, container)
     if PYTHON.match(words[0].rpartition("/")[2]):

@@ -621,12 +621,80 @@ async def test_an_update_of_each_kind_that_changes_its_command_is_judged(judge, 
         assert (await judge.review(read_review(review))).is_allowed is is_allowed
 
 
-async def test_a_way_out_that_no_option_of_the_command_makes_is_not_offered(judge):
-    # Two GPUs hold gpt-oss-120b's cache by attention's data parallelism, which the advice's degrees do not say.
-    manifest = an_object("Pod", a_container("--model", "openai/gpt-oss-120b"))
-    message = (await judge.review(read_review(a_review("Pod", manifest)))).message
-    assert "fits with --max-model-len" in message
-    assert "2 GPUs" not in message
+@pytest.mark.parametrize(
+    ("image", "command", "way_out"),
+    [
+        # Two GPUs hold gpt-oss-120b's cache by attention's data parallelism, which vLLM calls so where experts are
+        # parallel; SGLang divides its tensor ranks for it, and the number of GPUs alone is told.
+        ("vllm/vllm-openai:v0.19.0", "vllm serve", "2 GPUs and --data-parallel-size 2 and --enable-expert-parallel"),
+        ("lmsysorg/sglang:v0.5.6", "python3 -m sglang.launch_server --model-path", "2 GPUs."),
+    ],
+)
+async def test_the_degrees_of_a_way_out_are_told_where_the_command_has_options_for_them(judge, image, command, way_out):
+    container = a_container(image=image, command=[*command.split(), "openai/gpt-oss-120b"])
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert way_out in " ".join((answer.message, *answer.warnings))
+
+
+async def test_a_quantized_checkpoint_is_not_quantized_again(judge):
+    # 671e9 parameters in fp8 take 79.5 GiB of each of 8 GPUs; vLLM refuses --quantization over the checkpoint's own.
+    container = a_container("--model", "deepseek-ai/DeepSeek-R1", "-tp", "8", gpus=8)
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert not answer.is_allowed
+    assert "fits with 16 GPUs and --tensor-parallel-size" in answer.message
+    assert "--quantization" not in answer.message
+
+
+@pytest.mark.parametrize(
+    ("args", "gpu", "reason"),
+    [
+        (("--model", "Qwen/Qwen2.5-7B-Instruct", "-tp", "8"), None, "28 attention heads do not divide by 8."),
+        (("--model", "Qwen/Qwen2.5-7B-Instruct", "-tp", "8"), None, "Possible: 1, 2 or 4."),
+        (("--model", "Qwen/Qwen2.5-7B-Instruct", "--max-model-len", "262144"), None, "beyond the 32768 positions"),
+        (("--model", "Qwen/Qwen2.5-1.5B-Instruct", "--dtype", "bfloat16"), "Tesla-T4", "does not compute in bf16"),
+        (("--model", "meta-llama/Llama-3.1-8B-Instruct", "-tp", "2", "-ep"), None, "no experts to divide"),
+    ],
+)
+async def test_what_the_engine_would_refuse_of_the_model_and_the_card_is_refused(judge, args, gpu, reason):
+    selector = None if gpu is None else {"nvidia.com/gpu.product": gpu}
+    manifest = an_object("Pod", a_container(*args, gpus=8), selector=selector)
+    answer = await judge.review(read_review(a_review("Pod", manifest)))
+    assert (answer.is_allowed, answer.is_judged) == (False, True)
+    assert " cannot run: " in answer.message
+    assert reason in answer.message
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        # vLLM takes fp16 by itself where the card has no bf16, and needs no option for it.
+        ("--model", "Qwen/Qwen2.5-1.5B-Instruct", "--max-model-len", "4096"),
+        ("--model", "Qwen/Qwen2.5-1.5B-Instruct", "--max-model-len", "4096", "--dtype", "half"),
+    ],
+)
+async def test_a_format_that_the_engine_chooses_itself_is_one_of_the_cards(judge, args):
+    manifest = an_object("Pod", a_container(*args), selector={"nvidia.com/gpu.product": "Tesla-T4"})
+    answer = await judge.review(read_review(a_review("Pod", manifest)))
+    assert (answer.is_allowed, answer.is_judged, answer.warnings) == (True, True, ())
+
+
+async def test_what_cannot_run_is_refused_beside_what_cannot_be_read(judge):
+    text = "vllm serve Qwen/Qwen2.5-7B-Instruct -tp 0 & vllm serve /mnt/models/unknown & wait"
+    answer = await judge.review(read_review(a_review("Deployment", in_one_container(text))))
+    assert "tensor parallelism of 0" in answer.message
+    assert any("did not judge" in warning for warning in answer.warnings)
+
+
+async def test_a_plan_that_contradicts_itself_is_refused(judge):
+    request = {
+        "model": "meta-llama/Llama-3.1-8B",
+        "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8},
+        "training": {"sequence_length": 4096, "global_batch_size": 64},
+        "layout": {"tensor_parallel": 3},
+    }
+    manifest = annotated(an_object("Job", a_container("x", gpus=8, image="x")), plan=json.dumps(request))
+    answer = await judge.review(read_review(a_review("Job", manifest)))
+    assert "tensor_parallel 3 does not divide 8 GPUs" in answer.message
 
 
 def in_one_container(text: str, gpus: int = 1) -> dict[str, Any]:

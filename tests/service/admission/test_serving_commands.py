@@ -123,7 +123,7 @@ def test_sglangs_data_parallel_attention_takes_no_more_gpus(command: str, layout
 
 def test_attention_ranks_that_do_not_divide_the_tensor_ranks_are_told():
     words = ("python", "-m", "sglang.launch_server", "--model-path", "m", "--tp", "8", "--attn-dp-size", "3")
-    assert "3 data-parallel ranks do not divide 8" in launch(" ".join(words)).reason
+    assert "3 data-parallel ranks of attention do not divide 8" in launch(" ".join(words)).reason
 
 
 @pytest.mark.parametrize("option", ["--cpu-offload-gb 4", "--hf-overrides {}"])

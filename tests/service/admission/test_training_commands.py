@@ -177,7 +177,7 @@ def test_megatrons_experts_are_a_mixture():
         (f"{MEGATRON} --use-megatron-fsdp", "--use-megatron-fsdp decides"),
         (MEGATRON.replace("gpt", "t5"), "pretrain_t5.py decides"),
         (f"{MEGATRON} --optimizer odd", "--optimizer odd"),
-        (f"{MEGATRON} --tensor-model-parallel-size 3", "do not divide the 8 GPUs"),
+        (f"{MEGATRON} --pipeline-model-parallel-size 16", "do not divide the 8 GPUs"),
         (f"{MEGATRON} --tensor-model-parallel-size 0", "do not divide the 8 GPUs"),
         (f"{MEGATRON} --seq-length x", "--seq-length is 'x'"),
     ],

@@ -1,0 +1,110 @@
+"""Workloads that cannot run are refused with the nearest that works; those that can are let through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+H100, T4 = "NVIDIA-H100-80GB-HBM3", "Tesla-T4"
+VLLM = "vllm/vllm-openai:v0.19.0"
+LLAMA_8B, QWEN_7B = "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen2.5-7B-Instruct"
+MEGATRON = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+    "--seq-length 4096 --max-position-embeddings 4096 --vocab-size 128256 --micro-batch-size 1 --bf16 "
+    "--use-distributed-optimizer"
+)
+TRAINER = f"train.py --model_name_or_path {LLAMA_8B} --per_device_train_batch_size 1 --max_seq_length 512 --bf16"
+
+
+def a_pod(command: str, *, gpus: int, gpu: str | None = H100, image: str = VLLM) -> dict[str, Any]:
+    container = {
+        "name": "main", "image": image, "command": command.split(),
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+    }  # fmt: skip
+    selector = {} if gpu is None else {"nodeSelector": {"nvidia.com/gpu.product": gpu}}
+    return {"metadata": {"name": "w"}, "spec": {"containers": [container], **selector}}
+
+
+def review(service: httpx.Client, manifest: dict[str, Any], group: str = "", kind: str = "Pod") -> dict[str, Any]:
+    request = {
+        "uid": "1", "kind": {"group": group, "version": "v1", "kind": kind}, "operation": "CREATE",
+        "name": "w", "namespace": "default", "object": manifest,
+    }  # fmt: skip
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    response = service.post("/admission/validate", json=body)
+    assert response.status_code == 200
+    answer: dict[str, Any] = response.json()["response"]
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus", "gpu", "reason"),
+    [
+        (f"vllm serve {QWEN_7B} -tp 8", 8, H100, "Possible: 1, 2 or 4"),
+        (f"vllm serve {QWEN_7B} --max-model-len 262144", 1, H100, "32768 positions"),
+        (f"vllm serve {LLAMA_8B} --gpu-memory-utilization 1.5", 1, H100, "at most 1"),
+        (f"vllm serve {LLAMA_8B} --tensor-parallel-size 0", 1, H100, "1 is the least"),
+        (f"vllm serve {LLAMA_8B} --tensor-paralel-size 2", 2, H100, "--tensor-parallel-size is the nearest"),
+        (
+            f"vllm serve {LLAMA_8B} --max-model-len 32768 --no-enable-chunked-prefill --max-num-batched-tokens 2048",
+            1, H100, "ask for 32768 batched tokens",
+        ),
+        ("vllm serve Qwen/Qwen2.5-1.5B-Instruct --dtype bfloat16", 1, T4, "Ask for weights fp16"),
+        (f"{MEGATRON} --tensor-model-parallel-size 3", 8, H100, "tensor parallel 1, 2, 4, 8, 16 or 32"),
+        (f"{MEGATRON} --pipeline-model-parallel-size 6", 8, H100, "pipeline parallel 1, 2, 4, 8, 16 or 32"),
+        (f"torchrun --nproc-per-node 8 {TRAINER} --fsdp full_shard", 4, H100, "start 4"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_refused_with_what_can(
+    service: httpx.Client, command: str, gpus: int, gpu: str, reason: str
+) -> None:
+    answer = review(service, a_pod(command, gpus=gpus, gpu=gpu))
+    assert not answer["allowed"]
+    assert reason in answer["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus", "gpu"),
+    [
+        (f"vllm serve {QWEN_7B} -tp 4", 4, H100),
+        (f"vllm serve {LLAMA_8B} --gpu-memory-utilization 1.0 --max-model-len 4096", 1, H100),
+        ("vllm serve Qwen/Qwen2.5-1.5B-Instruct --max-model-len 4096", 1, T4),
+        (f"{MEGATRON} --tensor-model-parallel-size 8 --global-batch-size 8", 8, H100),
+        (f"torchrun --nproc-per-node 8 {TRAINER} --fsdp full_shard --gradient_checkpointing", 8, H100),
+    ],
+)
+def test_what_can_run_is_let_through(service: httpx.Client, command: str, gpus: int, gpu: str) -> None:
+    assert review(service, a_pod(command, gpus=gpus, gpu=gpu))["allowed"]
+
+
+def test_workers_without_a_selector_run_on_their_leaders_gpu(service: httpx.Client) -> None:
+    command = f"vllm serve {LLAMA_8B} -tp 2 --max-model-len 4096"
+    template = {
+        "size": 2,
+        "leaderTemplate": a_pod(command, gpus=2),
+        "workerTemplate": a_pod("sleep 1", gpus=2, gpu=None),
+    }
+    manifest = {"metadata": {"name": "w"}, "spec": {"replicas": 1, "leaderWorkerTemplate": template}}
+    answer = review(service, manifest, "leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert answer["allowed"]
+    assert "different GPUs" not in str(answer.get("warnings"))
+
+
+def test_a_quantized_checkpoint_is_offered_more_gpus_and_no_second_quantization(service: httpx.Client) -> None:
+    answer = review(service, a_pod("vllm serve deepseek-ai/DeepSeek-R1 -tp 8", gpus=8))
+    assert not answer["allowed"]
+    assert "fits with 16 GPUs" in answer["status"]["message"]
+    assert "bitsandbytes" not in answer["status"]["message"]
+
+
+def test_megatrons_command_has_a_number_of_steps(service: httpx.Client) -> None:
+    question = {
+        "model": "meta-llama/Llama-3.1-8B",
+        "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8},
+        "training": {"sequence_length": 4096, "global_batch_size": 64},
+        "framework": "megatron",
+    }
+    artifacts = service.post("/plan/train", json=question).json()["artifacts"]
+    assert "--train-iters $TRAIN_ITERS" in artifacts["megatron"]

@@ -1,0 +1,48 @@
+"""What cannot run, told apart from what is not read or not planned here: the one place that decides.
+
+A planner's error names the rules that every run as asked would break. Only what the program itself checks, and refuses
+to start over, is refused here; another rule may be the planner's own, so that the workload stays unjudged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planners.errors import PlimsollError
+from service.admission.launches import Launch
+
+LONG_POSITIONS = "length-within-positions"
+CARD_FORMAT = "card-computes-format"
+# By rule, the programs that check it. vllm 0.33.0: config/model.py (verify_with_parallel_config,
+# _verify_with_expert_parallelism, _get_and_verify_max_len), distributed/utils.py (divide), platforms/cuda.py
+# (check_if_supports_dtype). sglang: srt/configs/model_config.py, srt/distributed/utils.py (divide), and its padding of
+# the vocabulary takes any degree (srt/layers/vocab_parallel_embedding.py); it falls back to fp16 by itself.
+# tensorrt_llm/mapping.py and _torch/modules/attention.py; text-generation-inference, server/models (num_shards).
+CHECKED_BY: Mapping[str, frozenset[str]] = {
+    "tensor-parallel-divides": frozenset({"vllm", "sglang", "tensorrt-llm", "transformers"}),
+    "vocabulary-divides": frozenset({"vllm"}),
+    "experts-needed": frozenset({"vllm"}),
+    "expert-parallel-divides": frozenset({"sglang", "tensorrt-llm"}),
+    "context-parallel-divides": frozenset({"vllm"}),
+    LONG_POSITIONS: frozenset({"vllm", "sglang"}),
+    CARD_FORMAT: frozenset({"vllm"}),
+}
+# The annotation's own arithmetic, which no program can mend.
+CHECKED_OF_PLANS = frozenset({"degrees_multiply_to_gpus", "degrees_are_positive", "gpus-product"})
+
+
+def is_impossible(error: PlimsollError, launch: Launch) -> bool:
+    """Return whether the program of a command would refuse what a planner's error says of it."""
+    engine = launch.request.get("serving", {}).get("engine")
+    return any(engine in CHECKED_BY.get(rule, ()) and rule not in launch.unchecked for rule in error.rules)
+
+
+def is_impossible_plan(error: PlimsollError) -> bool:
+    """Return whether the planning request of an annotation contradicts itself."""
+    return not CHECKED_OF_PLANS.isdisjoint(error.rules)
+
+
+def divisors_text(number: int) -> str:
+    """Return the divisors of a number, as a person lists them: "1, 2, 4, 7, 14 or 28"."""
+    divisors = [str(degree) for degree in range(1, number + 1) if number % degree == 0]
+    return " or ".join(filter(None, (", ".join(divisors[:-1]), divisors[-1])))

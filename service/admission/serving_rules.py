@@ -1,0 +1,98 @@
+"""What a serving engine checks of its own arguments before it starts, whatever the model and the card.
+
+Sources: vllm, config/cache.py, config/parallel.py and config/scheduler.py (0.8.5 to 0.33.0); sglang,
+srt/server_args.py; tensorrt_llm, llmapi/llm_args.py and mapping.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+
+from service.admission.flags import AUTO, Arguments
+from service.admission.impossible import LONG_POSITIONS, divisors_text
+from service.admission.serving_engines import SGLANG, VLLM, EngineCommand
+from service.admission.workloads import Container
+
+# What a degree of 0 leaves nothing to divide by; engines that check no range end in that division.
+DEGREES = {"tensor_parallel": "tensor parallelism", "pipeline_parallel": "pipeline parallelism"}
+LEAST_ONE = ("max_num_seqs", "max_num_batched_tokens")
+# argparse takes the beginning of an option for the option. Of all options of vllm 0.8.5, 0.11.2, 0.19.1, 0.25.1 and
+# 0.33.0 none is as like another one that stands in our table: the nearest are 0.88 (`--cache-dtype`).
+AS_LIKE_AS_A_SLIP = 0.93
+SHORTEST_OPTION = 10
+FIRST_READ, LAST_READ = (0, 8), (0, 33)
+# Variables that let requests be longer than the model has positions for.
+LONGER_ALLOWED = ("ALLOW_LONG_MAX_MODEL_LEN", "ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
+
+
+def broken_rules(command: EngineCommand, read: Arguments, version: str | None) -> tuple[str, ...]:
+    """Return why the engine refuses these arguments, each with what it takes; `version` is its image's."""
+    slips = tuple(_misspelt(read.others, command, version)) if command is VLLM else ()
+    return (*_out_of_range(read), *_at_odds(command, read), *slips)
+
+
+def unchecked_rules(container: Container, *, is_own_image: bool) -> frozenset[str]:
+    """Return the rules that the engine may have been told not to check: by a variable, or by what an image sets."""
+    texts = (*container.command, *container.args, *container.files.values(), str(container.definition.get("env")))
+    told = any(name in text for text in (*texts, *container.env) for name in LONGER_ALLOWED)
+    unseen = bool(container.unread) or bool(container.definition.get("envFrom"))
+    return frozenset() if is_own_image and not told and not unseen else frozenset({LONG_POSITIONS})
+
+
+def _out_of_range(read: Arguments) -> Iterator[str]:
+    for field, name in DEGREES.items():
+        if read.values.get(field, 1) == 0:
+            yield f"{name} of 0 leaves no rank; 1 is the least"
+    fraction = read.values.get("gpu_memory_utilization")
+    if fraction is not None and not 0 < float(fraction) <= 1:
+        yield f"its share of the GPU's memory is {fraction:g}, and must be above 0 and at most 1"
+    for field in LEAST_ONE:
+        # SGLang takes -1 for its prefill chunk, and no sign is read as a number.
+        if read.values.get(field, 1) == 0:
+            yield f"{field} is 0; 1 is the least"
+
+
+def _at_odds(command: EngineCommand, read: Arguments) -> Iterator[str]:
+    """Yield arguments that contradict each other."""
+    values = read.values
+    if command is SGLANG:
+        tensor, ranks = int(values.get("tensor_parallel", 1)), int(values.get("attention_data_parallel", 1))
+        if values.get("is_attention_data_parallel"):
+            ranks = int(values.get("data_parallel", ranks))
+        if ranks and tensor % ranks:
+            yield (
+                f"{ranks} data-parallel ranks of attention do not divide {tensor} tensor-parallel ranks; "
+                f"possible: {divisors_text(tensor)}"
+            )
+    if command is not VLLM or "max_num_batched_tokens" not in values:
+        return
+    batched, sequences = int(values["max_num_batched_tokens"]), int(values.get("max_num_seqs", 0))
+    if batched < sequences:
+        yield f"--max-num-batched-tokens {batched} is less than --max-num-seqs {sequences}"
+    stated = values.get("max_model_len", AUTO)
+    length = 0 if stated == AUTO else int(stated)
+    if values.get("chunked_prefill") is False and batched < length:
+        yield (
+            f"without chunked prefill --max-num-batched-tokens {batched} is less than --max-model-len {length}: "
+            f"ask for {length} batched tokens, or leave chunked prefill on"
+        )
+
+
+def _misspelt(others: tuple[str, ...], command: EngineCommand, version: str | None) -> Iterator[str]:
+    """Yield options that argparse refuses, each with the one that was meant."""
+    if version is None or not FIRST_READ <= _minor(version) <= LAST_READ:
+        return
+    known = [name for flag in command.flags for name in flag.names if len(name) >= SHORTEST_OPTION]
+    for other in others:
+        name = other.lstrip("-").replace("_", "-").partition(".")[0]
+        if not other.startswith("--") or any(option.startswith(name) for option in known):
+            continue
+        meant = max(known, key=lambda option: SequenceMatcher(None, name, option).ratio())
+        if SequenceMatcher(None, name, meant).ratio() >= AS_LIKE_AS_A_SLIP:
+            yield f"it has no option --{name}; --{meant} is the nearest"
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)
