@@ -1,7 +1,7 @@
 """What Megatron-LM asserts of its arguments before it trains.
 
 Source: Megatron-LM, training/arguments.py (validate_args), core/transformer/transformer_config.py (__post_init__),
-core/num_microbatches_calculator.py and core/parallel_state.py, read at core_v0.19.0.
+core/num_microbatches_calculator.py and core/parallel_state.py, read at commit d98e8a64dd (August 2026).
 """
 
 from __future__ import annotations
