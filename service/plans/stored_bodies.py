@@ -1,7 +1,7 @@
 """Stored answers in today's shape: one place where what earlier versions left out is filled in.
 
-A stored plan keeps the words and the numbers that it was answered with. A field that came later stands for nothing: it is
-an empty list, a degree of one, or null.
+A stored plan keeps the words and the numbers that it was answered with. A field that came later stands for nothing: it
+is an empty list, a degree of one, or null.
 """
 
 from __future__ import annotations
