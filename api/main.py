@@ -20,9 +20,10 @@ from starlette.applications import Starlette
 from api.app import create_app
 from api.connection_limits import FILES_FOR_OTHERS, ConnectionLimits, raise_file_limit
 from api.connections import guarded_protocol
-from api.services import Services
+from api.services import Services, check_database_is_named
 from service.logging import configure_logging
 from service.settings import Settings
+from service.starting import told_in_a_line
 
 ACCEPTED_A_TURN = 16
 """New connections in one turn of the event loop. A turn lasts 50 ms and more under load, and who asks only now, as a
@@ -37,7 +38,12 @@ def run_api(settings: Settings) -> None:
     """
     configure_logging(settings.log_level)
     raise_file_limit()
-    LongLivedServer(server_config(settings)).run()
+    with told_in_a_line():
+        check_database_is_named(settings)
+        config = server_config(settings)
+        # Reads the certificates.
+        config.load()
+    LongLivedServer(config).run()
 
 
 class LongLivedServer(uvicorn.Server):

@@ -46,7 +46,7 @@ def in_todays_shape(plan: StoredPlan) -> StoredPlan:
 
 def _completed(value: Any, kind: Any) -> Any:
     """Return a JSON value with the fields that `kind` has and it lacks, all the way down."""
-    if isinstance(value, dict) and is_dataclass(kind):
+    if isinstance(value, dict) and isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         known = {name: _completed(inner, hints[name]) if name in hints else inner for name, inner in value.items()}
         return known | {name: _nothing(name, hint) for name, hint in hints.items() if name not in value}
