@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import signal
+import stat
 import subprocess
 import sys
 import threading
