@@ -226,8 +226,8 @@ class Settings(BaseSettings):
     address_connections: int = Field(
         default=500,
         ge=1,
-        description="How many connections one IPv4 address or IPv6 /64 beyond this machine may hold at each API process; "
-        "those of `PLIMSOLL_TRUSTED_PROXIES` may hold them all.",
+        description="How many connections one IPv4 address or IPv6 /64 beyond this machine may hold at each API "
+        "process; those of `PLIMSOLL_TRUSTED_PROXIES` may hold them all.",
     )
     key_streams: int = Field(
         default=500,
