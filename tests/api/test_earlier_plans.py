@@ -54,3 +54,15 @@ async def test_its_proof_is_queued_or_refused_in_words(client: httpx.AsyncClient
     assert answer.status_code in ((202,) if level == "count" else (202, 422, 501)), answer.text
     if answer.status_code == 202:
         await client.post(f"/jobs/{answer.json()['job_id']}/cancel")
+
+
+async def test_a_card_is_calibrated_with_runs_of_earlier_plans(client: httpx.AsyncClient, module_database_url: str):
+    plans = [each for _, each in EARLIER if each.kind == "train"]
+    async with Database(module_database_url) as opened:
+        for plan in plans:
+            await opened.plans.put(plan)
+    for plan in plans:
+        report = {"plan_id": plan.plan_id, "source": "test", "step_seconds": 1.0}
+        assert (await client.post("/measurements", json=report)).status_code == 201
+    answer = await client.put("/hardware/h100-sxm-80gb/calibration", json={})
+    assert answer.status_code in (200, 422), answer.text
