@@ -22,6 +22,8 @@ MOST_JSON_ENTRIES = 100_000
 """Of lists and objects together. Each may be an error to be told, at some 10 us apiece, and nobody else is answered
 meanwhile; the longest model configurations and workloads hold a few thousand."""
 
+MODEL_CONFIG = ("model", "config")
+
 
 class StrictJsonRequest(Request):
     """A request whose body must be UTF-8 JSON without NaN, infinities, repeated names or unstorable text."""
@@ -80,7 +82,7 @@ def strict_json(body: bytes) -> Any:
         if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_JSON_ENTRIES:
             _check_entries(value)
         if not is_finite:
-            raise _not_finite(value)
+            _check_finite(value)
         if b"\\u" in body:
             _check_text(value)
     except UnicodeDecodeError as error:
@@ -98,23 +100,25 @@ def strict_json(body: bytes) -> Any:
     return value
 
 
-def _not_finite(value: Any) -> MalformedBody:
-    """Return the error that points at the first number that is none, or that is too large to be held."""
+def _check_finite(value: Any) -> None:
+    """Raise at the first number that is none, or that is too large to be held, outside a model's config.
+
+    transformers wrote such numbers into `config.json` for years.
+    """
     detail = "NaN, infinities and numbers beyond 1.8e308 are refused."
     steps: list[int | str] = []
     levels = [_members(value)]
     while levels:
         for step, item in levels[-1]:
             if isinstance(item, float) and not math.isfinite(item):
-                return MalformedBody(detail, pointer="".join(f"/{escaped_step(part)}" for part in (*steps, step)))
-            if isinstance(item, dict | list):
+                raise MalformedBody(detail, pointer="".join(f"/{escaped_step(part)}" for part in (*steps, step)))
+            if isinstance(item, dict | list) and (*steps[-1:], step) != MODEL_CONFIG:
                 steps.append(step)
                 levels.append(_members(item))
                 break
         else:
             levels.pop()
             del steps[-1:]
-    return MalformedBody(detail)
 
 
 def _check_entries(value: Any) -> None:

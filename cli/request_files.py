@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from service.requests.configs import special_number
+
 STANDARD_INPUT = Path("-")
 # YAML 1.2's floats (section 10.3.2); PyYAML keeps to 1.1, which reads 1.5e12 as text.
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -40,7 +42,7 @@ def read_request(file: Path | None) -> dict[str, Any]:
 def parsed(text: str, *, of: str) -> Any:
     """Return JSON, or YAML 1.2's core, as values; raises UnreadableRequest."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=special_number)
     except ValueError:
         pass
     import yaml

@@ -17,6 +17,14 @@ def _recompute(text: str) -> str | dict[str, int]:
     return text
 
 
+def _number_or_word(text: str) -> float | str:
+    """Return the number that a text says, else the text: a name that the contract knows or refuses."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _list(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
@@ -53,6 +61,8 @@ TRAIN: tuple[RequestOption, ...] = (
     option("--framework", "framework", "The stack: any, fsdp2, deepspeed, megatron …", complete=choices("Framework")),
     option("--lora-rank", "training.lora.rank", "Rank of the adapters.", int),
     option("--lora-modules", "training.lora.target_modules", "Matrices with adapters, between commas.", read=_list),
+    option("--lora-save", "training.lora.modules_to_save", "Modules trained whole, between commas.", read=_list),
+    option("--lora-base-dtype", "training.lora.base_dtype", "What the frozen base is held in."),
     option(
         "--double-quantization/--no-double-quantization",
         "training.lora.double_quantization",
@@ -140,9 +150,9 @@ TRAIN: tuple[RequestOption, ...] = (
     option(
         "--gpu-failures-per-month",
         "resilience.gpu_failures_per_month",
-        "The part of the GPUs that fails in a month.",
-        float,
-        RUN_PANEL,
+        "The part of the GPUs that fails in a month, or pessimistic.",
+        panel=RUN_PANEL,
+        read=_number_or_word,
     ),
     option(
         "--restart-seconds", "resilience.restart_seconds", "From a failure until processes run again.", float, RUN_PANEL

@@ -8,8 +8,12 @@ caused it. What HTTP status a code becomes is decided in `api/errors.py`.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+
+LEAST_LIKENESS = 0.5
+WORDS = re.compile(r"[a-z]+")
 
 
 class PlimsollError(Exception):
@@ -131,10 +135,34 @@ class UnknownCluster(UnknownName):
 
 
 def nearest_names(name: str, known: Iterable[str], *, most: int = 5) -> tuple[str, ...]:
-    """Return the known names most like `name`, best first."""
+    """Return the known names most like `name`, best first.
+
+    A name's first word counts as much as all of it, so that a model's family weighs more than a common ending; an
+    organization counts only where both have one.
+    """
     wanted = name[:100].lower()
     by_lower: dict[str, str] = {}
     for candidate in known:
         by_lower.setdefault(candidate.lower(), candidate)
-    close = difflib.get_close_matches(wanted, by_lower, n=most, cutoff=0.5)
-    return tuple(by_lower[match] for match in close)
+    likeness = {candidate: _likeness(wanted, candidate) for candidate in by_lower}
+    close = sorted((score, candidate) for candidate, score in likeness.items() if score >= LEAST_LIKENESS)
+    return tuple(by_lower[candidate] for _, candidate in close[::-1][:most])
+
+
+def _likeness(wanted: str, candidate: str) -> float:
+    """Return how like two names are, from 0 to 1."""
+    if ("/" in wanted) is not ("/" in candidate):
+        wanted, candidate = wanted.rsplit("/", 1)[-1], candidate.rsplit("/", 1)[-1]
+    matcher = difflib.SequenceMatcher(None, candidate, wanted)
+    if matcher.real_quick_ratio() < LEAST_LIKENESS or matcher.quick_ratio() < LEAST_LIKENESS:
+        return 0.0
+    whole = matcher.ratio()
+    if whole < LEAST_LIKENESS:
+        return 0.0
+    family = difflib.SequenceMatcher(None, _first_word(wanted), _first_word(candidate)).ratio()
+    return (whole + family) / 2
+
+
+def _first_word(name: str) -> str:
+    found = WORDS.match(name.rsplit("/", 1)[-1])
+    return found.group() if found else ""

@@ -20,6 +20,11 @@ class Precision:
     compute_format: str
     compute_bytes: int
 
+    @property
+    def is_mixed(self) -> bool:
+        """Return whether weights may be held wider than they are multiplied in."""
+        return self.name.endswith("-mixed")
+
 
 PRECISIONS: Mapping[str, Precision] = {
     precision.name: precision

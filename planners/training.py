@@ -173,7 +173,7 @@ def check_question(question: TrainingQuestion) -> None:
         )
     _check_length(question)
     if question.method != "full":
-        check_targets(question.model.layers, question.lora)
+        check_targets(question.model, question.lora)
     if question.recompute is not None:
         check_modules(question.recompute.modules, question.model)
     for model in (question.model, *(companion.model for companion in question.companions if companion.model)):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from planners.layout.violations import named_fields
+from planners.memory.frozen import frozen_note
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
 from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.recurrent import block_scan
@@ -191,6 +192,7 @@ def _elsewhere(told: Told) -> Iterator[str]:
     if job.companions:
         yield "Companions run forward after the policy, and gathering them overlaps. Generation is not in the step."
     if job.method != "full":
+        yield frozen_note(job)
         merged = job.model.parameters * job.precision.compute_bytes / GIB
         yield f"Merged into the base, the adapters add nothing to serve: {merged:.1f} GiB of weights."
     if job.gradient_compression != "none":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -56,17 +56,17 @@ def whole_content(path: Path, *, most_bytes: int) -> bytes:
     return content
 
 
-def parsed_object(content: bytes, *, name: str) -> dict[str, Any]:
+def parsed_object(content: bytes, *, name: str, constant: Callable[[str], Any] | None = None) -> dict[str, Any]:
     """Return the JSON object that a file holds; raises UnusableFile.
 
     A key that comes twice is refused, since readers differ in which one they
-    take; so are NaN and the infinities, which JSON does not know.
+    take; so are NaN and the infinities, which JSON does not know, unless `constant` says what stands for them.
     """
     if content.count(b",") + content.count(b"[") + content.count(b"{") > MOST_JSON_ENTRIES:
         raise UnusableFile(f"{shown(name)} holds more than {MOST_JSON_ENTRIES} entries.")
     try:
         value = json.loads(
-            content.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_refused_constant
+            content.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=constant or _refused_constant
         )
     except RecursionError as error:
         raise UnusableFile(f"{shown(name)} is nested too deep.") from error

@@ -64,3 +64,37 @@ def test_a_number_of_gpus_without_a_layout_names_those_that_work(service: httpx.
         assert plan(service, **asked("meta-llama/Llama-3.1-8B", "h100-sxm", gpus, batch=batch))["fits"]
     for other in batches:
         assert plan(service, **asked("meta-llama/Llama-3.1-8B", "h100-sxm", 1000, batch=other))["fits"]
+
+
+def test_a_box_of_eight_pcie_cards_is_one_node(service: httpx.Client) -> None:
+    open_question = asked("meta-llama/Llama-3.1-8B", "rtx-4090", 8, batch=64)
+    named = asked("meta-llama/Llama-3.1-8B", "rtx-4090", 8, batch=64)
+    named["hardware"]["gpus_per_node"] = 8
+    step = plan(service, **open_question)["plan"]["step"]["seconds"]
+    assert step == plan(service, **named)["plan"]["step"]["seconds"] < 40
+
+
+def test_failures_are_those_that_llama_3_counted(service: httpx.Client) -> None:
+    request = asked("meta-llama/Llama-3.1-405B", "h100-sxm", 16_384, sequence_length=8192, batch=2048)
+    # 419 unexpected interruptions in 54 days: 7.8 a day.
+    assert plan(service, **request)["plan"]["run"]["failures_per_day"] == pytest.approx(7.76, rel=0.02)
+    gloomy = plan(service, **request, resilience={"gpu_failures_per_month": "pessimistic"})
+    assert gloomy["plan"]["run"]["failures_per_day"] == pytest.approx(16_384 * 0.08 / 30)
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "ddp", "deepspeed", "fsdp2", "litgpt", "megatron", "torchtune"])
+def test_assumptions_are_whole_sentences(service: httpx.Client, framework: str) -> None:
+    body = plan(service, **asked("meta-llama/Llama-3.2-1B", "h100-sxm", 8, batch=64, framework=framework))
+    for sentence in (body["summary"], *body["assumptions"]):
+        assert sentence.endswith("."), sentence
+        assert " is on record; " not in sentence.split("rests on")[-1] or "rests on" not in sentence
+        assert " 1 GPUs" not in sentence
+
+
+def test_offload_of_activations_is_said(service: httpx.Client) -> None:
+    request = asked("meta-llama/Llama-3.1-8B", "h100-sxm", 8, batch=8, sequence_length=8192)
+    request["training"]["activation_offload"] = True
+    body = plan(service, **request, framework="torchtune")
+    assert body["plan"]["layout"]["activation_offload"]
+    assert "activations offloaded to host memory" in body["summary"]
+    assert any("activations wait in host memory" in note for note in body["assumptions"])

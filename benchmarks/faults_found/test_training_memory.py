@@ -89,3 +89,57 @@ def test_attention_with_an_indexer_is_planned(service: httpx.Client, model: str)
         "training": {"sequence_length": 4096, "global_batch_size": 256},
     }
     assert _planned(service, request)["plan"] is not None
+
+
+def _adapted(framework: str = "accelerate", **lora: Any) -> dict[str, Any]:
+    return {
+        "model": "meta-llama/Llama-3.1-8B",
+        "framework": framework,
+        "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1},
+        "training": {
+            "method": "lora",
+            "sequence_length": 2048,
+            "micro_batch_size": 1,
+            "global_batch_size": 4,
+            "recompute": "full",
+            "lora": lora,
+        },
+    }
+
+
+def _parameter_bytes(service: httpx.Client, request: dict[str, Any]) -> int:
+    return int(_planned(service, request)["plan"]["memory"]["items"]["parameters"])
+
+
+def test_an_adapter_s_name_that_the_model_lacks_is_refused(service: httpx.Client) -> None:
+    answer = service.post("/plan/train", json=_adapted(target_modules=["q_proj", "nonsense"]))
+    assert answer.status_code == 422
+    assert "/training/lora/target_modules/1" in answer.text
+
+
+def test_an_adapter_on_the_head_counts(service: httpx.Client) -> None:
+    # Rank 16 beside 128,256 x 4,096.
+    alone, with_head = (
+        _parameter_bytes(service, _adapted(target_modules=names)) for names in (["q_proj"], ["q_proj", "lm_head"])
+    )
+    assert with_head - alone == pytest.approx(4 * 16 * (128_256 + 4_096), abs=4096)
+
+
+def test_all_linear_is_every_linear_layer_but_the_head(service: httpx.Client) -> None:
+    usual = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    every, named = (_parameter_bytes(service, _adapted(target_modules=names)) for names in ("all-linear", usual))
+    assert every == named
+
+
+def test_modules_to_save_are_trained_whole_beside_the_frozen_ones(service: httpx.Client) -> None:
+    alone = _parameter_bytes(service, _adapted(target_modules=["q_proj"]))
+    saved = _parameter_bytes(service, _adapted(target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"]))
+    assert saved - alone == pytest.approx(2 * 4 * 128_256 * 4_096, rel=1e-6)
+
+
+def test_a_frozen_base_in_fp32_is_counted_in_fp32(service: httpx.Client) -> None:
+    base = 8_030_261_248
+    assert _parameter_bytes(service, _adapted("litgpt", target_modules=["q_proj"])) > 4 * base
+    assert _parameter_bytes(service, _adapted(target_modules=["q_proj"], base_dtype="fp32")) > 4 * base
+    body = _planned(service, _adapted("litgpt", target_modules=["q_proj"]))
+    assert any("frozen base is held in fp32" in note for note in body["assumptions"])

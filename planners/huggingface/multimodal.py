@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from planners.architecture.model import Block, ModelSpec
@@ -39,6 +39,16 @@ TOKEN_KEYS = (
     "video_token_index", "vision_start_token_id", "vision_token_id", "image_token", "vocab_size",
 )  # fmt: skip
 
+# Towers of configs without `vision_config`: transformers 5.23, configuration_llava.py, configuration_mistral3.py.
+CLIP_LARGE = {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "patch_size": 14, "image_size": 336,
+}  # fmt: skip
+PIXTRAL_OF_MISTRAL = {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "patch_size": 14, "image_size": 1540,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
@@ -48,7 +58,8 @@ class Wrapper:
     `fixed_tower` allows no other. `prefix` stands before the text model's names,
     and `text_module` in the place of their own `model.`.
     A flat config (Qwen2-VL's published one) has the text model's keys beside
-    `vision_config`.
+    `vision_config`. Without one a model that `may_be_blind` has no tower, and another its class's own `absent_tower`,
+    which is not the tower's class's default.
     """
 
     text_type: str
@@ -59,6 +70,8 @@ class Wrapper:
     text_module: str = "model."
     projector: Projector
     may_be_flat: bool = False
+    may_be_blind: bool = False
+    absent_tower: Mapping[str, Any] = field(default_factory=dict)
 
     def renamed(self, name: str) -> str:
         """Return a text weight's name in the wrapper's checkpoint."""
@@ -70,7 +83,8 @@ def multimodal(
 ) -> ModelSpec:
     """Return the text model of a wrapper, with the vision weights beside its embedding."""
     text, text_type = _text(config, wrapper, readers)
-    vision = config.section("vision_config")
+    is_absent = config.is_absent("vision_config")
+    vision = config.section("vision_config", defaults=wrapper.absent_tower if is_absent else None)
     tower_type = vision.text("model_type", default=wrapper.tower)
     tower = wrapper.fixed_tower or TOWERS.get(tower_type)
     if tower is None:
@@ -78,7 +92,9 @@ def multimodal(
     spec = readers[text_type](text, name, text_type)
     config.ignore(*TOKEN_KEYS)
     config.must_be("language_model_only", False)
-    seen = (*tower(vision), *wrapper.projector(config, vision, spec.hidden_size))
+    beside = wrapper.projector(config, vision, spec.hidden_size)
+    is_blind = wrapper.may_be_blind and is_absent
+    seen = () if is_blind else (*tower(vision), *beside)
     embedding = _renamed(spec.embedding, wrapper)
     return dataclasses.replace(
         spec,
@@ -86,7 +102,7 @@ def multimodal(
         embedding=dataclasses.replace(embedding, weights=(*embedding.weights, *seen)),
         layers=tuple(_renamed(block, wrapper) for block in spec.layers),
         head=_renamed(spec.head, wrapper),
-        assumptions=(*spec.assumptions, VISION_NOTE),
+        assumptions=spec.assumptions if is_blind else (*spec.assumptions, VISION_NOTE),
     )
 
 
@@ -206,12 +222,13 @@ WRAPPERS: Mapping[str, Wrapper] = {
         prefix="",
         text_module="model.language_model.",
         projector=gemma4_projector,
+        may_be_blind=True,
     ),
     "llama4": Wrapper(
         text_type="llama4_text", fixed_tower=llama4_tower, tied_by_default=False, projector=llama4_projector
     ),
-    "llava": Wrapper(text_type="llama", projector=_two_layer_projector),
-    "llava_next": Wrapper(text_type="llama", projector=_newline_projector),
+    "llava": Wrapper(text_type="llama", projector=_two_layer_projector, absent_tower=CLIP_LARGE),
+    "llava_next": Wrapper(text_type="llama", projector=_newline_projector, absent_tower=CLIP_LARGE),
     "minimax_m3_vl": Wrapper(
         text_type="minimax_m3_vl_text",
         fixed_tower=minimax_m3_tower,
@@ -221,7 +238,9 @@ WRAPPERS: Mapping[str, Wrapper] = {
     "mllama": Wrapper(
         text_type="mllama_text_model", fixed_tower=mllama_tower, tied_by_default=False, projector=mllama_projector
     ),
-    "mistral3": Wrapper(text_type="mistral", tower="pixtral", projector=_merging_projector),
+    "mistral3": Wrapper(
+        text_type="mistral", tower="pixtral", projector=_merging_projector, absent_tower=PIXTRAL_OF_MISTRAL
+    ),
     "qwen2_vl": Wrapper(
         text_type="qwen2_vl_text", fixed_tower=qwen2_tower, prefix="", projector=_no_projector, may_be_flat=True
     ),

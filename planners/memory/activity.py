@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planners.architecture import Split
 from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
 from planners.layout.experts import expert_tensor_ranks
 from planners.memory.activations import KeptBytes
@@ -269,7 +270,7 @@ def _unneeded(rows: StageRows, job: Job, recomputed: FloatArray, share: RankShar
     A recomputed layer's input is made to need a gradient (peft, `enable_input_require_grads`).
     """
     kernels = job.profile.kernels
-    if job.method == "full" or not kernels.backward_transients:
+    if job.embedding.trainable or not kernels.backward_transients:
         return NOTHING
     first = next(part for part in job.layers if 0 in part.block.layers)
     whole, needed = unneeded_bytes(
@@ -322,6 +323,7 @@ def _fused_loss(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArra
     chunk_tokens = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(np.ceil(tokens / chunks), 1.0))), tokens)
     size = job.precision.compute_bytes
     logits = chunk_tokens * vocabulary * job.profile.loss.fused_chunk_bytes
-    learning = vocabulary if job.method == "full" else 0
+    is_whole = job.method == "full" or any(weight.split is Split.VOCABULARY for weight in job.head.trainable)
+    learning = vocabulary if is_whole else 0
     gradients = np.where(casts, FP32_BYTES, size) * hidden * (tokens + learning)
     return logits + np.where(casts, size * hidden * vocabulary, 0.0), gradients

@@ -23,12 +23,14 @@ ADAPTED = quantized_stack("bitsandbytes-nf4-linear-experts")
 class BaseWidth:
     """In what width a job's frozen weights lie: all that their bytes depend on beside the weights themselves.
 
-    `is_exact` says that bitsandbytes' own layout is counted and not the textbook's half byte.
+    `is_exact` says that bitsandbytes' own layout is counted and not the textbook's half byte; `stored_bytes` is the
+    width of what is not packed in four bits.
     """
 
     is_four_bit: bool
     is_exact: bool
     double_quantization: bool
+    stored_bytes: int
     compute_bytes: int
 
     @property
@@ -39,7 +41,12 @@ class BaseWidth:
     @property
     def plain_bytes(self) -> float:
         """Return the bytes of one parameter that is not packed so."""
-        return QUOTED_FOUR_BIT_BYTES if self.is_four_bit and not self.is_exact else float(self.compute_bytes)
+        return QUOTED_FOUR_BIT_BYTES if self.is_four_bit and not self.is_exact else float(self.stored_bytes)
+
+    @property
+    def gathered_bytes(self) -> float:
+        """Return the bytes of one such parameter as it is gathered: sharding stacks cast what they send."""
+        return min(self.plain_bytes, float(self.compute_bytes))
 
 
 def base_width(job: Job) -> BaseWidth:
@@ -48,6 +55,7 @@ def base_width(job: Job) -> BaseWidth:
         is_four_bit=job.method == "qlora",
         is_exact=job.profile.exact_quantization,
         double_quantization=job.lora.double_quantization,
+        stored_bytes=job.frozen_bytes,
         compute_bytes=job.precision.compute_bytes,
     )
 
@@ -69,7 +77,7 @@ def frozen_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
 def whole_frozen_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> float:
     """Return the frozen bytes of a gathered part: tensor and expert parallelism alone divide it."""
     plain, packed = _apart(part, width)
-    total = first_rank(plain, way.layout, way.policy).whole * width.plain_bytes
+    total = first_rank(plain, way.layout, way.policy).whole * width.gathered_bytes
     return total + sum(_four_bit_bytes(local(weight, way)[0], width) for weight in packed)
 
 
@@ -101,6 +109,21 @@ def is_quantized(weight: Weight) -> bool:
 
 
 def dequantized_matrix_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> int:
-    """Return the largest matrix that has to be unpacked before it can be multiplied by."""
-    _, packed = _apart(part, width)
-    return width.compute_bytes * max((matrix_elements(weight, way) for weight in packed), default=0)
+    """Return the largest matrix that has to be unpacked, or cast, before it can be multiplied by.
+
+    Autocast keeps the casts of weights that learn alone (torch, aten/autocast_mode.cpp, `cached_cast`).
+    """
+    plain, packed = _apart(part, width)
+    is_cast = width.stored_bytes != width.compute_bytes
+    made = [*packed, *(weight for weight in plain if is_cast and weight.is_linear)]
+    return width.compute_bytes * max((matrix_elements(weight, way) for weight in made), default=0)
+
+
+def frozen_note(job: Job) -> str:
+    """Return in what width a job's frozen weights are held, in words."""
+    held = {2: "16 bits", 4: "fp32"}.get(job.frozen_bytes, f"{8 * job.frozen_bytes} bits")
+    what = "What of the frozen base is not packed in four bits" if job.method == "qlora" else "The frozen base"
+    if job.lora.base_dtype is not None:
+        return f"{what} is held in {job.lora.base_dtype}, as asked."
+    reason = job.profile.frozen_base.reason if job.precision.is_mixed else f"precision {job.precision.name} means"
+    return f"{what} is held in {held}, as {reason}; training.lora.base_dtype says otherwise."

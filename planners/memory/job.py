@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.identity import Same
-from planners.memory.adapters import adapted_operations, adapter_weights
+from planners.memory.adapters import adapter_weights, learning_operations, shared_head
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
 from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
 from planners.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
@@ -93,6 +93,14 @@ class Job:
         """
         has_fp32_copy = self.profile.zero is not None and self.states.master
         return FP32_BYTES if has_fp32_copy else self.states.accumulator
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Return the width of weights that do not learn, where they are not packed in four bits."""
+        if self.lora.base_dtype is not None:
+            return dtype_bytes(self.lora.base_dtype, pointer="/training/lora/base_dtype")
+        is_fp32 = self.precision.is_mixed and self.profile.frozen_base.is_fp32
+        return FP32_BYTES if is_fp32 else self.precision.compute_bytes
 
     @property
     def fp8(self) -> Fp8Storage | None:
@@ -181,7 +189,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         companions=tuple(_companion(companion, question, profile) for companion in question.companions),
         embedding=_apart(model.embedding, question),
         layers=tuple(_apart(block, question) for block in model.layers),
-        head=_apart(model.head, question),
+        head=_apart(model.head, question, shared_head(model)),
     )
 
 
@@ -240,15 +248,20 @@ def _with_own_head(same: Same[ModelSpec]) -> ModelSpec:
     return replace(model, head=replace(model.head, weights=(*model.head.weights, own)), tied_head=False)
 
 
-def _apart(block: Block, question: TrainingQuestion) -> BlockWeights:
-    return _block_weights(Same(block), question.method == "full", question.lora)
+def _apart(block: Block, question: TrainingQuestion, shared: tuple[Weight, ...] = ()) -> BlockWeights:
+    return _block_weights(Same(block), question.method == "full", question.lora, shared)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT_BLOCKS)
-def _block_weights(same: Same[Block], all_learn: bool, lora: Lora) -> BlockWeights:
+def _block_weights(same: Same[Block], all_learn: bool, lora: Lora, shared: tuple[Weight, ...]) -> BlockWeights:
+    """Return a block's weights apart; `shared` is a matrix that it multiplies by and another block holds."""
     block = same.value
     if all_learn:
         return BlockWeights(block=block, trainable=block.weights, frozen=())
-    adapters = adapter_weights(block, lora) if block.layers else ()
-    learning = adapted_operations(block, lora) if block.layers else frozenset()
-    return BlockWeights(block=block, trainable=adapters, frozen=block.weights, learning=learning)
+    multiplied = (*block.weights, *shared)
+    return BlockWeights(
+        block=block,
+        trainable=adapter_weights(multiplied, lora),
+        frozen=block.weights,
+        learning=learning_operations(block, multiplied, lora),
+    )

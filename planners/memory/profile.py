@@ -238,6 +238,14 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenBase:
+    """Whether weights that do not learn are held in fp32 under mixed precision, or in its 16 bits, and why."""
+
+    is_fp32: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideStep:
     """How a stack loads weights (`every_rank`, `one_a_node`, `own_shards`) and writes checkpoints.
 
@@ -299,6 +307,7 @@ class Profile:
     loss: LossPath
     weights: WeightTraffic
     spikes: OutsideStep
+    frozen_base: FrozenBase
     can: Capabilities
     band: ErrorBand
     runtime: RuntimeBytes
@@ -352,6 +361,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         loss=_read(LossPath, table["loss"]),
         weights=_read(WeightTraffic, table["weights"]),
         spikes=_read(OutsideStep, table["spikes"]),
+        frozen_base=_read(FrozenBase, table["frozen_base"]),
         can=_read(Capabilities, table["can"]),
         band=_read(ErrorBand, table["band"]),
         runtime=_read(RuntimeBytes, table["runtime"]),

@@ -66,12 +66,12 @@ def spikes_of(
 
 
 def loaded_bytes(job: Job) -> float:
-    """Return the whole model as it is read: what learns in its stored width, what is frozen in the compute width."""
+    """Return the whole model as it is read: what learns and what is frozen, each in its stored width."""
     return sum(
         part.block.repeats
         * (
             job.states.parameter * sum(weight.elements for weight in part.trainable if job.method == "full")
-            + job.precision.compute_bytes * sum(weight.elements for weight in part.frozen)
+            + job.frozen_bytes * sum(weight.elements for weight in part.frozen)
         )
         for part in job.parts
     )

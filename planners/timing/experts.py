@@ -56,7 +56,10 @@ def expert_exchange_seconds(layouts: Candidates, job: Job, hardware: Hardware, e
     gpu, reached = hardware.gpu, efficiency.gpu
     by_link = chosen * (inside - 1) / ranks / (gpu.link_bytes_per_second * reached.link_fraction)
     away = (nodes - 1) * (1.0 - (1.0 - 1.0 / nodes) ** chosen)
-    by_network = away / (gpu.nic_bytes_per_second * reached.network_fraction)
+    by_network = away / (gpu.nic_bytes_per_second * (reached.network_fraction * efficiency.stack.network_fraction))
+    if hardware.network is not None:
+        leaves_pod = (ranks - 1) * stride >= hardware.network.gpus_per_pod
+        by_network = np.where(leaves_pod, by_network * hardware.network.oversubscription, by_network)
     one = efficiency.common.launch_seconds + token_bytes * np.maximum(by_link, by_network)
     result: FloatArray = np.where(ranks > 1, one, 0.0)
     return result

@@ -17,6 +17,7 @@ from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
 from planners.timing.companions import companion_backward_seconds, companion_forward_seconds
 from planners.timing.efficiency import Efficiency
+from planners.timing.matrix_update import matrix_update_seconds
 from planners.timing.nvme import nvme_seconds
 from planners.timing.pace import Pace, micro_batch_pace
 from planners.timing.stalls import stall_seconds
@@ -221,7 +222,7 @@ def _exposed_data_parallel(
 
 
 def _optimizer_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return the optimizer's reading and writing of its states on the device."""
+    """Return the optimizer's reading and writing of its states on the device, and the products of one that has any."""
     states, kind = job.states, job.optimizer
     moment = states.moment if kind.moment_bytes is None else kind.moment_bytes
     per_element = (
@@ -230,7 +231,10 @@ def _optimizer_seconds(layouts: Candidates, job: Job, hardware: Hardware, effici
     divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
     moved = stage_parameters(layouts, job) / divided * per_element
     rate = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction
-    return np.where(layouts.offload == 0, moved / rate, 0.0)
+    products = matrix_update_seconds(job, hardware, efficiency) / (
+        layouts.tensor_parallel * layouts.pipeline_parallel * divided
+    )
+    return np.where(layouts.offload == 0, moved / rate + products, 0.0)
 
 
 def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:

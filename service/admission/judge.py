@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -34,6 +34,7 @@ from service.admission.workloads import PodGroup
 from service.errors import DatabaseUnavailable, PlanNotFound
 from service.persistence.records import StoredPlan
 from service.recently_used import RecentlyUsed
+from service.requests.configs import special_number
 
 # Nothing here takes long but a plan nobody asked before; the API server waits 10 s by default, 30 at the most.
 LONGEST_SECONDS = 8.0
@@ -183,7 +184,7 @@ class AdmissionService:
 
     async def _inline(self, text: str, lane: Lane, budget: Budget) -> Finding:
         try:
-            request = json.loads(text, parse_constant=_refuse_constant)
+            request = json.loads(text, parse_constant=special_number)
         except (ValueError, RecursionError) as error:
             raise _NotJudged(f"annotation {PLAN} is not JSON ({error})") from error
         if not isinstance(request, dict):
@@ -289,10 +290,6 @@ class AdmissionService:
         else:
             finding = serving_finding(program, answer, shortens=shortens, takes_more_gpus=takes_more_gpus)
         return finding if sized.has_all_advice else noted(finding, ADVICE_CUT_SHORT)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _is_launched_by(review: Review) -> bool:

@@ -10,11 +10,13 @@ from pydantic import ValidationError
 
 from planners.errors import InvalidModelConfig
 from service.allowed_paths import allowed_path
+from service.requests.configs import special_number
 from service.requests.models import ConfigModel
 from service.untrusted_files import UnusableFile, parsed_object, whole_content
 
 CONFIG_FILE = "config.json"
-MOST_CONFIG_BYTES = 2**20
+# MiniMax-M3-NVFP4's is 3.1 MB: it names every matrix that was quantized.
+MOST_CONFIG_BYTES = 16 * 2**20
 
 
 def read_config(folder: Path, roots: Sequence[Path], *, pointer: str) -> dict[str, Any]:
@@ -31,7 +33,9 @@ def read_config(folder: Path, roots: Sequence[Path], *, pointer: str) -> dict[st
 def checked_config(content: bytes, *, pointer: str) -> dict[str, Any]:
     """Return the config that a file holds, within the bounds of one in a request; raises InvalidModelConfig."""
     try:
-        return ConfigModel.model_validate({"config": parsed_object(content, name=CONFIG_FILE)}).config
+        return ConfigModel.model_validate(
+            {"config": parsed_object(content, name=CONFIG_FILE, constant=special_number)}
+        ).config
     except UnusableFile as error:
         raise InvalidModelConfig(error.detail, pointer=pointer) from error
     except ValidationError as error:

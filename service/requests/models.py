@@ -6,20 +6,17 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
+from service.requests.configs import bounded_config
 from service.requests.values import Name, Path, Wire
 
 LEAST_PARAMETERS = 1e3
 MOST_PARAMETERS = 1e15
 
-# A config.json is a page of text; real ones nest four deep.
-MOST_CONFIG_KEYS = 2_000
-MOST_CONFIG_DEPTH = 16
-
 
 class ConfigModel(Wire):
     """The contents of a Hugging Face `config.json`; keys no reader knows are named under `assumptions`."""
 
-    config: Annotated[dict[str, Any], AfterValidator(lambda config: _bounded(config))]
+    config: Annotated[dict[str, Any], AfterValidator(bounded_config)]
 
 
 class PathModel(Wire):
@@ -71,24 +68,3 @@ class DescribeRequest(Wire):
     """A model to describe."""
 
     model: ModelRef
-
-
-def _bounded(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the config; raises ValueError where it is no config anyone could have written."""
-    keys = 0
-    level: list[Any] = [config]
-    for _ in range(MOST_CONFIG_DEPTH):
-        inner: list[Any] = []
-        for value in level:
-            keys += len(value)
-            inner.extend(item for item in (value.values() if isinstance(value, dict) else value) if _holds_more(item))
-        if keys > MOST_CONFIG_KEYS:
-            raise ValueError(f"holds more than {MOST_CONFIG_KEYS} entries")
-        if not inner:
-            return config
-        level = inner
-    raise ValueError(f"is nested more than {MOST_CONFIG_DEPTH} deep")
-
-
-def _holds_more(value: Any) -> bool:
-    return isinstance(value, dict | list)

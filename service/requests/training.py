@@ -13,6 +13,8 @@ from planners.hardware import Hardware
 from planners.huggingface import describe_config
 from planners.memory.recompute_modules import MODULES
 from planners.questions import (
+    GPU_FAILURES_PER_MONTH,
+    PESSIMISTIC_GPU_FAILURES_PER_MONTH,
     Companion,
     Evaluation,
     LayoutRequest,
@@ -66,9 +68,30 @@ class LoraPart(Wire):
     """Low-rank adapters, and the matrices they stand beside."""
 
     rank: Annotated[int, *whole(least=1, most=MOST_LORA_RANK)] = Lora().rank
-    target_modules: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_TARGET_MODULES, strict=False)] = (
-        Lora().target_modules
-    )
+    target_modules: Annotated[
+        Literal["all-linear"]
+        | Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_TARGET_MODULES, strict=False)],
+        Field(
+            description="Names of modules or the ends of their paths (`q_proj`, `self_attn.q_proj`), `lm_head` and "
+            "`embed_tokens` among them, or `all-linear`: every linear layer but the head. A name that the model lacks "
+            "is refused; of the default ones those count that it has."
+        ),
+    ] = Lora().target_modules
+    modules_to_save: Annotated[
+        tuple[Name, ...],
+        Field(
+            max_length=MOST_TARGET_MODULES,
+            strict=False,
+            description="Modules of which a copy is trained whole, beside the frozen one (peft's `modules_to_save`).",
+        ),
+    ] = ()
+    base_dtype: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None,
+        Field(
+            description="The dtype that the frozen base is held in, where it is not packed in 4 bits. "
+            "Absent: as the framework loads it, which the assumptions say."
+        ),
+    ] = None
     double_quantization: bool = Lora().double_quantization
 
 
@@ -207,10 +230,29 @@ class ComparedLayout(LayoutPart):
         )
 
 
+def _rate_form(value: Any) -> str:
+    return "(name)" if isinstance(value, str) else "(number)"
+
+
+FailureRate: TypeAlias = Annotated[
+    Annotated[float, Field(ge=0, lt=1), Tag("(number)")] | Annotated[Literal["pessimistic"], Tag("(name)")],
+    Discriminator(_rate_form),
+]
+
+
 class ResiliencePart(Wire):
     """How often hardware fails, and what a restart costs."""
 
-    gpu_failures_per_month: Annotated[float, Field(ge=0, lt=1)] = Resilience().gpu_failures_per_month
+    gpu_failures_per_month: Annotated[
+        FailureRate,
+        Field(
+            description=(
+                "The part of the GPUs that fails in a month. The default is that of Llama 3's 16,384 GPUs, with 419 "
+                "unexpected interruptions in 54 days (arXiv:2407.21783); 'pessimistic' is "
+                f"{PESSIMISTIC_GPU_FAILURES_PER_MONTH:g}."
+            )
+        ),
+    ] = GPU_FAILURES_PER_MONTH
     restart_seconds: Annotated[
         Seconds | None,
         Field(description="From a failure until processes run again; reading the checkpoint comes on top."),
@@ -226,6 +268,13 @@ class ResiliencePart(Wire):
     repair_seconds: Annotated[
         Seconds | None, Field(description="Until a failed node is back or replaced; needed for target_availability.")
     ] = None
+
+    def to_resilience(self) -> Resilience:
+        """Return the planner's value of it."""
+        fields = self.model_dump()
+        if self.gpu_failures_per_month == "pessimistic":
+            fields["gpu_failures_per_month"] = PESSIMISTIC_GPU_FAILURES_PER_MONTH
+        return Resilience(**fields)
 
 
 class TrainRequest(Wire):
@@ -292,7 +341,7 @@ class TrainRequest(Wire):
             objective=self.objective,
             deadline_seconds=self.deadline_seconds,
             framework=self.framework,
-            resilience=Resilience(**self.resilience.model_dump()),
+            resilience=self.resilience.to_resilience(),
             compare=tuple(each.to_named_layout() for each in self.compare),
         )
 
@@ -338,8 +387,11 @@ def _recompute(asked: RecomputeMode | FullLayers | EveryLayer | RecomputedModule
 def _lora(asked: LoraPart | None) -> Lora:
     if asked is None:
         return Lora()
+    targets = asked.target_modules
     return Lora(
         rank=asked.rank,
-        target_modules=asked.target_modules,
+        target_modules=(targets,) if isinstance(targets, str) else targets,
+        modules_to_save=asked.modules_to_save,
+        base_dtype=asked.base_dtype,
         double_quantization=asked.double_quantization,
     )

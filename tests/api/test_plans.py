@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from service.text.tables import COLUMNS
-from tests.api.questions import infer, train
+from tests.api.questions import TINY_CONFIG, infer, train
 
 # 70B in bf16 mixed needs 16 bytes a parameter, over a terabyte: never on one card.
 TOO_LARGE: dict[str, Any] = {"model": "llama-3.1-70b", "hardware": {"gpu": "h100", "gpus": 1}}
@@ -230,3 +230,16 @@ async def test_a_layout_that_cannot_exist_names_every_rule_it_breaks(client: htt
     assert response.status_code == 422
     pointers = [error["pointer"] for error in response.json()["errors"]]
     assert pointers == ["/layout/tensor_parallel", "/layout/tensor_parallel", "/layout/expert_parallel"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+async def test_a_config_with_the_numbers_that_transformers_wrote_is_planned_and_stored(
+    client: httpx.AsyncClient, number: str
+):
+    config = {**TINY_CONFIG, "time_step_limit": [0.0, float(number)]}
+    body = json.dumps({**infer(), "model": {"config": config}})
+    assert number in body
+    answer = await client.post("/plan/infer", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 200, answer.text
+    stored = await client.get(f"/plans/{answer.json()['plan_id']}")
+    assert json.loads(stored.text, parse_constant=pytest.fail)["plan_id"] == answer.json()["plan_id"]

@@ -15,10 +15,11 @@ from planners.huggingface import describe_config
 from planners.questions import LayoutRequest, NamedLayout, Recompute
 from service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
 from service.requests.calibration import CalibrationRequest
+from service.requests.configs import MOST_CONFIG_DEPTH
 from service.requests.hardware import OneHardware
 from service.requests.jobs import QuantizeRequest, ValidateRequest
 from service.requests.measurements import MeasurementRequest
-from service.requests.models import MOST_CONFIG_DEPTH, ConfigModel, DescribeRequest
+from service.requests.models import ConfigModel, DescribeRequest
 from service.requests.pointers import field_errors, json_pointer
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
@@ -109,10 +110,18 @@ def test_an_unknown_field_is_refused_where_it_stands(body: dict[str, Any], point
         (train(model={}), "/model/config"),
         (train(objective="fun"), "/objective"),
         (train(validate="hard"), "/validate"),
+        (train(resilience={"gpu_failures_per_month": 1.0}), "/resilience/gpu_failures_per_month"),
+        (train(resilience={"gpu_failures_per_month": "gloomy"}), "/resilience/gpu_failures_per_month"),
     ],
 )
 def test_an_absurd_value_is_refused_where_it_stands(body: dict[str, Any], pointer: str):
     assert pointers(TrainRequest, body) == [pointer]
+
+
+@pytest.mark.parametrize(("asked", "rate"), [({}, 0.014), ({"gpu_failures_per_month": "pessimistic"}, 0.08)])
+def test_failures_are_llama_3_s_unless_the_pessimist_is_named(asked: dict[str, Any], rate: float):
+    resilience = TrainRequest.model_validate(train(resilience=asked)).resilience.to_resilience()
+    assert resilience.gpu_failures_per_month == rate
 
 
 def test_bounds_are_inclusive():

@@ -45,7 +45,8 @@ def time_sections(
         yield Section(name=f"time-by-{name}", title=f"Step time, by {name}", lines=tuple(errors_by(name, key)))
     stalled = tuple(_stalled(cases, estimated, measured, stalls))
     yield Section(name="time-stalled", title="Step time, nanotron's runs that stalled", lines=stalled)
-    ranking = tuple(_ranking(cases, estimated, measured, held))
+    in_slow_mode = _in_slow_mode(estimated, measured, stalls)
+    ranking = tuple(_ranking(cases, estimated, measured, in_slow_mode, held))
     yield Section(name="time-ranking", title="Step time, rank correlation and regret", lines=ranking)
     for source in TABLES:
         title = f"{source}: model, GPUs, tensor x pipeline x data, ZeRO, recompute; seconds measured, estimated"
@@ -93,11 +94,17 @@ def _errors_by(
         yield line
 
 
+def _in_slow_mode(estimated: FloatArray, measured: FloatArray, stalls: FloatArray) -> BoolArray:
+    """Return which pipelines took longer than estimated by over half of what their stack's slow mode adds."""
+    result: BoolArray = (stalls > 0) & (measured - estimated > STALLED_SHARE * stalls)
+    return result
+
+
 def _stalled(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, stalls: FloatArray) -> Iterator[str]:
     """Yield how many of nanotron's pipelines were in the slow mode, by what they have in common, each once."""
     ours = np.array([case.framework == "nanotron" for case in cases])
     pipelined = ours & (stalls > 0)
-    stalled = pipelined & (measured - estimated > STALLED_SHARE * stalls)
+    stalled = _in_slow_mode(estimated, measured, stalls)
     nodes = np.array([case.hardware.gpus.minimum // case.hardware.gpus_per_node for case in cases])
     tensor = np.array([case.layout["tensor_parallel"][0] for case in cases])
     full = np.array([(case.peak_bytes or 0) / case.hardware.limit_bytes for case in cases])
@@ -121,29 +128,39 @@ def _stalled(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray,
         yield f"{name:40}{int(some.sum()):6d}{int((some & (measured > SLOW_MULTIPLE * estimated)).sum()):8d}"
 
 
-def _ranking(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> Iterator[str]:
+def _ranking(
+    cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, stalled: BoolArray, held: BoolArray
+) -> Iterator[str]:
     """Yield Kendall's τ and the regret of the first choice for each of nanotron's tables."""
     names = np.array([case.table if case.framework == "nanotron" else "" for case in cases])
     columns = " | ".join(f"{part:>8}{'tau':>7}{'regret':>8}" for part in ("layouts", "fitted", "held out"))
     yield f"{'nanotron table':16}{columns}"
-    found: list[list[tuple[int, float, float]]] = [[], [], []]
-    for name in sorted(set(names.tolist()) - {""}, key=lambda text: (text.split()[0], int(text.split()[-1]))):
-        line = f"{name:16}"
-        for place, chosen in enumerate((names == name, (names == name) & ~held, (names == name) & held)):
-            count = int(chosen.sum())
-            if count < FEWEST_LAYOUTS:
-                line += f"{count:8d}{'-':>7}{'-':>8} | "
-                continue
-            row = (count, kendall_tau(estimated[chosen], measured[chosen]), regret(estimated[chosen], measured[chosen]))
-            found[place].append(row)
-            line += f"{count:8d}{row[1]:7.2f}{_percent(row[2]):>8} | "
-        yield line.rstrip(" |")
-    line = f"{'mean of tables':16}"
-    for rows in found:
-        ones = [1] * len(rows)
-        tau, lost = (weighted_mean([row[place] for row in rows], ones) for place in (1, 2))
-        line += f"{len(rows):8d}{tau:7.2f}{_percent(lost):>8} | "
-    yield line.rstrip(" |")
+    tables = sorted(set(names.tolist()) - {""}, key=lambda text: (text.split()[0], int(text.split()[-1])))
+    parts = (np.ones_like(held), ~held, held)
+    for name in tables:
+        rows = [_rank((names == name) & part, estimated, measured) for part in parts]
+        yield f"{name:16}" + " | ".join(_rank_cells(row) for row in rows)
+    for title, counted in (("mean of tables", np.ones_like(held)), ("none stalled", ~stalled)):
+        line = []
+        for part in parts:
+            found = [_rank((names == name) & part & counted, estimated, measured) for name in tables]
+            ranked = [row for row in found if row[0] >= FEWEST_LAYOUTS]
+            tau, lost = (weighted_mean([row[place] for row in ranked], [1] * len(ranked)) for place in (1, 2))
+            line.append(f"{len(ranked):8d}{tau:7.2f}{_percent(lost):>8}")
+        yield f"{title:16}" + " | ".join(line)
+
+
+def _rank(chosen: BoolArray, estimated: FloatArray, measured: FloatArray) -> tuple[int, float, float]:
+    """Return how many layouts were chosen, their τ and the regret of the first."""
+    count = int(chosen.sum())
+    if count < FEWEST_LAYOUTS:
+        return count, np.nan, np.nan
+    return count, kendall_tau(estimated[chosen], measured[chosen]), regret(estimated[chosen], measured[chosen])
+
+
+def _rank_cells(row: tuple[int, float, float]) -> str:
+    count, tau, lost = row
+    return f"{count:8d}{'-':>7}{'-':>8}" if np.isnan(lost) else f"{count:8d}{tau:7.2f}{_percent(lost):>8}"
 
 
 def _table(

@@ -39,7 +39,8 @@ def lora_config(launch: TrainingLaunch) -> dict[str, Any]:
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": launch.model_path,
         "r": lora.rank,
-        "target_modules": list(lora.target_modules),
+        "target_modules": lora.ALL_LINEAR if lora.targets_all_linear else list(lora.target_modules),
+        **({"modules_to_save": list(lora.modules_to_save)} if lora.modules_to_save else {}),
         "bias": "none",
     }
 

@@ -56,11 +56,13 @@ def composer_yaml(launch: TrainingLaunch) -> str:
         "pretrained": True,
     }
     if question.method == "lora":
+        lora = question.lora
         model["peft_config"] = {
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
-            "r": question.lora.rank,
-            "target_modules": list(question.lora.target_modules),
+            "r": lora.rank,
+            "target_modules": lora.ALL_LINEAR if lora.targets_all_linear else list(lora.target_modules),
+            **({"modules_to_save": list(lora.modules_to_save)} if lora.modules_to_save else {}),
         }
     evaluation = question.evaluation
     return yaml_text(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planners.questions import Lora
 from service.artifacts.training.launch import (
     Target,
     TrainingLaunch,
@@ -72,11 +73,17 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
             "torchtune's LoRA recipe has no option for tensor parallelism.",
         ),
         (
-            question.method == "lora" and not _names_adapters(frozenset(question.lora.target_modules)),
+            question.method == "lora" and not _names_adapters(_targets(question.lora)),
             "torchtune has no option for adapters beside these matrices alone.",
         ),
+        (bool(question.lora.modules_to_save), "torchtune trains no copies of whole modules beside adapters."),
         uneven_nodes(launch),
     )
+
+
+def _targets(lora: Lora) -> frozenset[str]:
+    """Return the matrices with adapters; all of them have the usual names in the models that torchtune has."""
+    return frozenset(Lora().target_modules if lora.targets_all_linear else lora.target_modules)
 
 
 def _names_adapters(targets: frozenset[str]) -> bool:
@@ -110,8 +117,8 @@ def torchtune_command(launch: TrainingLaunch) -> str:
         }
     if question.method == "lora":
         config = config.replace("_full", "_lora")
-        targets = question.lora.target_modules
-        attention = ",".join(ATTENTION_MODULES[name] for name in targets if name in ATTENTION_MODULES)
+        targets = _targets(question.lora)
+        attention = ",".join(module for name, module in ATTENTION_MODULES.items() if name in targets)
         changes |= {
             "model.lora_rank": question.lora.rank,
             "model.lora_attn_modules": f"[{attention}]",

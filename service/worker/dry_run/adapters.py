@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from planners.errors import InvalidQuestion
+from planners.memory.adapters import is_named
 from service.worker.dry_run.decoder_parts import decoder_layers
 from service.worker.dry_run.job import TraceJob
 from service.worker.dry_run.kernels.four_bit import FourBitLinear
@@ -65,7 +66,7 @@ def adapt(model: Any, job: TraceJob, dtype: torch.dtype) -> None:
             base: nn.Module = linear
             if job.method == "qlora":
                 base = FourBitLinear(linear, double_quantization=job.lora.double_quantization)
-            if name in job.lora.target_modules:
+            if job.lora.targets_all_linear or is_named(path, job.lora.target_modules):
                 adapted += 1
                 features = _features(linear)
                 base = AdaptedLinear(base, features=features, rank=job.lora.rank, dtype=dtype)

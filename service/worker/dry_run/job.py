@@ -284,9 +284,13 @@ def _recompute_parts(asked: Any) -> dict[str, Any]:
 def _lora(part: Mapping[str, Any] | None) -> Lora:
     if part is None:
         return Lora()
+    for name in ("modules_to_save", "base_dtype"):
+        if part.get(name):
+            raise NotYetAvailable(f"Adapters with {name} are not traced yet.", pointer=f"/training/lora/{name}")
+    targets = part["target_modules"]
     return Lora(
         rank=part["rank"],
-        target_modules=tuple(part["target_modules"]),
+        target_modules=(targets,) if isinstance(targets, str) else tuple(targets),
         double_quantization=part["double_quantization"],
     )
 

@@ -18,6 +18,7 @@ from service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
 EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
+OUTSIDE_LAYERS = frozenset({"lm_head", "embed_tokens", "embed_in", "embed_out", "wte", "word_embeddings"})
 # The ring cuts each rank's tokens into two halves, to balance a causal mask (torch, `context_parallel`).
 RING_HALVES = 2
 MIXED_PRECISIONS = ("bf16-mixed", "fp16-mixed", FP8_MIXED)
@@ -143,7 +144,13 @@ def _refuse_untraced_offload(job: TraceJob) -> None:
 
 
 def _refuse_untraced_experts(job: TraceJob, stack: Stack) -> None:
-    if job.has_experts and job.trains_adapters and EXPERT_MATRICES & set(job.lora.target_modules):
+    names = {name.rsplit(".", 1)[-1] for name in job.lora.target_modules}
+    if job.trains_adapters and names & OUTSIDE_LAYERS:
+        raise NotYetAvailable(
+            "Adapters of the embedding and the head are not traced yet.", pointer="/training/lora/target_modules"
+        )
+    has_expert_adapters = job.lora.targets_all_linear or EXPERT_MATRICES & names
+    if job.has_experts and job.trains_adapters and has_expert_adapters:
         raise NotYetAvailable(
             "Adapters of experts are not traced yet: name attention's matrices alone.",
             pointer="/training/lora/target_modules",

@@ -126,3 +126,18 @@ def test_the_revision_changes_when_a_file_is_renamed(tmp_path: Path) -> None:
     before = Catalogue(tmp_path).revision
     (tmp_path / "gpus" / "l4-24gb.toml").rename(tmp_path / "gpus" / "l5-24gb.toml")
     assert Catalogue(tmp_path).revision != before
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("mamba-1.4b-hf", "mamba-2.8b-hf"), ("glm-4-9b-chat-hff", "glm-4-9b-chat-hf"), ("gpt2-xxl", "gpt2-xl")],
+)
+def test_the_nearest_models_are_of_the_same_family(name: str, family: str):
+    with pytest.raises(UnknownModel) as caught:
+        catalogue().model(name)
+    assert caught.value.nearest[0].endswith(family)
+
+
+@pytest.mark.parametrize("name", ["mamba-2.8b-hf", "glm-4-9b-chat-hf"])
+def test_the_converted_forms_of_older_models_are_known(name: str):
+    assert catalogue().model(name).id.endswith(name)

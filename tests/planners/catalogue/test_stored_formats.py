@@ -67,3 +67,31 @@ def test_every_carried_format_is_one_that_can_be_served() -> None:
     assert len(carried) >= 40
     assert {formats.weights for formats in carried} <= set(WEIGHT_FORMATS)
     assert {formats.kv_cache for formats in carried if formats.kv_cache} <= set(KV_FORMATS)
+
+
+# Read from the config of a quantized form, while their own checkpoints hold 16 bits; each has its forms as aliases or
+# is a base model of which only the tuned one was quantized.
+HELD_IN_16_BITS = {
+    "CohereForAI/c4ai-command-r-v01",
+    "MiniMaxAI/MiniMax-M3",
+    "Qwen/Qwen3.6-27B",
+    "Qwen/Qwen3.6-35B-A3B",
+    "THUDM/glm-4-9b-chat-hf",
+    "google/gemma-4-31B",
+    "google/gemma-4-31B-it",
+    "mistralai/Ministral-3-8B-Instruct-2512-BF16",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16",
+}
+QUANTIZED_NAMES = re.compile(r"nvfp4|mxfp4|fp8|awq|gptq|int4|int8|4bit|8bit", re.IGNORECASE)
+
+
+def test_a_model_read_from_a_quantized_config_says_what_its_own_checkpoint_holds():
+    silent = {model.id for model in catalogue().models if QUANTIZED_NAMES.search(model.source) and model.stored is None}
+    assert silent == HELD_IN_16_BITS
+
+
+def test_kimi_k2_7_code_is_held_as_kimi_k2_6_is():
+    code, general = (catalogue().model(f"moonshotai/Kimi-K2.{name}").stored for name in ("7-Code", "6"))
+    assert code == general
+    assert code is not None
+    assert code.weights == "int4-experts"

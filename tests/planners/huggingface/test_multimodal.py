@@ -117,3 +117,28 @@ def test_a_gemma_that_looks_both_ways_is_refused() -> None:
     assert refused({**TEXT, "model_type": "gemma3_text", "use_bidirectional_attention": True}) == (
         "use_bidirectional_attention"
     )
+
+
+def _blind(config: dict[str, Any], how: str) -> dict[str, Any]:
+    kept = {key: value for key, value in config.items() if key != "vision_config"}
+    return kept if how == "absent" else {**kept, "vision_config": None}
+
+
+@pytest.mark.parametrize("how", ["null", "absent"])
+def test_gemma_4_without_a_vision_config_has_no_tower(how: str) -> None:
+    # transformers 5.23, modeling_gemma4.py: `vision_tower` and `embed_vision` are None then.
+    blind = describe_config(_blind({"model_type": "gemma4", "text_config": GEMMA4_TEXT}, how), name="blind")
+    assert blind.parameters == describe_config(GEMMA4_TEXT, name="alone").parameters
+
+
+@pytest.mark.parametrize("how", ["null", "absent"])
+@pytest.mark.parametrize(("model_type", "tower"), [("llava", "clip_vision_model"), ("mistral3", "pixtral")])
+def test_others_have_the_tower_that_their_class_has_by_default(model_type: str, tower: str, how: str) -> None:
+    # transformers 5.23, configuration_llava.py and configuration_mistral3.py.
+    sizes = {
+        "model_type": tower, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "patch_size": 14, "image_size": 336 if model_type == "llava" else 1540,
+    }  # fmt: skip
+    config = {"model_type": model_type, "text_config": TEXT, "vision_config": sizes}
+    blind = describe_config(_blind(config, how), name="blind")
+    assert blind.parameters == describe_config(config, name="seeing").parameters

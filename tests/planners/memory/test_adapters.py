@@ -2,19 +2,29 @@ import pytest
 
 from planners.architecture import Split
 from planners.errors import InvalidQuestion
+from planners.huggingface import describe_config
 from planners.memory.adapters import adapter_weights, check_targets, matrix_features, module_name
 from planners.questions import Lora
 from tests.planners.factories import gpt, llama
 
+PHI_3 = {
+    "model_type": "phi3",
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+}
+
 
 def test_adapters_have_the_module_s_inputs_and_outputs():
-    weights = adapter_weights(llama().layers[0], Lora(rank=8, target_modules=("k_proj",)))
+    weights = adapter_weights(llama().layers[0].weights, Lora(rank=8, target_modules=("k_proj",)))
     assert [weight.shape for weight in weights] == [(8, 4096), (1024, 8)]
 
 
 def test_the_factor_that_faces_the_split_is_split():
-    column = adapter_weights(llama().layers[0], Lora(target_modules=("q_proj",)))
-    row = adapter_weights(llama().layers[0], Lora(target_modules=("down_proj",)))
+    column = adapter_weights(llama().layers[0].weights, Lora(target_modules=("q_proj",)))
+    row = adapter_weights(llama().layers[0].weights, Lora(target_modules=("down_proj",)))
     assert [weight.split for weight in column] == [Split.REPLICATED, Split.COLUMN]
     assert [weight.split for weight in row] == [Split.ROW, Split.REPLICATED]
 
@@ -30,11 +40,38 @@ def test_conv1d_matrices_are_read_the_right_way_round():
 
 def test_targets_that_the_model_lacks_are_refused():
     with pytest.raises(InvalidQuestion, match="c_attn") as caught:
-        check_targets(gpt().layers, Lora())
+        check_targets(gpt(), Lora())
     assert caught.value.pointer == "/training/lora/target_modules"
 
 
 @pytest.mark.parametrize("rank", [0, -1])
 def test_a_rank_below_one_is_refused(rank: int):
     with pytest.raises(InvalidQuestion, match="rank"):
-        check_targets(llama().layers, Lora(rank=rank))
+        check_targets(llama(), Lora(rank=rank))
+
+
+@pytest.mark.parametrize(
+    ("lora", "pointer", "nearest"),
+    [
+        (Lora(target_modules=("q_proj", "nonsense")), "/training/lora/target_modules/1", "q_proj"),
+        (Lora(target_modules=("v_projs",)), "/training/lora/target_modules", "v_proj"),
+        (Lora(target_modules=("q_proj", "v_projs")), "/training/lora/target_modules/1", "v_proj"),
+        (Lora(modules_to_save=("lm_haed",)), "/training/lora/modules_to_save/0", "lm_head"),
+    ],
+)
+def test_a_name_that_the_model_lacks_is_refused_with_the_nearest(lora: Lora, pointer: str, nearest: str):
+    with pytest.raises(InvalidQuestion) as caught:
+        check_targets(llama(), lora)
+    assert caught.value.pointer == pointer
+    assert nearest in caught.value.detail
+
+
+def test_of_the_usual_names_those_count_that_the_model_has():
+    # Phi-3 has o_proj and down_proj of the seven, and its other matrices by names of its own.
+    check_targets(describe_config(PHI_3, name="phi"), Lora())
+
+
+@pytest.mark.parametrize("name", ["lm_head", "embed_tokens", "self_attn.q_proj", "model.embed_tokens"])
+def test_heads_embeddings_and_ends_of_paths_are_names(name: str):
+    check_targets(llama(), Lora(target_modules=(name,)))
+    check_targets(llama(tie_word_embeddings=True), Lora(target_modules=(name,)))

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from planners.hardware import Network
 from planners.huggingface import describe_config
 from planners.layout.candidates import ALL_LAYERS, FULL, NONE
 from planners.timing.communication import communication_of
@@ -81,6 +82,23 @@ def test_between_nodes_a_token_goes_once_to_each_node():
     seconds = expert_seconds_per_layer(one_layout(expert_parallel=16), asked(), hardware(16), plain())[0]
     # Two nodes: the other one has at least one of two experts with 1 - 1/4; half of 50 GB/s.
     assert seconds == pytest.approx(4 * 4096 * 4096 * 2 * 0.75 / 25e9)
+
+
+@pytest.mark.parametrize(("gpus_per_pod", "slower"), [(16, 1.0), (8, 7.0)])
+def test_an_exchange_that_leaves_its_pod_shares_what_is_left_there(gpus_per_pod, slower):
+    pods = hardware(16, network=Network(gpus_per_pod=gpus_per_pod, oversubscription=7.0))
+    plain_network, seconds = (
+        expert_seconds_per_layer(one_layout(expert_parallel=16), asked(), cards, plain())[0]
+        for cards in (hardware(16), pods)
+    )
+    assert seconds == pytest.approx(slower * plain_network)
+
+
+def test_an_exchange_is_as_fast_as_the_stack_s_network():
+    slow = plain(network_fraction=0.5)
+    seconds = expert_seconds_per_layer(one_layout(expert_parallel=16), asked(), hardware(16), slow)[0]
+    # As between nodes above, at half of that rate.
+    assert seconds == pytest.approx(4 * 4096 * 4096 * 2 * 0.75 / 12.5e9)
 
 
 def test_tensor_parallel_ranks_share_the_tokens():
