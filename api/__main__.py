@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from api.main import run_api
 from service.settings import Settings
+from service.starting import told_in_a_line
 
 if __name__ == "__main__":
-    run_api(Settings())
+    with told_in_a_line():
+        settings = Settings()
+    run_api(settings)

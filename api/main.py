@@ -7,6 +7,7 @@ import functools
 import gc
 import math
 import os
+import resource
 import socket
 import ssl
 from collections.abc import Callable
@@ -17,10 +18,12 @@ import uvicorn
 from starlette.applications import Starlette
 
 from api.app import create_app
+from api.connection_limits import FILES_FOR_OTHERS, ConnectionLimits, raise_file_limit
 from api.connections import guarded_protocol
-from api.services import Services
+from api.services import Services, check_database_is_named
 from service.logging import configure_logging
 from service.settings import Settings
+from service.starting import told_in_a_line
 
 ACCEPTED_A_TURN = 16
 """New connections in one turn of the event loop. A turn lasts 50 ms and more under load, and who asks only now, as a
@@ -34,7 +37,13 @@ def run_api(settings: Settings) -> None:
     `/metrics` counts requests, and a proxy logs them better.
     """
     configure_logging(settings.log_level)
-    LongLivedServer(server_config(settings)).run()
+    raise_file_limit()
+    with told_in_a_line():
+        check_database_is_named(settings)
+        config = server_config(settings)
+        # Reads the certificates.
+        config.load()
+    LongLivedServer(config).run()
 
 
 class LongLivedServer(uvicorn.Server):
@@ -85,7 +94,7 @@ def server_config(settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=guarded_protocol(settings.body_timeout_seconds),
+        http=guarded_protocol(settings.body_timeout_seconds, connection_limits(settings)),
         # No route speaks it.
         ws="none",
         # Structured, and set before this is asked for.
@@ -101,6 +110,16 @@ def server_config(settings: Settings) -> uvicorn.Config:
         ssl_keyfile=_text(settings.tls_key_file),
         ssl_ca_certs=_text(settings.tls_client_ca_file),
         ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca_file is None else ssl.CERT_REQUIRED,
+    )
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """Return how many connections a process holds: as many as it is set to, and as it may open files for."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return ConnectionLimits(
+        min(settings.max_connections, max(1, files - FILES_FOR_OTHERS)),
+        most_of_one=settings.address_connections,
+        proxies=settings.trusted_proxies,
     )
 
 

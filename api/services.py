@@ -34,13 +34,10 @@ from service.plans.readers import PlanReaders
 from service.quantizing import QuantizationService
 from service.records_kept import RecordsKept
 from service.settings import Settings
+from service.starting import CannotStart
 from service.validating import ValidationService
 
 log = structlog.get_logger(__name__)
-
-
-class DatabaseNotConfigured(Exception):
-    """The API was started alone and without a database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +68,11 @@ async def running_services(settings: Settings, metrics: Metrics) -> AsyncIterato
     A database that does not answer yet is no reason to stop: connections are
     made when they are needed, and until then `/readyz` says what is missing.
     """
-    if settings.database_url is None:
-        raise DatabaseNotConfigured(
-            "PLIMSOLL_DATABASE_URL is not set. `plimsoll serve` runs the API together with a database of its own."
-        )
+    url = check_database_is_named(settings)
     if settings.allow_anonymous and not settings.is_on_loopback:
         log.warning("anonymous access", host=settings.host, detail="Anyone who reaches this address may do anything.")
     database = Database(
-        settings.database_url,
+        url,
         pool_size=settings.database_pool_size,
         queue_limit=settings.queue_limit,
         key_job_limit=settings.key_job_limit,
@@ -91,6 +85,15 @@ async def running_services(settings: Settings, metrics: Metrics) -> AsyncIterato
         yield _services(database, settings, metrics)
     finally:
         await database.close()
+
+
+def check_database_is_named(settings: Settings) -> str:
+    """Return the database's address; raises CannotStart without one."""
+    if settings.database_url is None:
+        raise CannotStart(
+            "PLIMSOLL_DATABASE_URL is not set. `plimsoll serve` runs the API together with a database of its own."
+        )
+    return settings.database_url
 
 
 def _note_plan(

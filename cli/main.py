@@ -76,11 +76,13 @@ def serve(
 ) -> None:
     """Run database, API and workers together until Ctrl-C."""
     from service.settings import Settings
+    from service.starting import told_in_a_line
     from service.supervisor import Supervisor
 
     given = {"host": host, "port": port}
-    settings = Settings().model_copy(update={name: value for name, value in given.items() if value is not None})
-    raise typer.Exit(Supervisor(settings, worker_count=workers).run())
+    with told_in_a_line():
+        settings = Settings().model_copy(update={name: value for name, value in given.items() if value is not None})
+        raise typer.Exit(Supervisor(settings, worker_count=workers).run())
 
 
 @app.command()
@@ -92,9 +94,12 @@ def worker(
 ) -> None:
     """Run one worker against the configured database."""
     from service.settings import Settings
+    from service.starting import told_in_a_line
     from service.worker.main import run_worker
 
-    run_worker(Settings(), queues.split(",") if queues else None, concurrency)
+    with told_in_a_line():
+        settings = Settings()
+    run_worker(settings, queues.split(",") if queues else None, concurrency)
 
 
 @database.command("upgrade")

@@ -29,7 +29,11 @@ def allowed_path(path: str, roots: Sequence[Path], *, pointer: str, kind: Kind =
         inside = [found for found in candidates if any(found.is_relative_to(root) for root in real_roots)]
     if not inside:
         raise _refusal(real_roots, pointer, kind)
-    return next((found for found in inside if found.exists()), inside[0])
+    try:
+        return next((found for found in inside if found.exists()), inside[0])
+    except OSError as error:
+        # It lies inside, and no system can open it: a name is too long, or a folder may not be looked into.
+        raise PathNotAllowed("The path cannot be opened.", pointer=pointer) from error
 
 
 def _refusal(roots: Sequence[Path], pointer: str, kind: Kind) -> PathNotAllowed:

@@ -217,6 +217,18 @@ class Settings(BaseSettings):
         description="How many further searches of one API key (without one, of one address) may wait for their turn in "
         "each API process.",
     )
+    max_connections: int = Field(
+        default=10_000,
+        ge=1,
+        description="How many connections each API process holds; fewer where it may open fewer files. Beyond, the one "
+        "that has asked nothing for longest is closed.",
+    )
+    address_connections: int = Field(
+        default=500,
+        ge=1,
+        description="How many connections one IPv4 address or IPv6 /64 beyond this machine may hold at each API "
+        "process; those of `PLIMSOLL_TRUSTED_PROXIES` may hold them all.",
+    )
     key_streams: int = Field(
         default=500,
         ge=1,

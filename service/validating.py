@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from planners.errors import PlimsollError
 from service.persistence.records import Job, StoredPlan
+from service.plans.stored_bodies import plan_body
 from service.requests.jobs import DeviceChoice
 from service.requests.training import ValidationLevel
 from service.worker.accelerator_kinds import accelerator_kind
@@ -85,7 +85,7 @@ def proof_request(plan: StoredPlan, level: ValidationLevel, wish: DeviceWish | N
         "device": asdict(wish or DeviceWish()),
         "model": plan.request["model"],
         "request": {name: part for name, part in plan.request.items() if name != "model"},
-        "plan": json.loads(plan.answer)["plan"],
+        "plan": plan_body(plan)["plan"],
     }
     if level != "count":
         _refuse_what_no_worker_runs(plan, request)

@@ -68,7 +68,7 @@ async def list_plans(
     responses={**problem_responses(400, 404, 422, 500, 503), 200: {"content": TEXT}},
 )
 async def get_plan(services: Running, caller: Asking, text: WantsText, plan_id: PlanId) -> Response:
-    """The body is the one that was answered first, byte for byte."""
+    """The body is the one that was answered first, byte for byte; fields that came later are null or empty in it."""
     await services.plan_readers.check(caller, plan_id)
     return planned_response(services, await services.planning.plan(plan_id), text=text)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import ExitStack
+
 import httpx
 import pytest
 
@@ -39,3 +42,25 @@ def test_a_config_of_two_thousand_unread_keys_is_answered_in_a_page(service: htt
     assert len(answer.content) < 50_000
     asked = service.get(f"/plans/{answer.json()['plan_id']}/question")
     assert len(asked.content) < 50_000
+
+
+def test_every_client_sees_that_its_body_is_too_large(service: httpx.Client):
+    address = (service.base_url.host, service.base_url.port or 80)
+    body = b" " * (5 * 2**20)
+    head = f"POST /plan/infer HTTP/1.1\r\nhost: {address[0]}\r\ncontent-length: {len(body)}\r\n"
+    key = service.headers.get("authorization")
+    head += f"authorization: {key}\r\n\r\n" if key else "\r\n"
+    for _ in range(10):
+        with socket.create_connection(address, timeout=30) as connection:
+            connection.sendall(head.encode() + body)
+            answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_half_open_connections_leave_room_for_others(service: httpx.Client):
+    address = (service.base_url.host, service.base_url.port or 80)
+    with ExitStack() as opened:
+        for _ in range(800):
+            connection = opened.enter_context(socket.create_connection(address, timeout=30))
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1")
+        assert httpx.get(f"{service.base_url}/healthz", timeout=5).status_code == httpx.codes.OK

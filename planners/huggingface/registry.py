@@ -204,11 +204,14 @@ def described_parts(spec: ModelSpec) -> int:
 
 def _used(read: ConfigReader, config: Mapping[str, Any]) -> dict[str, Any]:
     used = read.used(config, beside=READ_BESIDE_THE_FAMILY)
-    parts: tuple[Any, ...] = (used, used.get("text_config"))
-    for part in parts:
-        if isinstance(part, dict) and isinstance(part.get(QUANTIZATION), Mapping):
-            part[QUANTIZATION] = without_repeats(part[QUANTIZATION])
-    return used
+    if isinstance(used.get("text_config"), Mapping):
+        used["text_config"] = _with_one_of_each_module(used["text_config"])
+    return _with_one_of_each_module(used)
+
+
+def _with_one_of_each_module(part: Mapping[str, Any]) -> dict[str, Any]:
+    stored = part.get(QUANTIZATION)
+    return {**part, QUANTIZATION: without_repeats(stored)} if isinstance(stored, Mapping) else dict(part)
 
 
 def _unread_note(keys: tuple[str, ...]) -> str | None:

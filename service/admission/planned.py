@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from service.admission.judgement import Finding, is_certain_for_serving, is_cert
 from service.admission.lanes import Lane
 from service.admission.launches import Launch
 from service.persistence.records import StoredPlan
+from service.plans.stored_bodies import plan_body
 
 # What a command and a plan both say of how one job or replica is divided.
 DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "attention_data_parallel")
@@ -34,7 +34,7 @@ class Planned:
 
 def read_planned(stored: StoredPlan) -> Planned:
     """Return what matters of a stored plan."""
-    plan = json.loads(stored.answer)["plan"]
+    plan = plan_body(stored)["plan"]
     layout = plan["layout"]
     replicas = layout["data_parallel"] if stored.kind == "infer" else 1
     return Planned(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from planners.errors import InvalidQuestion, PlimsollError
@@ -13,6 +12,7 @@ from planners.serving.calibration import EngineCalibration, MeasuredServing, mea
 from service.models.resolving import ModelResolver
 from service.persistence.records import StoredPlan
 from service.plans.questions import in_stored_formats
+from service.plans.stored_bodies import plan_body
 from service.requests.calibration import CalibrationServing, MeasuredDeployment
 from service.requests.hardware import OneHardware
 from service.requests.serving import InferRequest, ServingLayoutPart, ServingPart
@@ -62,7 +62,7 @@ def _planned(gpu: Gpu, plan: StoredPlan) -> ServingQuestion:
     """Return the question of a stored serving plan, its layout and load as it found them."""
     if plan.kind != "infer" or plan.gpu != gpu.id or plan.model_config is None:
         raise InvalidQuestion(f"Plan {plan.plan_id} is no serving plan of {gpu.id}; it is for {plan.gpu}.")
-    answer = json.loads(plan.answer)["plan"]
+    answer = plan_body(plan)["plan"]
     settings, performance = answer["settings"], answer["performance"]
     if performance is None:
         raise InvalidQuestion(f"Plan {plan.plan_id} holds no request that could have been timed.")

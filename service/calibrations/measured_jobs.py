@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from planners.calibration import Observation
 from planners.errors import InvalidQuestion, PlimsollError
@@ -16,6 +15,7 @@ from planners.training import plan_training
 from service.calibrations.report import PeakCheck
 from service.models.resolving import ModelResolver
 from service.persistence.records import StoredPlan
+from service.plans.stored_bodies import plan_body
 from service.requests.calibration import CalibrationRun, MeasuredJob
 from service.requests.training import TrainingPart, training_fields
 
@@ -73,7 +73,7 @@ def _planned_run(gpu: Gpu, plan: StoredPlan) -> tuple[TrainingQuestion, Layout, 
     """Return the question, the layout and the peak of a stored training plan; raise InvalidQuestion for another's."""
     if plan.kind != "train" or plan.gpu != gpu.id or plan.model_config is None:
         raise InvalidQuestion(f"Plan {plan.plan_id} is no training plan of {gpu.id}; it is for {plan.gpu}.")
-    answer = json.loads(plan.answer)["plan"]
+    answer = plan_body(plan)["plan"]
     asked = plan.request["hardware"]
     hardware = next(one for one in asked.get("fleet", [asked]) if one["gpu"]["id"] == gpu.id)
     figures = hardware["gpu"]

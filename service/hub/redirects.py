@@ -65,7 +65,8 @@ class Redirects:
         May ask the name service: call it off the event loop.
         """
         try:
-            url = current.join(location)
+            # What is shown to the mirror is no part of what it says.
+            url = current.copy_with(userinfo=b"").join(location)
         except (httpx.InvalidURL, ValueError) as error:
             raise _refusal("an address that is none") from error
         is_weaker = self._hub.scheme == "https" and url.scheme == "http"

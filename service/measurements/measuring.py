@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from service.measurements.start_comparison import (
 from service.measurements.start_question import question_of_log
 from service.persistence.records import LearnedKey, LearnedStart, Measurement, NewMeasurement, StoredPlan
 from service.plans.planning import PlannedAnswer
+from service.plans.stored_bodies import plan_body
 from service.requests.measurements import MeasurementRequest
 from service.requests.serving import InferRequest
 
@@ -140,7 +140,7 @@ class MeasuringService:
         taught = lesson(planned_start(plan), measured_start(plan.framework, measured))
         if taught.obstacle is not None:
             return None, taught.obstacle
-        settings = json.loads(plan.answer)["plan"]["settings"]
+        settings = plan_body(plan)["plan"]["settings"]
         key = LearnedKey(
             model_digest=model_digest(plan.model_config),
             gpu=plan.gpu,
@@ -184,7 +184,7 @@ def _by_measurement(values: Mapping[str, float], records: Sequence[Measurement])
 
 def predictions(plan: StoredPlan) -> dict[str, float | None]:
     """Return what a stored plan predicts, under the names in which runs are reported."""
-    planned = json.loads(plan.answer)["plan"]
+    planned = plan_body(plan)["plan"]
     memory = planned["memory"]
     if plan.kind == "train":
         return {

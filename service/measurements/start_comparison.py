@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from planners.serving.engine import engine_profile, minor_version
 from planners.serving.learned import Learned, MeasuredStart, PlannedStart, Ranks
 from planners.serving.startup_log import LOG_POINTER, StartupLog
 from service.persistence.records import StoredPlan
+from service.plans.stored_bodies import plan_body
 
 # Quantities of a report, and what a log calls them.
 OF_LOG: Mapping[str, str] = {
@@ -62,7 +62,7 @@ def refuse_another_start(log: StartupLog, plan: StoredPlan) -> None:
     """Raise `InvalidQuestion` where a log is of another engine, layout or setting than the plan."""
     if plan.kind != "infer":
         raise InvalidQuestion("The plan is of a training job, and a start-up log of a server.", pointer="/plan_id")
-    planned = json.loads(plan.answer)["plan"]
+    planned = plan_body(plan)["plan"]
     settings, layout = planned["settings"], planned["layout"]
     version = minor_version(settings["engine_version"])
     attention = layout["attention_data_parallel"]
@@ -95,7 +95,7 @@ def _refuse(name: str, said: Any, of_plan: Any) -> None:
 
 def planned_start(plan: StoredPlan) -> PlannedStart:
     """Return what a stored serving plan says of one GPU, as the planner learns from it."""
-    planned = json.loads(plan.answer)["plan"]
+    planned = plan_body(plan)["plan"]
     settings, memory, layout = planned["settings"], planned["memory"], planned["layout"]
     predicted = serving_predictions(planned)
     binding = next(stage for stage in memory["stages"] if stage["items"] == memory["items"])

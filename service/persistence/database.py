@@ -21,6 +21,7 @@ from service.persistence.job_changes import JobChanges
 from service.persistence.jobs import JobStore
 from service.persistence.kept_connection import KeptConnection
 from service.persistence.keys import KeyStore
+from service.persistence.last_write import LastWrite
 from service.persistence.learned_starts import LearnedStartStore
 from service.persistence.measurements import MeasurementStore
 from service.persistence.models_seen import ModelsSeenStore
@@ -36,6 +37,8 @@ _READINESS = f"""
            pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS takes_no_writes,
            EXISTS (SELECT FROM plans), EXISTS (SELECT FROM jobs), EXISTS (SELECT FROM procrastinate_jobs)
 """  # noqa: S608 - a constant of ours
+# A table's file has to grow for it, and its making is logged; nothing of it stays.
+_WRITE = "CREATE TEMPORARY TABLE tried ON COMMIT DROP AS SELECT repeat('x', 1000) FROM generate_series(1, 100)"
 # How long a request waits for a free connection before it is told that there is none.
 _POOL_TIMEOUT_SECONDS = 10
 
@@ -54,6 +57,7 @@ class Database:
         pool_size: int | None = None,
         queue_limit: int | None = None,
         key_job_limit: int | None = None,
+        last_write: LastWrite | None = None,
     ) -> None:
         """Set up the pool; raises ValueError where `url` does not name a PostgreSQL.
 
@@ -71,9 +75,11 @@ class Database:
         sa.event.listen(self._engine.sync_engine, "connect", _limit_silence)
         limit = defaults["queue_limit"].default if queue_limit is None else queue_limit
         key_limit = defaults["key_job_limit"].default if key_job_limit is None else key_job_limit
-        self._transactions = Transactions(self._engine)
+        self._last_write = last_write or LastWrite()
+        self._transactions = Transactions(self._engine, self._last_write)
         # Apart from each other: who looks for a plan does not wait for the disk.
-        reading, writing = KeptConnection(libpq_url(url)), KeptConnection(libpq_url(url))
+        reading = KeptConnection(libpq_url(url))
+        writing = KeptConnection(libpq_url(url), last_write=self._last_write)
         self._kept = (reading, writing)
         self._latest_step = latest_step()
         self.plans = PlanStore(self._transactions, reading=reading, writing=writing)
@@ -116,6 +122,16 @@ class Database:
                 f"The database is at step {row.step} and this version needs {self._latest_step}: "
                 "run `plimsoll db upgrade` first."
             )
+
+        await self._check_writes()
+
+    async def _check_writes(self) -> None:
+        """Raise DatabaseUnavailable while the latest write failed; after a while, find out whether one would still."""
+        if self._last_write.is_worth_trying:
+            async with self._transactions.write() as connection:
+                await connection.execute(sa.text(_WRITE))
+        if self._last_write.failure is not None:
+            raise DatabaseUnavailable(f"The latest write failed. {self._last_write.failure.detail}")
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -11,9 +11,10 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from service.errors import Unstorable
+from service.errors import DatabaseUnavailable, Unstorable
 from service.persistence.addresses import CONNECT_TIMEOUT_SECONDS, KEEPALIVE, SILENCE_LIMITS
 from service.persistence.failures import failure_of
+from service.persistence.last_write import LastWrite
 
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -25,13 +26,26 @@ class KeptConnection:
     asked on it is asked again: ask only what may be done twice.
     """
 
-    def __init__(self, libpq_url: str) -> None:
+    def __init__(self, libpq_url: str, *, last_write: LastWrite | None = None) -> None:
+        """Name the server; `last_write` is told how each statement ended, where all of them write."""
+        self._last_write = last_write
         self._libpq_url = libpq_url
         self._connection: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
         self._opening = asyncio.Lock()
 
     async def rows(self, statement: LiteralString, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows that a statement answers with; raises DatabaseUnavailable and Unstorable."""
+        try:
+            found = await self._found(statement, values)
+        except DatabaseUnavailable as error:
+            if self._last_write is not None:
+                self._last_write.failed(error)
+            raise
+        if self._last_write is not None:
+            self._last_write.succeeded()
+        return found
+
+    async def _found(self, statement: LiteralString, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
             kept = self._connection
             if kept is not None and not kept.closed:

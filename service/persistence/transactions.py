@@ -9,14 +9,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.errors import Unstorable
+from service.errors import DatabaseUnavailable, Unstorable
 from service.persistence.failures import failure_of, unavailable
+from service.persistence.last_write import LastWrite
 
 
 class Transactions:
     """Hands out connections of one pool, in a transaction or for a single read."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, last_write: LastWrite | None = None) -> None:
+        self._last_write = last_write or LastWrite()
         self._writing = engine
         # A single SELECT needs no transaction: this spares it two round trips.
         self._reading = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -27,8 +29,13 @@ class Transactions:
 
         Raises DatabaseUnavailable and Unstorable.
         """
-        async with _translated(), self._writing.begin() as connection:
-            yield connection
+        try:
+            async with _translated(), self._writing.begin() as connection:
+                yield connection
+        except DatabaseUnavailable as error:
+            self._last_write.failed(error)
+            raise
+        self._last_write.succeeded()
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:

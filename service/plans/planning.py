@@ -27,6 +27,7 @@ from service.plans.answers import TimedSearch
 from service.plans.making import Answerer, infer_answer, made_plan, seen_model, stored_bytes, train_answer
 from service.plans.questions import QuestionResolver, ResolvedQuestion, asked_parts
 from service.plans.store import PlanDatabase
+from service.plans.stored_bodies import in_todays_shape
 from service.plans.threads import PlanningThreads
 from service.rate_limits import StorageLimits
 from service.recently_used import RecentlyUsed
@@ -129,7 +130,7 @@ class PlanningService:
         remembered = self._by_id.get(plan_id)
         if remembered is not None:
             return remembered
-        return self._remember(await self._database.plans.get(plan_id))
+        return self._remember(in_todays_shape(await self._database.plans.get(plan_id)))
 
     async def question(self, plan_id: str) -> PlanQuestion:
         """Return what a stored plan answers; raises PlanNotFound."""
@@ -198,7 +199,7 @@ class PlanningService:
         asked_at = stored.last_asked_at
         if asked_at is None or (datetime.now(UTC) - asked_at).total_seconds() > REMEMBERED_SECONDS:
             await self._database.plans.note_asked(plan_id)
-        return self._remember(stored)
+        return self._remember(in_todays_shape(stored))
 
     async def _once(self, plan_id: str, work: Callable[[], Awaitable[PlannedAnswer]]) -> PlannedAnswer:
         """Do the work for a plan once, however many ask for it at the same time."""

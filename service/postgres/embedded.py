@@ -173,10 +173,19 @@ class EmbeddedPostgres:
         """Take the lock on the folder; the kernel gives it back when this process is gone."""
         if self._lock is not None:
             return
-        self._root.mkdir(parents=True, exist_ok=True)
-        # Whoever may enter may connect as the database's superuser.
-        self._root.chmod(0o700)
-        lock = (self._root / "owner.lock").open("a+", encoding="utf-8")
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            # Whoever may enter may connect as the database's superuser.
+            self._root.chmod(0o700)
+            if self._data.exists():
+                # PostgreSQL starts on no data that others may enter, however they were opened to them.
+                self._data.chmod(0o700)
+            lock = (self._root / "owner.lock").open("a+", encoding="utf-8")
+        except OSError as error:
+            raise DatabaseUnavailable(
+                f"The database cannot be kept in {self._root}: {error.strerror}. Give this user the folder "
+                f"(sudo chown -R {os.geteuid()} {self._root}), or set PLIMSOLL_DATA_DIR to another one."
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from service.persistence.records import Job, Page, PlanSummary
 from service.text.choices import choices_text, serving_choices_text
-from service.text.memory import memory_text, range_text, shares, spikes_text
+from service.text.memory import memory_text, ranged, shares, spikes_text
 from service.text.tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
 VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
@@ -91,7 +91,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
         ("bytes a token", f"{kv['bytes_per_token']:,} in all, {kv['bytes_per_token_per_gpu']:,} a GPU"),
         ("capacity", f"{kv['tokens']:,} tokens in {kv['blocks']:,} blocks of {kv['block_size']}"),
         ("requests at once", f"{kv['max_concurrency']:.2f} of the longest"),
-        ("longest request", f"{kv['longest_context_tokens']:,} tokens"),
+        ("longest request", _tokens(kv["longest_context_tokens"])),
         ("meets concurrency", _yes_or_no(body["meets_concurrency"])),
         ("meets latency", _yes_or_no(body["meets_slo"])),
     )
@@ -107,9 +107,9 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
 
 
 def _step_facts(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    bounds = range_text(step, "low_seconds", "high_seconds", seconds_text)
+    bounds = ranged(step, "low_seconds", "high_seconds", seconds_text)
     return (
-        ("time", f"{seconds_text(step['seconds'])} ({bounds})"),
+        ("time", f"{seconds_text(step['seconds'])}{bounds}"),
         ("speed", f"{step['tokens_per_second']:,.0f} tokens/s, {step['tflops_per_gpu']:.0f} TFLOP/s a GPU"),
         ("utilization", f"{100 * step['model_flops_utilization']:.1f} %"),
     )
@@ -165,6 +165,10 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
     )
 
 
+def _tokens(tokens: int | None) -> str | None:
+    return None if tokens is None else f"{tokens:,} tokens"
+
+
 def _serving_layout(layout: Mapping[str, Any]) -> str:
     names = ("data", "attention_data", "tensor", "pipeline")
     degrees = " × ".join(f"{name.replace('_', ' ')} {layout[f'{name}_parallel']}" for name in names)
@@ -180,8 +184,8 @@ def _latency(performance: Mapping[str, Any]) -> str:
     """Return the times asked about with their bands and, at a request rate, what 99 of 100 requests stay below."""
     facts: list[tuple[str, str | None]] = []
     for label, name in (("first token", "ttft"), ("per token", "tpot")):
-        bounds = range_text(performance, f"{name}_low_seconds", f"{name}_high_seconds", seconds_text)
-        facts.append((label, f"{seconds_text(performance[f'{name}_seconds'])} ({bounds})"))
+        bounds = ranged(performance, f"{name}_low_seconds", f"{name}_high_seconds", seconds_text)
+        facts.append((label, f"{seconds_text(performance[f'{name}_seconds'])}{bounds}"))
         tail = performance[f"{name}_p99_seconds"]
         facts.append((f"{label}, 99 of 100", None if tail is None else f"within {seconds_text(tail)}"))
     return pairs(facts)
@@ -239,10 +243,9 @@ def _recompute(layout: Mapping[str, Any]) -> str:
 
 def _serving_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
     layout = other["layout"]
-    name = (
-        f"{other['gpu']} {_gpus(layout)}: d{layout['data_parallel']} t{layout['tensor_parallel']} "
-        f"p{layout['pipeline_parallel']} {other['weights']}/{other['kv_cache']}"
-    )
+    degrees = f"d{layout['data_parallel']} t{layout['tensor_parallel']} p{layout['pipeline_parallel']}"
+    formats = None if other["weights"] is None else f"{other['weights']}/{other['kv_cache']}"
+    name = " ".join(part for part in (other["gpu"], f"{_gpus(layout)}:", degrees, formats) if part)
     rate = other["output_tokens_per_second"]
     return (
         name,

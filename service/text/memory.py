@@ -34,13 +34,13 @@ def shares(parts: Mapping[str, float], shown: Callable[[float], str]) -> list[tu
     ]
 
 
-def range_text(values: Mapping[str, Any], low: str, high: str, shown: Callable[[float], str]) -> str:
-    """Return the two ends of an estimate."""
-    return f"{shown(values[low])} to {shown(values[high])}"
+def ranged(values: Mapping[str, Any], low: str, high: str, shown: Callable[[float], str]) -> str:
+    """Return the two ends of an estimate in brackets; nothing where it was made without them."""
+    return "" if values.get(low) is None else f" ({shown(values[low])} to {shown(values[high])})"
 
 
 def _budget(memory: Mapping[str, Any]) -> str:
-    bounds = f" ({range_text(memory, 'peak_low_bytes', 'peak_high_bytes', gib)})" if "peak_low_bytes" in memory else ""
+    bounds = ranged(memory, "peak_low_bytes", "peak_high_bytes", gib)
     return pairs(
         (
             ("peak", f"{gib(memory['peak_bytes'])}{bounds}"),

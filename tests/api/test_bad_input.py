@@ -230,3 +230,19 @@ async def test_an_address_with_a_character_that_is_none(client: httpx.AsyncClien
 async def test_what_is_not_there_yet_is_said_to_be_missing(client: httpx.AsyncClient, body: Any, pointer: str):
     path = "/plan/train" if "training" in body else "/plan/infer"
     assert pointers(await refused(client, path, body, 501)) == [pointer]
+
+
+@pytest.mark.parametrize("path", [256 * "x", f"a/{300 * 'y'}/b", "nul\0inside", "half \ud800", 3_000 * "a/", "..", "/"])
+@pytest.mark.parametrize("route", ["/plan/train", "/plan/infer", "/models/describe", "/quantize"])
+async def test_a_path_that_no_system_opens_is_refused_where_roots_are_set(
+    client: httpx.AsyncClient, route: str, path: str
+):
+    model = {"path": path}
+    question = {
+        "/plan/train": train(model=model),
+        "/plan/infer": infer(model=model),
+        "/models/describe": {"model": model},
+        "/quantize": {"model": {"config": TINY_CONFIG}, "scheme": "nf4", "weights": model},
+    }[route]
+    answer = await client.post(route, content=json.dumps(question), headers={"content-type": "application/json"})
+    assert 400 <= answer.status_code < 500, answer.text

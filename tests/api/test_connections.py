@@ -5,12 +5,15 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 
+import httpx
 import pytest
 import uvicorn
 
-from api.connections import MOST_HEAD_BYTES
+from api.connections import MOST_DROPPED_BYTES, MOST_HEAD_BYTES
 from api.main import server_config
 from service.settings import Settings
 
@@ -147,3 +150,61 @@ def test_many_requests_on_one_connection_are_answered(connection: socket.socket)
     for _ in range(20):
         connection.sendall(WHOLE)
         assert answered(connection)
+
+
+LARGE_BODY = b" " * (5 * 2**20)
+REPEATS = 10
+
+
+@pytest.mark.parametrize("how", ["content-length", "chunked"])
+def test_urllib_sees_every_refusal_of_a_large_body(port: int, how: str):
+    def body() -> Iterator[bytes]:
+        for start in range(0, len(LARGE_BODY), 2**16):
+            yield LARGE_BODY[start : start + 2**16]
+
+    seen = []
+    for _ in range(REPEATS):
+        data = LARGE_BODY if how == "content-length" else body()
+        headers = {"content-type": "application/json"}
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/plan/infer", data, headers)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS)  # noqa: S310 - our own server
+        seen.append(refused.value.code)
+        refused.value.close()
+    assert seen == [413] * REPEATS
+
+
+def test_httpx_sees_every_refusal_of_a_large_body(port: int):
+    statuses = [
+        httpx.post(f"http://127.0.0.1:{port}/plan/infer", content=LARGE_BODY).status_code for _ in range(REPEATS)
+    ]
+    assert statuses == [413] * REPEATS
+
+
+def test_a_client_that_sends_everything_before_it_reads_sees_the_refusal(port: int):
+    for _ in range(REPEATS):
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
+            connection.sendall(HEAD.replace(b"100", str(len(LARGE_BODY)).encode()))
+            connection.sendall(LARGE_BODY)
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"body-too-large" in answer
+
+
+def bytes_taken(connection: socket.socket) -> int:
+    """Return how much of an endless body is taken before the connection is reset."""
+    sent = 0
+    try:
+        while sent < 4 * MOST_DROPPED_BYTES:
+            connection.sendall(LARGE_BODY)
+            sent += len(LARGE_BODY)
+    except (ConnectionResetError, BrokenPipeError):
+        pass
+    return sent
+
+
+def test_a_refused_client_that_never_ends_is_dropped(connection: socket.socket):
+    connection.sendall(HEAD.replace(b"100", b"999999999999"))
+    assert MOST_DROPPED_BYTES / 2 < bytes_taken(connection) < 2 * MOST_DROPPED_BYTES

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from api.app import create_app
-from api.services import DatabaseNotConfigured
 from service.settings import Settings
+from service.starting import CannotStart
 from tests.api.questions import train
 
 
@@ -46,7 +46,7 @@ async def test_an_empty_database_is_not_ready(empty_database_url: str):
 
 async def test_an_api_alone_needs_a_database_to_be_named():
     app = create_app(Settings())
-    with pytest.raises(DatabaseNotConfigured):
+    with pytest.raises(CannotStart, match="PLIMSOLL_DATABASE_URL is not set"):
         async with app.router.lifespan_context(app):
             pass
 

@@ -271,3 +271,14 @@ def test_a_folder_that_cannot_be_written_costs_only_another_fetch(tmp_path: Path
     cache.put("a", b"{}")
     assert cache.get("a", is_lasting=False) == b"{}"
     assert HubCache(tmp_path / "hub", lasting_seconds=100).get("a", is_lasting=False) is None
+
+
+@pytest.mark.parametrize("location", ["/elsewhere/config.json", "elsewhere/config.json"])
+def test_a_mirror_with_a_password_in_its_address_redirects_within_itself(location: str):
+    mirror = httpx.URL("http://user:password@mirror.example/org/name/resolve/main/config.json")
+    target = Redirects(mirror, []).target(mirror, location)
+    assert target.url.host == "mirror.example"
+    assert target.url.userinfo == b"user:password"
+    # One that the mirror itself writes is another matter.
+    with pytest.raises(HubUnreachable):
+        Redirects(mirror, []).target(mirror, "http://other:secret@mirror.example/x")

@@ -10,6 +10,7 @@ import pytest
 from service.errors import DatabaseUnavailable, Unstorable
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
+from service.persistence.last_write import TRIED_AGAIN_SECONDS, LastWrite
 from service.persistence.steps import latest_step
 from tests.service.persistence.factories import a_plan
 
@@ -110,3 +111,43 @@ async def test_the_largest_number_that_a_column_holds_is_stored(database):
 def test_another_kind_of_database_is_refused():
     with pytest.raises(ValueError, match="PostgreSQL"):
         Database("sqlite://")
+
+
+@contextmanager
+def full_disk(database_url: str) -> Iterator[None]:
+    """Have every new plan fail as on a full disk, which answers reads as ever."""
+    refuse = """
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON plans EXECUTE FUNCTION refuse()
+    """
+    with psycopg.connect(libpq_url(database_url), autocommit=True) as connection:
+        connection.execute(refuse)
+        yield
+        connection.execute("DROP TRIGGER refuse ON plans; DROP FUNCTION refuse()")
+
+
+async def test_a_database_whose_disk_is_full_is_not_ready_until_a_write_succeeds(database_url):
+    now = [0.0]
+    async with Database(database_url, last_write=LastWrite(clock=lambda: now[0])) as database:
+        with full_disk(database_url):
+            with pytest.raises(DatabaseUnavailable, match="No space left"):
+                await database.plans.put(a_plan())
+            with pytest.raises(DatabaseUnavailable, match=r"The latest write failed.*No space left"):
+                await database.check_ready()
+        # Another write, of the store itself.
+        await database.plans.put(a_plan())
+        await database.check_ready()
+
+
+async def test_readiness_itself_finds_out_that_writes_succeed_again(database_url):
+    now = [0.0]
+    last_write = LastWrite(clock=lambda: now[0])
+    async with Database(database_url, last_write=last_write) as database:
+        last_write.failed(DatabaseUnavailable("The disk was full."))
+        now[0] = TRIED_AGAIN_SECONDS - 0.1
+        with pytest.raises(DatabaseUnavailable, match="The disk was full"):
+            await database.check_ready()
+        now[0] = TRIED_AGAIN_SECONDS
+        await database.check_ready()
+        assert last_write.failure is None

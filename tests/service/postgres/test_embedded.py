@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -96,6 +97,16 @@ def test_the_server_listens_on_no_port_and_only_its_owner_may_enter(root):
 def test_only_a_server_for_tests_does_not_wait_for_the_disk(root, durable, fsync):
     with EmbeddedPostgres(root, durable=durable) as server:
         assert execute(server, "SHOW fsync") == [(fsync,)]
+
+
+def test_data_that_was_opened_to_others_is_closed_to_them_again(root):
+    with EmbeddedPostgres(root):
+        pass
+    root.chmod(0o777)
+    (root / "data").chmod(0o777)
+    with EmbeddedPostgres(root) as server:
+        assert server.process_id is not None
+        assert stat.S_IMODE((root / "data").stat().st_mode) == 0o700
 
 
 def test_a_second_owner_is_refused_and_told_who_the_first_is(root):
