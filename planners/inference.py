@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -109,21 +110,35 @@ def _best_candidate(should_stop: ShouldStop, question: ServingQuestion) -> Candi
 def _alternatives(candidates: Sequence[Candidate]) -> tuple[ServingAlternative, ...]:
     """Return the Pareto front from the fastest to the cheapest, and then the next best that do not lie on it.
 
-    The plan itself is not repeated.
+    The plan itself is not repeated, nor is anything listed that takes more GPUs than another and yet is no faster
+    and no cheaper.
     """
     if len(candidates) == 1:
         return ()
     best = candidates[0]
-    front = [
-        point
-        for point in pareto_front(candidates)
-        if point.candidate is not best or point.concurrency != best.concurrency
-    ]
+    whole_front = pareto_front(candidates)
+    front = [point for point in whole_front if point.candidate is not best or point.concurrency != best.concurrency]
     on_front = {id(point.candidate) for point in front}
-    others = [other for other in candidates[1:] if other.replica.fits and id(other) not in on_front]
+    better = [point for point in (point_of(best), *whole_front) if point is not None]
+    others = (other for other in candidates[1:] if other.replica.fits and id(other) not in on_front)
+    kept = (other for other in others if not any(_is_waste(other, point) for point in better))
     return (
         *(_alternative(point.candidate, point, is_on_front=True) for point in front),
-        *(_alternative(other, point_of(other), is_on_front=False) for other in others[:MOST_ALTERNATIVES]),
+        *(
+            _alternative(other, point_of(other), is_on_front=False)
+            for other in itertools.islice(kept, MOST_ALTERNATIVES)
+        ),
+    )
+
+
+def _is_waste(other: Candidate, point: Point) -> bool:
+    """Return whether a deployment takes more GPUs than a point and is neither faster nor cheaper."""
+    own = point_of(other)
+    return (
+        own is not None
+        and other.gpus > point.candidate.gpus
+        and own.request_seconds >= point.request_seconds
+        and own.cost >= point.cost
     )
 
 

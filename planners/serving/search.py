@@ -317,6 +317,7 @@ def _with_replicas(
                 middle = (low + high) // 2
                 low, high = (low, middle) if candidate(middle).is_satisfying else (middle, high)
             chosen[high] = candidate(high)
-    if not question.hardware.gpus.is_free and most not in chosen:
-        chosen[most] = candidate(most)
+    more_is_better = not _wants_fewest(question) and question.objective != "cost"
+    if more_is_better or not (question.hardware.gpus.is_free or any(each.is_satisfying for each in chosen.values())):
+        chosen.setdefault(most, candidate(most))
     yield from chosen.values()
