@@ -27,7 +27,7 @@ from service.text.answers import plan_text
 
 router = APIRouter(tags=["plan"], route_class=StrictRoute)
 
-Strict = Annotated[bool, Query(description="Answer 409 with the same body where nothing fits.")]
+Strict = Annotated[bool, Query(description="Answer 409 with the same body where nothing does what was asked.")]
 TEXT = {"text/plain": {"schema": {"type": "string"}}}
 _PROBLEMS = problem_responses(400, 403, 413, 415, 422, 500, 501, 502, 503, 504)
 
@@ -82,8 +82,11 @@ async def plan_train(
     response_model=InferPlanBody,
     responses={
         **_PROBLEMS,
-        200: {"description": "The plan; `fits` says whether it fits.", "content": TEXT},
-        409: {"description": "With `strict=true`: the plan, which does not fit.", "model": InferPlanBody},
+        200: {"description": "The plan; `meets` says whether it does all that was asked.", "content": TEXT},
+        409: {
+            "description": "With `strict=true`: the plan, which does not fit or misses the load or the service level.",
+            "model": InferPlanBody,
+        },
     },
 )
 async def plan_infer(
@@ -109,7 +112,7 @@ def planned_response(
 ) -> Response:
     """Return a stored plan's body, byte for byte, or its table."""
     services.metrics.count_plan(answer.kind, answer.verdict)
-    status = HTTPStatus.CONFLICT if strict and not answer.fits else HTTPStatus.OK
+    status = HTTPStatus.CONFLICT if strict and not _does_what_was_asked(answer) else HTTPStatus.OK
     headers = replay_headers(validation) if isinstance(validation, Job) else {}
     if text:
         table = plan_text(json.loads(answer.body))
@@ -122,6 +125,14 @@ def planned_response(
     else:
         body["validation"] = JOB.dump_python(job_body(validation), mode="json")
     return JSONResponse(body, status_code=status, headers=headers)
+
+
+def _does_what_was_asked(answer: PlannedAnswer) -> bool:
+    """Return whether a plan fits and, of serving, keeps the load and the service level, told apart in older bodies."""
+    if not answer.fits or answer.kind == "train":
+        return answer.fits
+    body = json.loads(answer.body)
+    return bool(body.get("meets", body["meets_concurrency"] is not False and body["meets_slo"] is not False))
 
 
 def _validation_note(validation: Job | NotYetAvailable | None) -> str:

@@ -25,6 +25,7 @@ CONTEXT_STEP_TOKENS = 1024
 PERCENT = 100
 # More GPUs are offered in doublings, as machines come.
 GPU_FACTORS = (2, 4, 8, 16, 32)
+FP8 = "fp8"
 
 Planner = Callable[[ServingQuestion], Candidate]
 
@@ -34,7 +35,7 @@ class Change:
     """A changed question, the fields that changed, and why it helps.
 
     Where the search chose the degrees anew, the offer names those it found. Of
-    the changes of one `kind` only the first that helps is offered.
+    the changes of one `kind` only the first that helps is offered, and none where one of `unless` was.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Change:
     question: ServingQuestion
     reason: str
     is_searched: bool = False
+    unless: frozenset[str] = frozenset()
 
 
 def serving_advice(
@@ -55,7 +57,7 @@ def serving_advice(
         return
     offered: set[str] = set()
     for change in _changes(question, settings, best):
-        if change.kind in offered:
+        if offered & {change.kind, *change.unless}:
             continue
         try:
             changed = plan(change.question)
@@ -109,11 +111,13 @@ def _is_better(changed: Candidate, best: Candidate) -> bool:
 
 
 def _changes(question: ServingQuestion, settings: Settings, best: Candidate) -> Iterator[Change]:
+    """Yield changes in the order in which engineers try them: 8 bits, less to hold, more GPUs, and at last 4 bits."""
     yield from _utilization(question, best)
-    yield from _formats(question, settings)
+    yield from _eight_bits(question, settings)
     yield from _shorter(question, settings, best.replica)
     yield from _fewer_sequences(question, settings, best.replica)
-    yield from _more_gpus(question)
+    yield from _more_gpus(question, settings)
+    yield from _four_bits(question, settings)
 
 
 def _utilization(question: ServingQuestion, best: Candidate) -> Iterator[Change]:
@@ -131,22 +135,50 @@ def _utilization(question: ServingQuestion, best: Candidate) -> Iterator[Change]
         )
 
 
-def _formats(question: ServingQuestion, settings: Settings) -> Iterator[Change]:
-    if settings.kv.bits_per_element > KV_FORMATS["fp8"].bits_per_element:
+def _eight_bits(question: ServingQuestion, settings: Settings) -> Iterator[Change]:
+    """Offer weights in fp8, a cache in fp8, and both where neither helps alone."""
+    eight = {}
+    if _is_wider(settings, FP8):
+        eight["serving.weights"] = FP8
         yield Change(
-            kind="kv_cache",
-            fields={"serving.kv_cache": "fp8"},
-            question=dataclasses.replace(question, kv_cache="fp8"),
-            reason="A cache in fp8 holds twice the tokens.",
+            kind="weights",
+            fields=dict(eight),
+            question=dataclasses.replace(question, weights=FP8),
+            reason="Weights in fp8, from a checkpoint in it or quantized while loading, take half the memory.",
         )
-    for name in ("fp8", "nf4"):
-        if WEIGHT_FORMATS[name].element_bits < settings.weights.element_bits:
-            yield Change(
-                kind=name,
-                fields={"serving.weights": name},
-                question=dataclasses.replace(question, weights=name),
-                reason=f"Weights in {name} leave more of the card to the cache.",
-            )
+    if settings.kv.bits_per_element <= KV_FORMATS[FP8].bits_per_element:
+        return
+    yield Change(
+        kind="kv_cache",
+        fields={"serving.kv_cache": FP8},
+        question=dataclasses.replace(question, kv_cache=FP8),
+        reason="A cache in fp8 holds twice the tokens.",
+    )
+    if eight:
+        yield Change(
+            kind="both",
+            fields={**eight, "serving.kv_cache": FP8},
+            question=dataclasses.replace(question, weights=FP8, kv_cache=FP8),
+            reason="Weights and cache in fp8 take half the memory.",
+            unless=frozenset({"weights", "kv_cache"}),
+        )
+
+
+def _four_bits(question: ServingQuestion, settings: Settings) -> Iterator[Change]:
+    """Offer weights in 4 bits; the engines serve such checkpoints, transformers quantizes while it loads."""
+    name = "nf4" if question.engine == "transformers" else "int4"
+    if _is_wider(settings, name):
+        told = "quantized while loading" if name == "nf4" else "from a checkpoint in AWQ or GPTQ"
+        yield Change(
+            kind="four_bits",
+            fields={"serving.weights": name},
+            question=dataclasses.replace(question, weights=name),
+            reason=f"Weights in 4 bits, {told}, take a quarter of 16 bits; answers may get worse.",
+        )
+
+
+def _is_wider(settings: Settings, weights: str) -> bool:
+    return WEIGHT_FORMATS[weights].element_bits < settings.weights.element_bits
 
 
 def _shorter(question: ServingQuestion, settings: Settings, replica: Replica) -> Iterator[Change]:
@@ -190,8 +222,11 @@ def longest_context(question: ServingQuestion, settings: Settings, replica: Repl
     return low
 
 
-def _more_gpus(question: ServingQuestion) -> Iterator[Change]:
-    """Offer another layout of the same GPUs, then 2 to 32 times as many, the degrees left to the search."""
+def _more_gpus(question: ServingQuestion, settings: Settings) -> Iterator[Change]:
+    """Offer another layout of the same GPUs, then 2 to 32 times as many, the degrees left to the search.
+
+    Weights in fp8 are offered beside more GPUs where they do not help alone and fewer GPUs suffice for them.
+    """
     gpus = question.hardware.gpus
     if gpus.is_free:
         return
@@ -207,10 +242,20 @@ def _more_gpus(question: ServingQuestion) -> Iterator[Change]:
     for factor in GPU_FACTORS:
         count = gpus.maximum * factor
         hardware = dataclasses.replace(question.hardware, gpus=GpuCount(minimum=count, maximum=count))
+        larger = dataclasses.replace(question, hardware=hardware, layout=layout)
         yield Change(
             kind="gpus",
             fields={"hardware.gpus": count},
-            question=dataclasses.replace(question, hardware=hardware, layout=layout),
+            question=larger,
             reason=f"{count} GPUs hold more requests, the weights in smaller shares.",
             is_searched=True,
         )
+        if _is_wider(settings, FP8):
+            yield Change(
+                kind="gpus_and_weights",
+                fields={"hardware.gpus": count, "serving.weights": FP8},
+                question=dataclasses.replace(larger, weights=FP8),
+                reason=f"Weights in fp8 take half the memory, so that {count} GPUs suffice.",
+                is_searched=True,
+                unless=frozenset({"weights", "both", "gpus"}),
+            )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.plans import SearchCounts
+from planners.plans import Omitted, SearchCounts
 from planners.questions import RopeScaling
 from planners.serving.learned import Learned
 
@@ -166,7 +166,8 @@ class EngineSettings:
     """What the engine runs with, its own defaults filled in.
 
     `cache_implementation` is None where the engine has but one cache, `rope_scaling`
-    where positions are as the model's config has them.
+    where positions are as the model's config has them. `is_block_size_fixed` says whether
+    the client fixed `block_size`; else the engine chooses it, and no launch file names it.
     """
 
     engine: str
@@ -182,6 +183,7 @@ class EngineSettings:
     max_num_seqs: int
     cache_implementation: str | None = None
     rope_scaling: RopeScaling | None = None
+    is_block_size_fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +274,14 @@ class ServingAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAnswer:
-    """What `plan_serving` returns; `fits` means weights and one request of `max_model_len`."""
+    """What `plan_serving` returns; `fits` means weights and one request of `max_model_len`.
+
+    `meets` says whether all that was asked is kept: that, the load and the service level.
+    """
 
     fits: bool
     verdict: str
+    meets: bool
     meets_concurrency: bool | None
     meets_slo: bool | None
     summary: str
@@ -285,3 +291,4 @@ class ServingAnswer:
     advice: tuple[ServingAdvice, ...]
     assumptions: tuple[str, ...] = field(default=())
     fleet: tuple[ServingFleetEntry, ...] = ()
+    omitted: tuple[Omitted, ...] = ()

@@ -26,6 +26,7 @@ from planners.serving.weights import Stage
 class StageBudget:
     """One stage's terms in bytes, and what is left for the cache with its band.
 
+    `held_bytes` is what of `requested_bytes` is not for the cache, more than that where it does not suffice;
     `requested_bytes` is what the engine means to take; `claimed_bytes` adds what it
     takes besides, and must be free when it starts. `utilization_fraction` is the
     engine's own fraction.
@@ -34,6 +35,7 @@ class StageBudget:
     weights_bytes: int
     utilization_fraction: float
     requested_bytes: int
+    held_bytes: int
     claimed_bytes: int
     activations_bytes: int
     non_torch_bytes: int
@@ -85,12 +87,14 @@ def _profiled_budget(
         graphs = round(graphs * settings.learned.cuda_graphs_factor)
     requested = requested_bytes(total_bytes, fraction)
     within = graphs if profile.cuda_graphs_in_budget else 0
-    available = requested - stage.total_bytes - activations - non_torch - within
+    held = stage.total_bytes + activations + non_torch + within
+    available = requested - held
     band = _band_bytes(settings, stage, activations, degrees)
     return StageBudget(
         weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=requested,
+        held_bytes=held,
         claimed_bytes=requested + graphs - within,
         activations_bytes=activations,
         non_torch_bytes=non_torch,
@@ -121,6 +125,7 @@ def _static_budget(
         weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=outside + static,
+        held_bytes=outside + stage.total_bytes,
         claimed_bytes=min(total_bytes, outside + static + graphs),
         activations_bytes=rest,
         non_torch_bytes=outside,
@@ -147,6 +152,7 @@ def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes
         weights_bytes=stage.total_bytes,
         utilization_fraction=fraction,
         requested_bytes=peak + max(0, available),
+        held_bytes=peak,
         claimed_bytes=peak + max(0, available),
         activations_bytes=activations,
         non_torch_bytes=outside,

@@ -165,13 +165,15 @@ class EngineProfile:
 
     `unifies_pages` says whether layers of unlike pages share a pool, `chunks_locally`
     whether chunked attention frees what its chunk has left behind. A sequence takes
-    `recurrent_blocks` of each group of recurrent layers; models of the types
+    `recurrent_blocks` of each group of recurrent layers, and where `states_bound_sequences` the engine does not start
+    with a batch limit beyond its blocks; models of the types
     `recurrent_fp32`, or all where that is `any`, keep the recurrence's memory in fp32,
     others in their own dtype. `pads_pages` says whether a page that no whole number of
     others fills is padded; `divides_contexts` whether there is decode context
     parallelism. `gpu_memory_utilization` is None where the engine derives it, and
     `reserve` says from what. `timed_as` names the engine's efficiencies, None if
     its speed is not described. `compressed_layout` is how it lays DeepSeek-V4's cache out.
+    Sparse latents have blocks of `sparse_block_size` tokens, None where of `block_size` like all others.
     The sampler takes `sampler_bytes_per_logit` beside the logits, and keeps at most
     `sampler_scratch_rows` rows of the vocabulary in fp32.
     """
@@ -198,6 +200,8 @@ class EngineProfile:
     divides_contexts: bool
     chunks_locally: bool
     recurrent_blocks: int
+    states_bound_sequences: bool
+    sparse_block_size: int | None
     recurrent_fp32: tuple[str, ...]
     sampler_bytes_per_logit: float
     sampler_scratch_rows: int
@@ -313,6 +317,8 @@ def _profile(engine: str, version: str) -> EngineProfile:
         divides_contexts=merged.get("divides_contexts", False),
         chunks_locally=merged.get("chunks_locally", False),
         recurrent_blocks=merged.get("recurrent_blocks", 1),
+        states_bound_sequences=merged.get("states_bound_sequences", False),
+        sparse_block_size=merged.get("sparse_block_size"),
         recurrent_fp32=tuple(merged.get("recurrent_fp32", ())),
         sampler_bytes_per_logit=merged.get("sampler_bytes_per_logit", 0.0),
         sampler_scratch_rows=merged.get("sampler_scratch_rows", 0),

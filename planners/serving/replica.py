@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planners.architecture import ModelSpec
+from planners.architecture import KvKind, ModelSpec
 from planners.questions import ServingQuestion
 from planners.serving.answer import (
     KvCache,
@@ -36,7 +36,9 @@ class Replica:
 
     `places` is how many requests of the traffic run at once, the lesser of what
     the cache holds and the engine's batch limit. `keeps_limit` is false where the
-    engine would take more of the card than is free. `pools` are the units that all
+    engine would take more of the card than is free. `share_bytes` is what the engine means to take of a GPU of the
+    binding stage, `held_bytes` what of it is not for the cache; `least_blocks` are the cache's at the low end of
+    its band. `pools` are the units that all
     stages have of their `cache`.
     """
 
@@ -46,6 +48,9 @@ class Replica:
     kv: KvCache
     verdict: str
     keeps_limit: bool
+    share_bytes: int
+    held_bytes: int
+    least_blocks: int
     places: int
     stages: tuple[Stage, ...]
     cache: Cache
@@ -60,6 +65,27 @@ class Replica:
     def fits(self) -> bool:
         """Return whether weights and one request of `max_model_len` fit."""
         return self.verdict != NO
+
+
+def plan_started(question: ServingQuestion, settings: Settings, degrees: Degrees) -> tuple[Settings, Replica]:
+    """Return the replica with a batch limit that its engine starts with, and its settings with that limit.
+
+    A smaller batch leaves more to the cache, so that the states of the blocks counted first all have their place;
+    counted are those at the low end of the cache's band, as one block too few keeps the engine from starting.
+    Source: vllm/config/compilation.py, "max_num_seqs exceeds available Mamba cache blocks".
+    """
+    replica = plan_replica(question, settings, degrees)
+    has_states = any(bucket.state.kind is KvKind.RECURRENT for bucket in replica.cache.buckets)
+    most = replica.least_blocks
+    if not (settings.profile.states_bound_sequences and has_states and 0 < most < settings.max_num_seqs):
+        return settings, replica
+    note = (
+        f"max_num_seqs is {most:,}, not {settings.max_num_seqs:,}: {settings.profile.engine} does not start with more "
+        f"sequences than cache blocks, of which each sequence's recurrent state takes one. "
+        f"{replica.kv.blocks:,} blocks are planned, {most:,} at the low end of the estimate."
+    )
+    bounded = replace(settings, max_num_seqs=most, assumptions=(*settings.assumptions, note))
+    return bounded, plan_replica(question, bounded, degrees)
 
 
 def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees) -> Replica:
@@ -87,6 +113,9 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         kv=_kv_cache(settings, cache, pools, budgets[binding], stages[binding].layers, held, requests * ranks, ranks),
         verdict=(FITS if low.fits_one_request else TIGHT) if fits else NO,
         keeps_limit=keeps_limit,
+        share_bytes=budgets[binding].requested_bytes,
+        held_bytes=budgets[binding].held_bytes,
+        least_blocks=low.blocks,
         places=min(requests, settings.max_num_seqs) * ranks,
         stages=stages,
         cache=cache,

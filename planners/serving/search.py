@@ -14,7 +14,7 @@ from planners.serving.choices import allowed_choices
 from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
 from planners.serving.divisions import Pools
 from planners.serving.ranking import rank
-from planners.serving.replica import FITS, Replica, plan_replica, work_of
+from planners.serving.replica import FITS, Replica, plan_started, work_of
 from planners.serving.settings import Settings, resolve_settings
 from planners.serving.weights import layout_obstacle
 from planners.stopping import ShouldStop, never
@@ -116,7 +116,7 @@ def search_layouts(
             if should_stop():
                 raise PlanningStopped
             try:
-                replica = plan_replica(question, settings, degrees)
+                started, replica = plan_started(question, settings, degrees)
             except PlimsollError as error:
                 obstacle = error
         if obstacle is not None or not choices:
@@ -124,7 +124,7 @@ def search_layouts(
             obstacles.extend([obstacle] if obstacle is not None else [])
             continue
         considered += 1
-        found = list(_with_replicas(question, settings, replica, choices, entry, should_stop))
+        found = list(_with_replicas(question, started, replica, choices, entry, should_stop))
         candidates.extend(found)
         if _wants_fewest(question):
             enough = min(
@@ -257,10 +257,12 @@ def _expert_ranks(question: ServingQuestion, ranks: int) -> Iterable[int]:
 
 
 def _replica_choices(question: ServingQuestion, gpus_per_replica: int) -> range:
-    """Return how many replicas the GPUs allow."""
+    """Return how many replicas the GPUs allow; no more than there are clients, who would leave others idle."""
     gpus, fixed = question.hardware.gpus, question.layout.data_parallel
     fewest = max(1, -(-gpus.minimum // gpus_per_replica))
     most = gpus.maximum // gpus_per_replica
+    if fixed is None and question.concurrency is not None and question.disaggregated is None:
+        most = min(most, max(fewest, question.concurrency)) if most >= fewest else most
     if fixed is not None:
         return range(fixed, fixed + 1) if fewest <= fixed <= most else range(0)
     return range(fewest, most + 1)
@@ -315,6 +317,7 @@ def _with_replicas(
                 middle = (low + high) // 2
                 low, high = (low, middle) if candidate(middle).is_satisfying else (middle, high)
             chosen[high] = candidate(high)
-    if not question.hardware.gpus.is_free and most not in chosen:
-        chosen[most] = candidate(most)
+    more_is_better = not _wants_fewest(question) and question.objective != "cost"
+    if more_is_better or not (question.hardware.gpus.is_free or any(each.is_satisfying for each in chosen.values())):
+        chosen.setdefault(most, candidate(most))
     yield from chosen.values()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture import OperationKind
+from planners.architecture import ModelSpec, OperationKind
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
 from planners.questions import LengthDistribution, RopeScaling, ServingQuestion
 from planners.serving.compressed_cache import BLOCK_TOKENS, is_compressed
-from planners.serving.engine import EngineProfile, engine_profile
+from planners.serving.engine import BatchTier, EngineProfile, engine_profile
 from planners.serving.kv_formats import KvFormat, kv_format
 from planners.serving.learned import Learned
 from planners.serving.traffic import Traffic, mean_tokens, sample_tokens
@@ -89,7 +89,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         notes.append(f"engine_version {profile.version}, the newest known.")
     max_model_len = _max_model_len(question, notes)
     input_tokens, output_tokens = _traffic(question, max_model_len, notes)
-    batched = _positive(question.max_num_batched_tokens, "max_num_batched_tokens", tier.max_num_batched_tokens)
+    batched = _batched_tokens(question, profile, tier, max_model_len)
     sequences = _positive(question.max_num_seqs, "max_num_seqs", min(tier.max_num_seqs, batched))
     if batched < sequences:
         raise InvalidQuestion(
@@ -122,6 +122,26 @@ def resolve_settings(question: ServingQuestion) -> Settings:
         learned=question.learned.get(question.weights),
         assumptions=tuple(notes),
     )
+
+
+def _batched_tokens(question: ServingQuestion, profile: EngineProfile, tier: BatchTier, max_model_len: int) -> int:
+    """Return the tokens of a batch; raise where the engine would not start with so few.
+
+    A decoder beside an encoder computes its prompt whole (vllm/config/scheduler.py, `__post_init__` and
+    `verify_max_model_len`).
+    """
+    is_whole = profile.engine == "vllm" and any(block.cross is not None for block in question.model.layers)
+    least = max_model_len if is_whole else 1
+    batched = _positive(
+        question.max_num_batched_tokens, "max_num_batched_tokens", max(least, tier.max_num_batched_tokens)
+    )
+    if batched < least:
+        raise InvalidQuestion(
+            f"max_num_batched_tokens ({batched}) must be at least max_model_len ({max_model_len}): vLLM computes the "
+            f"prompts of encoder-decoder models whole.",
+            pointer="/serving/max_num_batched_tokens",
+        )
+    return batched
 
 
 def _cache_format(question: ServingQuestion, profile: EngineProfile) -> KvFormat:
@@ -346,8 +366,9 @@ def _utilization(question: ServingQuestion, profile: EngineProfile) -> float | N
 def _block_size(question: ServingQuestion, profile: EngineProfile) -> int:
     if is_compressed(question.model) and question.block_size in (None, BLOCK_TOKENS):
         return BLOCK_TOKENS
+    is_sparse = profile.sparse_block_size is not None and _is_sparse(question.model)
     if question.block_size is None:
-        return profile.block_size
+        return profile.sparse_block_size if is_sparse and profile.sparse_block_size else profile.block_size
     if is_compressed(question.model):
         raise InvalidQuestion(
             f"The cache of {question.model.name} has blocks of {BLOCK_TOKENS} tokens, not of {question.block_size}.",
@@ -359,6 +380,12 @@ def _block_size(question: ServingQuestion, profile: EngineProfile) -> int:
             pointer="/serving/block_size",
         )
     return question.block_size
+
+
+def _is_sparse(model: ModelSpec) -> bool:
+    """Return whether latents are read by an index, token by token."""
+    states = (block.kv for block in model.layers if block.kv is not None)
+    return any(state.latent_width and state.index_width for state in states)
 
 
 def _cache_implementation(question: ServingQuestion, profile: EngineProfile) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planners.hardware import Gpu
@@ -46,11 +46,15 @@ class ServingCommand:
         return shell_text(self.worker_words)
 
 
+class NoOption(Exception):
+    """A program has no option for what was planned; the message says for what."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """How an engine is launched.
 
-    `command` returns None where the program has no option for the plan. `listen` are
+    `command` raises `NoOption` where the program has none for the plan. `listen` are
     the words that make it answer other machines on SERVING_PORT; `image` is its
     container's, with `{version}` in it, `rocm_image` that for AMD's GPUs, None where there
     is none. `joins_nodes` is the first version whose
@@ -59,7 +63,7 @@ class Engine:
     """
 
     artifact: str
-    command: Callable[[Checkpoint, ServingPlan, Nodes], ServingCommand | None]
+    command: Callable[[Checkpoint, ServingPlan, Nodes], ServingCommand]
     image: str
     rocm_image: str | None = None
     listen: Sequence[str]
@@ -70,6 +74,22 @@ class Engine:
         """Return the image of a version on that GPU, None where there is none."""
         image = self.rocm_image if is_amd(gpu) else self.image
         return None if image is None else image.format(version=version)
+
+
+def check_loadable(program: str, checkpoint: Checkpoint, weights: str, quantizes_to: Collection[str]) -> None:
+    """Raise `NoOption` where a program cannot load a checkpoint in the format: stored so, or made so while loading."""
+    if checkpoint.is_stored_as(weights):
+        return
+    if checkpoint.stored_weights is not None:
+        raise NoOption(
+            f"{checkpoint.name} is stored in {checkpoint.stored_weights}, and {program} serves it as that, "
+            f"not in {weights}."
+        )
+    if weights not in quantizes_to:
+        raise NoOption(
+            f"{program} has no option that quantizes a checkpoint of 16 bits to {weights} while it loads. "
+            f"Name a checkpoint that is stored in {weights}, or quantize it beforehand."
+        )
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from planners.serving.answer import ServingPlan
 from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand, version_numbers
+from service.artifacts.engine import SERVING_PORT, Engine, Nodes, NoOption, ServingCommand, version_numbers
 from service.artifacts.kubernetes import (
     HUB_TOKEN,
     NAME_LABEL,
@@ -51,14 +51,19 @@ class _Replicas:
 def serving_manifests(
     engine: Engine, checkpoint: Checkpoint, plan: ServingPlan, nodes: int, placement: Placement
 ) -> dict[str, str]:
-    """Return the manifests of a plan by name, none where the engine has no image for the GPU or cannot join nodes."""
+    """Return the manifests of a plan by name.
+
+    Raises `NoOption` where the engine has no image for the GPU or cannot join nodes.
+    """
     version, layout = plan.settings.engine_version, plan.layout
     image = engine.image_for(placement.gpu, version)
-    if image is None or (nodes > 1 and (engine.joins_nodes is None or version_numbers(version) < engine.joins_nodes)):
-        return {}
+    if image is None:
+        raise NoOption(f"No image of {engine.artifact} for {placement.gpu.name} is published.")
+    if nodes > 1 and (engine.joins_nodes is None or version_numbers(version) < engine.joins_nodes):
+        raise NoOption(
+            f"{engine.artifact} {version} joins nodes by a cluster of another program's, started beforehand."
+        )
     command = engine.command(checkpoint, plan, Nodes(count=nodes, **BY_LEADER_WORKER_SET))
-    if command is None:
-        return {}
     replicas = _Replicas(
         name=workload_name(checkpoint.name, placement.plan_id),
         image=image,

@@ -1,29 +1,36 @@
 """Launch files of a serving plan: commands of its engine, the files they read, and manifests that run them.
 
-Only what can be made true is made: every degree the plan fixed, and nothing
-where a program has no option for what was planned.
+Only what can be made true is made: every degree the plan fixed, and the reason in place
+of a file where a program has no option for what was planned.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from planners.derived import Derived
 from planners.hardware import Hardware
 from planners.serving.answer import ServingLayout, ServingPlan
 from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import Engine, Nodes
+from service.artifacts.engine import Engine, Nodes, NoOption
 from service.artifacts.from_pretrained import from_pretrained_arguments
 from service.artifacts.kubernetes import Placement
 from service.artifacts.kubernetes_serving import serving_manifests
 from service.artifacts.sglang import SGLANG
 from service.artifacts.tensorrt_llm import TENSORRT_LLM
 from service.artifacts.tgi import TGI
+from service.artifacts.training import LaunchFiles
 from service.artifacts.vllm import VLLM
 
 ENGINES = {"vllm": VLLM, "sglang": SGLANG, "tensorrt-llm": TENSORRT_LLM}
+# transformers serves nothing by itself: its plan is an argument list, and TGI's command.
+ARGUMENTS = "transformers"
 # A shell's names for what only the cluster knows: the address of the first node, and which one this is.
 BY_HAND = {"rank": "$NODE_RANK", "address": "$HEAD_NODE"}
+# Activations have the format of the cache, or of weights that are not quantized.
+BF16 = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +41,69 @@ class _Replica:
     nodes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """Launch files by name, and why others were not made."""
+
+    made: dict[str, Any] = field(default_factory=dict)
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    derived: Derived = field(default_factory=Derived)
+
+    def add(self, name: str, make: Callable[[], Mapping[str, Any]]) -> bool:
+        """Add what is made, or the reason why it cannot be; return whether it was."""
+
+        def made() -> Mapping[str, Any]:
+            try:
+                return make()
+            except NoOption as reason:
+                self.missing[name] = (str(reason),)
+                return {}
+
+        files: Mapping[str, Any] = self.derived.part(f"artifacts.{name}", made, otherwise={})
+        self.made.update(files)
+        return bool(files)
+
+    def all(self) -> LaunchFiles:
+        """Return them all."""
+        return LaunchFiles(files=self.made, missing=self.missing, omitted=self.derived.omitted)
+
+
 def serving_artifacts(
-    checkpoint: Checkpoint, plan: ServingPlan, hardware: Hardware, placement: Placement
-) -> dict[str, Any]:
+    checkpoint: Checkpoint | None, plan: ServingPlan, hardware: Hardware, placement: Placement
+) -> LaunchFiles:
     """Return the launch files of a serving plan by name: text, or an object where the program reads JSON.
 
     A command starts one replica; manifests start all of them. Nothing is made for
     replicas that only prefill or only decode, which need connectors between them.
     """
+    engine, files = plan.settings.engine, _Files()
+    name = ARGUMENTS if engine == ARGUMENTS else ENGINES[engine].artifact
     replica = _replica(plan.layout, hardware)
-    if plan.layout.prefill_replicas is not None or replica is None:
-        return {}
-    if plan.settings.engine == "transformers":
-        return _transformers_artifacts(checkpoint, plan, replica, placement)
-    return _engine_artifacts(ENGINES[plan.settings.engine], checkpoint, plan, replica, placement)
+    reason = _no_files(checkpoint, plan, hardware, replica)
+    if reason is not None or checkpoint is None or replica is None:
+        return LaunchFiles(files={}, missing={name: (str(reason),)})
+    if engine == ARGUMENTS:
+        files.add(ARGUMENTS, lambda: {ARGUMENTS: from_pretrained_arguments(checkpoint, plan)})
+        _add_engine(files, TGI, checkpoint, plan, replica, placement)
+    else:
+        _add_engine(files, ENGINES[engine], checkpoint, plan, replica, placement)
+    return files.all()
+
+
+def _no_files(
+    checkpoint: Checkpoint | None, plan: ServingPlan, hardware: Hardware, replica: _Replica | None
+) -> str | None:
+    """Return why no program could be told of the plan, None where one may be."""
+    if checkpoint is None:
+        return "No repository's name is known for this model, which a command has to name."
+    if plan.layout.prefill_replicas is not None:
+        return "Replicas that only prefill or only decode need connectors between them, which no plan describes."
+    if replica is None:
+        return f"A replica's GPUs cannot be dealt out evenly over nodes of {hardware.gpus_per_node}."
+    rates, settings = hardware.gpu.peak_flops_per_second, plan.settings
+    if BF16 in (settings.weights, settings.kv_cache) and BF16 not in rates:
+        return f"{hardware.gpu.name} does not compute in bf16, and the engines refuse it there. Ask for kv_cache fp16."
+    return None
 
 
 def _replica(layout: ServingLayout, hardware: Hardware) -> _Replica | None:
@@ -57,24 +113,16 @@ def _replica(layout: ServingLayout, hardware: Hardware) -> _Replica | None:
     return None if gpus % per_node else _Replica(gpus=gpus, nodes=gpus // per_node)
 
 
-def _engine_artifacts(
-    engine: Engine, checkpoint: Checkpoint, plan: ServingPlan, replica: _Replica, placement: Placement
-) -> dict[str, Any]:
-    command = engine.command(checkpoint, plan, Nodes(count=replica.nodes, **BY_HAND))
-    if command is None:
-        return {}
-    artifacts: dict[str, Any] = {engine.artifact: command.shell_text, **command.files}
-    if command.worker_words:
-        artifacts[f"{engine.artifact}-worker"] = command.worker_shell_text
-    return artifacts | serving_manifests(engine, checkpoint, plan, replica.nodes, placement)
+def _add_engine(
+    files: _Files, engine: Engine, checkpoint: Checkpoint, plan: ServingPlan, replica: _Replica, placement: Placement
+) -> None:
+    """Add the command and its files, and the manifests that run it."""
 
+    def command() -> dict[str, Any]:
+        made = engine.command(checkpoint, plan, Nodes(count=replica.nodes, **BY_HAND))
+        worker = {f"{engine.artifact}-worker": made.worker_shell_text} if made.worker_words else {}
+        return {engine.artifact: made.shell_text, **made.files, **worker}
 
-def _transformers_artifacts(
-    checkpoint: Checkpoint, plan: ServingPlan, replica: _Replica, placement: Placement
-) -> dict[str, Any]:
-    """Return the arguments of from_pretrained, and what serves the same model over HTTP where that can."""
-    arguments = from_pretrained_arguments(checkpoint, plan)
-    artifacts: dict[str, Any] = {} if arguments is None else {"transformers": arguments}
-    if replica.nodes > 1:
-        return artifacts
-    return artifacts | _engine_artifacts(TGI, checkpoint, plan, replica, placement)
+    if files.add(engine.artifact, command):
+        manifest = "leaderworkerset" if replica.nodes > 1 else "deployment"
+        files.add(manifest, lambda: serving_manifests(engine, checkpoint, plan, replica.nodes, placement))

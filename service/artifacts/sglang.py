@@ -10,7 +10,15 @@ import json
 
 from planners.serving.answer import EngineSettings, ServingPlan
 from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand, version_numbers
+from service.artifacts.engine import (
+    SERVING_PORT,
+    Engine,
+    Nodes,
+    NoOption,
+    ServingCommand,
+    check_loadable,
+    version_numbers,
+)
 from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 
@@ -22,17 +30,17 @@ MEETING_PORT = 20_000
 ROPE_PARAMETERS_SINCE = (0, 5, 10)
 
 
-def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
+def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand:
     """Return the command, the same on every node; its tensor ranks count attention's data-parallel ones too.
 
-    None where it has no option for a format or a degree.
+    Raises `NoOption` for a format or a degree that it lacks; a page size that nobody fixed is left to the engine.
     """
     layout, settings = plan.layout, plan.settings
     formats = _format_options(checkpoint, settings)
     is_new = version_numbers(settings.engine_version) >= ROPE_PARAMETERS_SINCE
     changes = config_changes(checkpoint, settings, names_parameters=is_new, states_length=True)
-    if formats is None or changes is None or layout.decode_context_parallel > 1:
-        return None
+    if layout.decode_context_parallel > 1:
+        raise NoOption("SGLang has no decode context parallelism.")
     degrees = above_one(
         ("--tp-size", layout.tensor_parallel * layout.attention_data_parallel),
         ("--pp-size", layout.pipeline_parallel),
@@ -47,7 +55,7 @@ def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> S
         *pairs(
             ("--context-length", settings.max_model_len),
             ("--mem-fraction-static", settings.gpu_memory_utilization),
-            ("--page-size", settings.block_size),
+            *([("--page-size", settings.block_size)] if settings.is_block_size_fixed else []),
             ("--chunked-prefill-size", settings.max_num_batched_tokens),
             ("--max-running-requests", settings.max_num_seqs),
         ),
@@ -58,13 +66,12 @@ def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> S
     return ServingCommand(words=words)
 
 
-def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[str] | None:
+def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[str]:
     weights, cache = settings.weights, settings.kv_cache
     is_stored = checkpoint.is_stored_as(weights)
-    if not checkpoint.can_become(weights) or not (is_stored or weights in (*DTYPES, *ON_LOADING)):
-        return None
+    check_loadable("SGLang", checkpoint, weights, (*DTYPES, *ON_LOADING))
     if cache not in (*DTYPES, "fp8") or (weights in DTYPES and cache not in (weights, "fp8")):
-        return None
+        raise NoOption(f"SGLang's command has no option for a cache in {cache} beside weights in {weights}.")
     options = ["--dtype", DTYPES[weights if weights in DTYPES else cache if cache in DTYPES else "bf16"]]
     if weights in ON_LOADING and not is_stored:
         options += ["--quantization", ON_LOADING[weights]]

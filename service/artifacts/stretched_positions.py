@@ -11,18 +11,19 @@ from typing import Any
 
 from planners.serving.answer import EngineSettings
 from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.engine import NoOption
 
 OLD_NAME, NEW_NAME = "rope_scaling", "rope_parameters"
 
 
 def config_changes(
     checkpoint: Checkpoint, settings: EngineSettings, *, names_parameters: bool, states_length: bool = False
-) -> dict[str, Any] | None:
-    """Return what of the config an engine is told anew, nothing where nothing is; None where the base is unknown.
+) -> dict[str, Any]:
+    """Return what of the config an engine is told anew, nothing where nothing is.
 
     `names_parameters` says that the engine reads configs as transformers 5 does;
     `states_length` that the longest context has to be told too where the scaling names
-    its original positions: others stretch the length that is told.
+    its original positions: others stretch the length that is told. Raises `NoOption` where the base is unknown.
     """
     scaling = settings.rope_scaling
     if scaling is None:
@@ -32,4 +33,6 @@ def config_changes(
     length = {"max_position_embeddings": settings.max_model_len} if states_length and names_original else {}
     if not names_parameters:
         return {OLD_NAME: scaling.in_config, **length}
-    return None if theta is None else {NEW_NAME: {"rope_theta": theta, **scaling.in_config}, **length}
+    if theta is None:
+        raise NoOption("The base of the rotary positions is unknown; state serving.rope_scaling.rope_theta.")
+    return {NEW_NAME: {"rope_theta": theta, **scaling.in_config}, **length}

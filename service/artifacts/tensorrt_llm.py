@@ -10,7 +10,15 @@ from typing import Any
 
 from planners.serving.answer import ServingPlan
 from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand, version_numbers
+from service.artifacts.engine import (
+    SERVING_PORT,
+    Engine,
+    Nodes,
+    NoOption,
+    ServingCommand,
+    check_loadable,
+    version_numbers,
+)
 from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 from service.artifacts.yaml_text import yaml_text
@@ -20,27 +28,26 @@ OPTIONS_FILE = "trtllm-options.yaml"
 STORED_PLAINLY = ("bf16", "fp16")
 # KvCacheConfig.dtype; "auto" is the checkpoint's own.
 CACHE_DTYPES = {"bf16": "auto", "fp16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
-# KvCacheConfig.tokens_per_block's default.
-DEFAULT_BLOCK_TOKENS = 32
 # TorchLlmArgs.model_kwargs, what of the checkpoint's config is another; read beside what 1.2 has.
 MODEL_KWARGS_SINCE = (1, 2)
 
 
-def tensorrt_llm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
-    """Return the command and its file; None on several nodes, which need an MPI launcher around it.
+def tensorrt_llm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand:
+    """Return the command and its file; raise `NoOption` for what it cannot be told.
 
     With attention data parallelism every rank of the tensor group serves requests of
-    its own, so none are left to divide an attention layer: both at once is None too.
+    its own, so none are left to divide an attention layer.
     """
     layout, settings = plan.layout, plan.settings
-    is_divided_twice = layout.attention_data_parallel > 1 and layout.tensor_parallel > 1
-    if nodes.count > 1 or is_divided_twice or layout.decode_context_parallel > 1:
-        return None
-    is_stretched = settings.rope_scaling is not None
-    if not _has_formats(checkpoint, settings.weights, settings.kv_cache):
-        return None
-    if is_stretched and version_numbers(settings.engine_version) < MODEL_KWARGS_SINCE:
-        return None
+    if nodes.count > 1:
+        raise NoOption("trtllm-serve over several nodes is started by an MPI launcher around it.")
+    if layout.attention_data_parallel > 1 and layout.tensor_parallel > 1:
+        raise NoOption("trtllm-serve runs attention data parallel on all ranks of a stage or on none.")
+    if layout.decode_context_parallel > 1:
+        raise NoOption("trtllm-serve has no decode context parallelism.")
+    if settings.rope_scaling is not None and version_numbers(settings.engine_version) < MODEL_KWARGS_SINCE:
+        raise NoOption("This TensorRT-LLM cannot be told another rope_scaling; releases from 1.2 can.")
+    _check_formats(checkpoint, settings.weights, settings.kv_cache)
     degrees = above_one(
         ("--tp_size", layout.tensor_parallel * layout.attention_data_parallel),
         ("--pp_size", layout.pipeline_parallel),
@@ -58,12 +65,11 @@ def tensorrt_llm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes
     return ServingCommand(words=words, files={OPTIONS_FILE: _options_text(checkpoint, plan)})
 
 
-def _has_formats(checkpoint: Checkpoint, weights: str, cache: str) -> bool:
-    if checkpoint.is_stored_as(weights) and weights not in STORED_PLAINLY:
-        return cache in CACHE_DTYPES
-    if weights not in STORED_PLAINLY or not checkpoint.can_become(weights):
-        return False
-    return cache == weights or (cache in CACHE_DTYPES and cache not in STORED_PLAINLY)
+def _check_formats(checkpoint: Checkpoint, weights: str, cache: str) -> None:
+    check_loadable("trtllm-serve", checkpoint, weights, STORED_PLAINLY)
+    is_plain = weights in STORED_PLAINLY
+    if cache not in CACHE_DTYPES or (is_plain and cache in STORED_PLAINLY and cache != weights):
+        raise NoOption(f"trtllm-serve has no option for a cache in {cache} beside weights in {weights}.")
 
 
 def _options_text(checkpoint: Checkpoint, plan: ServingPlan) -> str:
@@ -72,7 +78,7 @@ def _options_text(checkpoint: Checkpoint, plan: ServingPlan) -> str:
         "dtype": CACHE_DTYPES[settings.kv_cache],
         "free_gpu_memory_fraction": settings.gpu_memory_utilization,
     }
-    if settings.block_size != DEFAULT_BLOCK_TOKENS:
+    if settings.is_block_size_fixed:
         cache["tokens_per_block"] = settings.block_size
     options: dict[str, Any] = {"kv_cache_config": cache}
     if plan.layout.attention_data_parallel > 1:

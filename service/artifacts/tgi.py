@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from planners.serving.answer import ServingPlan
 from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand
+from service.artifacts.engine import SERVING_PORT, Engine, Nodes, NoOption, ServingCommand, check_loadable
 from service.artifacts.words import above_one, pairs
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
@@ -18,16 +18,17 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 ON_LOADING = {"nf4": "bitsandbytes-nf4", "int8": "bitsandbytes", "fp8": "fp8"}
 
 
-def tgi_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
-    """Return `text-generation-launcher` on one node; None where it has no option for a format or a degree."""
+def tgi_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand:
+    """Return `text-generation-launcher` on one node; raise `NoOption` for a format or a degree that it lacks."""
     layout, settings = plan.layout, plan.settings
     others = (layout.pipeline_parallel, layout.attention_data_parallel, layout.expert_parallel)
     formats = _format_options(checkpoint, settings.weights)
-    if plan.settings.rope_scaling is not None:
-        # Its options for rotary positions know no YaRN, and no original positions.
-        return None
-    if formats is None or max(others) > 1 or layout.decode_context_parallel > 1 or nodes.count > 1:
-        return None
+    if settings.rope_scaling is not None:
+        raise NoOption(
+            "Text Generation Inference's options for rotary positions know no YaRN and no original positions."
+        )
+    if max(*others, layout.decode_context_parallel, nodes.count) > 1:
+        raise NoOption("Text Generation Inference divides tensors over the GPUs of one node and nothing else.")
     words = [
         *("text-generation-launcher", "--model-id", checkpoint.name, *formats),
         *above_one(("--num-shard", layout.tensor_parallel)),
@@ -43,14 +44,11 @@ def tgi_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Serv
     return ServingCommand(words=words)
 
 
-def _format_options(checkpoint: Checkpoint, weights: str) -> list[str] | None:
+def _format_options(checkpoint: Checkpoint, weights: str) -> list[str]:
+    check_loadable("Text Generation Inference", checkpoint, weights, (*DTYPES, *ON_LOADING))
     if checkpoint.is_stored_as(weights):
         return []
-    if checkpoint.stored_weights is not None:
-        return None
-    if weights in DTYPES:
-        return ["--dtype", DTYPES[weights]]
-    return ["--quantize", ON_LOADING[weights]] if weights in ON_LOADING else None
+    return ["--dtype", DTYPES[weights]] if weights in DTYPES else ["--quantize", ON_LOADING[weights]]
 
 
 TGI = Engine(

@@ -12,7 +12,15 @@ import json
 
 from planners.serving.answer import EngineSettings, ServingLayout, ServingPlan
 from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, ServingCommand, version_numbers
+from service.artifacts.engine import (
+    SERVING_PORT,
+    Engine,
+    Nodes,
+    NoOption,
+    ServingCommand,
+    check_loadable,
+    version_numbers,
+)
 from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 
@@ -30,23 +38,24 @@ def on_loading(version: str) -> dict[str, str]:
     return {"fp8": "fp8", **({"nf4": "bitsandbytes"} if has_bitsandbytes else {})}
 
 
-def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand | None:
-    """Return the command, on several nodes of each of them; None where it has no option for a format or a degree."""
+def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> ServingCommand:
+    """Return the command, on several nodes of each of them; raise `NoOption` for a format or a degree it lacks.
+
+    A block size that nobody fixed is left to the engine, whose choice of kernels it would narrow.
+    """
     layout, settings = plan.layout, plan.settings
     formats = _format_options(checkpoint, settings)
     degrees = _degree_options(layout, version_numbers(settings.engine_version))
     changes = config_changes(
         checkpoint, settings, names_parameters=version_numbers(settings.engine_version) >= ROPE_PARAMETERS_SINCE
     )
-    if formats is None or degrees is None or changes is None:
-        return None
     overrides = ["--hf-overrides", json.dumps(changes)] if changes else []
     words = [
         *("vllm", "serve", checkpoint.name, *formats, *degrees, *overrides),
         *pairs(
             ("--max-model-len", settings.max_model_len),
             ("--gpu-memory-utilization", settings.gpu_memory_utilization),
-            ("--block-size", settings.block_size),
+            *([("--block-size", settings.block_size)] if settings.is_block_size_fixed else []),
             ("--max-num-batched-tokens", settings.max_num_batched_tokens),
             ("--max-num-seqs", settings.max_num_seqs),
         ),
@@ -57,7 +66,9 @@ def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Ser
         # The nodes are a Ray cluster then, started beforehand; the command stands on one of them.
         return ServingCommand(words=[*words, "--distributed-executor-backend", "ray"])
     if layout.attention_data_parallel > 1:
-        return None
+        raise NoOption(
+            "vLLM's attention data parallelism over several nodes is started node by node, each its own way."
+        )
     joined = ["--nnodes", str(nodes.count), "--master-addr", nodes.address]
     return ServingCommand(
         words=[*words, *joined, "--node-rank", "0"],
@@ -65,12 +76,11 @@ def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Ser
     )
 
 
-def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[str] | None:
+def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[str]:
     weights, cache = settings.weights, settings.kv_cache
     dtype = _activations(weights, cache)
     is_stored, quantized = checkpoint.is_stored_as(weights), on_loading(settings.engine_version)
-    if dtype is None or not checkpoint.can_become(weights) or not (is_stored or weights in (*DTYPES, *quantized)):
-        return None
+    check_loadable(f"vLLM {settings.engine_version}", checkpoint, weights, (*DTYPES, *quantized))
     options = ["--dtype", DTYPES[dtype]]
     if weights in quantized and not is_stored:
         options += ["--quantization", quantized[weights]]
@@ -79,22 +89,22 @@ def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[st
     return options
 
 
-def _activations(weights: str, cache: str) -> str | None:
+def _activations(weights: str, cache: str) -> str:
     """Return the activations' format: the cache has it unless told otherwise, and so have weights of 16 bits."""
-    if cache not in (*DTYPES, "fp8"):
-        return None
+    if cache not in (*DTYPES, "fp8") or (weights in DTYPES and cache not in (weights, "fp8")):
+        raise NoOption(f"vLLM's command has no option for a cache in {cache} beside weights in {weights}.")
     if weights in DTYPES:
-        return weights if cache in (weights, "fp8") else None
+        return weights
     return cache if cache in DTYPES else "bf16"
 
 
-def _degree_options(layout: ServingLayout, version: tuple[int, ...]) -> list[str] | None:
+def _degree_options(layout: ServingLayout, version: tuple[int, ...]) -> list[str]:
     if layout.decode_context_parallel > 1 and version < DECODE_CONTEXT_PARALLEL_SINCE:
-        return None
+        raise NoOption("This vLLM has no decode context parallelism; releases from 0.11 have.")
     # A switch: experts are spread over all tensor- and data-parallel ranks, or not at all.
     ranks = layout.tensor_parallel * layout.attention_data_parallel
     if layout.expert_parallel not in (1, ranks):
-        return None
+        raise NoOption(f"vLLM spreads experts over all {ranks} ranks or over none, not over {layout.expert_parallel}.")
     options = above_one(
         ("--tensor-parallel-size", layout.tensor_parallel),
         ("--pipeline-parallel-size", layout.pipeline_parallel),

@@ -72,7 +72,12 @@ class TrainPlanBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferPlanBody:
-    """The answer to `POST /plan/infer`; `meets_…` are null where nothing was asked."""
+    """The answer to `POST /plan/infer`.
+
+    `fits` and `verdict` are of memory alone; `meets` says whether the load and the service level that were asked
+    are kept, too, and `meets_…` each of them, null where nothing was asked. `missing_artifacts` are launch files
+    that could not say what was planned; `omitted` are parts that could not be worked out, empty or null here.
+    """
 
     plan_id: str
     planner_version: str
@@ -81,6 +86,7 @@ class InferPlanBody:
     kind: Literal["infer"] = "infer"
     fits: bool
     verdict: str
+    meets: bool
     meets_concurrency: bool | None
     meets_slo: bool | None
     summary: str
@@ -90,7 +96,9 @@ class InferPlanBody:
     advice: tuple[ServingAdvice, ...]
     fleet: tuple[ServingFleetEntry, ...]
     artifacts: Mapping[str, Any]
+    missing_artifacts: Mapping[str, tuple[str, ...]]
     assumptions: tuple[str, ...]
+    omitted: tuple[Omitted, ...]
 
 
 def body_json(body: TrainPlanBody | InferPlanBody) -> str:
@@ -132,18 +140,21 @@ def infer_body(
     answer: ServingAnswer,
     *,
     seconds: float,
-    artifacts: Mapping[str, Any],
+    artifacts: LaunchFiles,
     assumptions: tuple[str, ...],
 ) -> InferPlanBody:
     """Return the body of a serving plan; the assumptions are those of the model and the GPU, named first."""
     return InferPlanBody(
-        **_shared(identity, answer, seconds=seconds, artifacts=artifacts, assumptions=assumptions),
+        **_shared(identity, answer, seconds=seconds, artifacts=artifacts.files, assumptions=assumptions),
+        meets=answer.meets,
         meets_concurrency=answer.meets_concurrency,
         meets_slo=answer.meets_slo,
         plan=answer.plan,
         alternatives=answer.alternatives,
         advice=answer.advice,
         fleet=answer.fleet,
+        missing_artifacts=artifacts.missing,
+        omitted=(*answer.omitted, *artifacts.omitted),
     )
 
 

@@ -72,7 +72,7 @@ def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop:
     found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
     checkpoint = _checkpoint(request, resolved.model)
     placement = Placement(plan_id=resolved.identity.plan_id, gpu=hardware.gpu)
-    artifacts = {} if checkpoint is None else serving_artifacts(checkpoint, found.plan, hardware, placement)
+    artifacts = serving_artifacts(checkpoint, found.plan, hardware, placement)
     stored = stored_format_notes(request, resolved.model)
     assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
     body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)

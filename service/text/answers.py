@@ -11,12 +11,15 @@ from service.text.choices import choices_text, serving_choices_text
 from service.text.memory import memory_text, ranged, shares, spikes_text
 from service.text.tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
+SECONDS_PER_HOUR = 3600
 VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
 
 
 def plan_text(body: Mapping[str, Any]) -> str:
     """Return a plan's answer as text; `body` is the response as JSON values."""
     verdict = VERDICT_WORDS[body["verdict"]]
+    if body["fits"] and not body.get("meets", True):
+        verdict += ", but misses what was asked"
     sections = [f"Plan {body['plan_id']}  ({body['kind']}): {verdict}\n{wrapped(body['summary'])}"]
     sections += _training(body) if body["kind"] == "train" else _serving(body)
     sections += [
@@ -102,7 +105,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     ]
     if performance is not None:
         sections.append(titled("Speed of the deployment", _latency(performance), "", _curve(performance)))
-    header = ("layout", "at once", "whole answer", "per token", "tokens/s", "verdict")
+    header = ("layout", "at once", "whole answer", "per token", "tokens/s", "per M tokens", "verdict")
     return [*sections, _alternatives(body["alternatives"], _serving_alternative, header)]
 
 
@@ -253,8 +256,17 @@ def _serving_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
         seconds_text(other["request_seconds"]),
         seconds_text(other["tpot_seconds"]),
         "" if rate is None else f"{rate:,.0f}",
+        _cost(other),
         other["verdict"] + (", front" if other["is_on_front"] else ""),
     )
+
+
+def _cost(other: Mapping[str, Any]) -> str:
+    """Return what a million output tokens cost: dollars, or GPU time where there is no price."""
+    dollars, seconds = other["cost_usd_per_million_output_tokens"], other["gpu_seconds_per_million_output_tokens"]
+    if dollars is not None:
+        return f"${dollars:.3g}"
+    return "" if seconds is None else f"{seconds / SECONDS_PER_HOUR:.3g} GPU-h"
 
 
 def _search(search: Mapping[str, Any]) -> str:

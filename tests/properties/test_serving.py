@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from collections.abc import Callable, Iterator
+from typing import NoReturn, TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planners.catalogue import catalogue
-from planners.errors import PlimsollError
+from planners.derived import Derived
+from planners.errors import InvalidQuestion, PlimsollError
 from planners.hardware import GpuCount
+from planners.inference import plan_serving
+from planners.plans import Omitted
 from planners.questions import ServiceLevel, ServingLayoutRequest, ServingQuestion
+from planners.serving.answer import ServingAnswer
 from planners.serving.candidates import Candidate
 from planners.serving.search import search_fleet
 from service.gpus import resolve_hardware
@@ -27,6 +34,10 @@ GPUS = tuple(gpu.id for gpu in CATALOGUE.gpus)
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "latency")
 MOST_GPUS = 64
 VERDICTS = ("fits", "tight", "no")
+
+# What is told beside the plan itself.
+PARTS = ("summary", "alternatives", "advice", "assumptions", "plan.kv.longest_context_tokens")
+T = TypeVar("T")
 
 levels = st.one_of(
     st.none(),
@@ -122,7 +133,7 @@ def is_no_worse(found: Candidate, point: Candidate) -> bool:
 
 
 @given(asked=questions())
-@law(few=60, many=3_000)
+@law(few=40, many=3_000)
 def test_a_range_of_gpus_is_never_answered_worse_than_a_number_within_it(asked):
     least, number, most = asked.counts
     point = best(on(asked.question, number, number))
@@ -134,7 +145,7 @@ def test_a_range_of_gpus_is_never_answered_worse_than_a_number_within_it(asked):
 
 
 @given(asked=questions())
-@law(few=30, many=1_000)
+@law(few=20, many=1_000)
 def test_where_no_number_is_named_no_number_with_fewer_gpus_keeps_all_that_was_asked(asked):
     point = best(on(asked.question, asked.counts[1], asked.counts[1]))
     if point is None or not point.is_satisfying or point.replica.verdict != "fits":
@@ -167,3 +178,62 @@ def test_open_degrees_are_never_answered_worse_than_fixed_ones(asked, tensor, at
     found = best(question)
     assert found is not None
     assert is_no_worse(found, fixed)
+
+
+# What a template leaves where a part is missing: a hole, a doubled or a lonely mark, a value of the program's own.
+BROKEN = re.compile(r"\{|\}|\bNone\b|\bnan\b|\binf\b|  | [.,;:]|[.,]{2}|\(\)|<|\bnull\b")
+SHARE = re.compile(r"take ([\d.]+) GiB of each GPU and the engine's share is ([\d.]+); the ([\d.]+) GiB left")
+STARTS = re.compile(r"[A-Za-z0-9]")
+
+
+def sentences(answer: ServingAnswer) -> Iterator[str]:
+    """Yield all that an answer says in words."""
+    yield answer.summary
+    yield from answer.assumptions
+    for offer in answer.advice:
+        yield offer.reason
+
+
+@given(asked=questions())
+@law(few=15, many=1_000)
+def test_every_sentence_is_whole_and_every_sum_in_it_adds_up(asked):
+    try:
+        answer = plan_serving(on(asked.question, asked.counts[0], asked.counts[2]))
+    except PlimsollError:
+        return
+    for sentence in sentences(answer):
+        assert STARTS.match(sentence), sentence
+        assert sentence.endswith("."), sentence
+        assert not BROKEN.search(sentence.replace(" ... ", " ")), sentence
+        assert sentence.count("(") == sentence.count(")"), sentence
+        for held, share, left in SHARE.findall(sentence):
+            assert math.isclose(float(held) + float(left), float(share), abs_tol=1e-6)
+
+
+class Failing(Derived):
+    """Fails at one part of an answer, as a planner would that refuses it."""
+
+    def __init__(self, failing: str) -> None:
+        super().__init__()
+        self._failing = failing
+
+    def part(self, name: str, work: Callable[[], T], *, otherwise: T) -> T:
+        return super().part(name, refuse if name == self._failing else work, otherwise=otherwise)
+
+
+def refuse() -> NoReturn:
+    raise InvalidQuestion("Nothing can be worked out.")
+
+
+@given(asked=questions(), part=st.sampled_from(PARTS))
+@law(few=10, many=500)
+def test_nothing_worked_out_about_a_plan_can_refuse_it(asked, part):
+    question = on(asked.question, asked.counts[1], asked.counts[1])
+    try:
+        whole = plan_serving(question)
+    except PlimsollError:
+        return
+    answer = plan_serving(question, derived=Failing(part))
+    assert (answer.plan.layout, answer.fits, answer.meets) == (whole.plan.layout, whole.fits, whole.meets)
+    assert answer.omitted == (Omitted(part=part, reason="Nothing can be worked out."),)
+    assert answer.summary

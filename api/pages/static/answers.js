@@ -6,7 +6,7 @@ import { legend, stackedBar } from "./bars.js";
 import { downloadButton } from "./downloads.js";
 import { copyButton, el, facts, section } from "./elements.js";
 import { fieldOf, labelOf, setField, shownIn } from "./forms.js";
-import { duration, gib, signed, words } from "./quantities.js";
+import { duration, gib, signed, whole, words } from "./quantities.js";
 import { chunksOf, layersText } from "./ranks.js";
 
 const VERDICTS = { fits: "Fits", tight: "Tight", no: "Does not fit" };
@@ -14,8 +14,13 @@ const VERDICTS = { fits: "Fits", tight: "Tight", no: "Does not fit" };
 // Another key may help; a path that is not allowed stays so with any.
 const KEY_WANTED = new Set(["unauthenticated", "scope-missing"]);
 
-/** Return the verdict with its margin, in a line. */
+/** Return the verdict in a line: with its margin, or where a load was to be served, whether it is. */
 export function verdictLine(answer) {
+  if (answer.kind === "infer" && answer.fits && answer.plan.performance) {
+    const { concurrency, tpot_seconds: token } = answer.plan.performance;
+    return [el("strong", { class: answer.meets === false ? "no" : answer.verdict }, answer.meets === false ? "Misses what was asked" : "Serves"),
+      ` ${whole(concurrency)} request${concurrency === 1 ? "" : "s"} at once, a token every ${duration(token)}`];
+  }
   const spared = answer.plan.memory.margin_bytes;
   return [el("strong", { class: answer.verdict }, VERDICTS[answer.verdict] ?? answer.verdict),
     ` ${gib(Math.abs(spared))} ${spared < 0 ? "too much" : "to spare"} on each GPU`];

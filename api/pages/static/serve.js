@@ -84,10 +84,16 @@ function cachePart({ kv, layout, settings: { max_model_len: longest } }) {
 
 function alternativesPart(alternatives, context) {
   if (!alternatives.length) return null;
-  return section("Alternatives", table("Other layouts", ["Layout", "Cache, tokens", "Requests held", "Each token", "Tokens a second", "Verdict", ""],
+  return section("Alternatives", table("Other layouts", ["Layout", "Cache, tokens", "Requests held", "Each token", "Tokens a second", "A million tokens", "Verdict", ""],
     alternatives.map((entry) => [layoutText(entry.layout), whole(entry.kv_tokens), entry.max_concurrency.toFixed(1),
-      entry.tpot_seconds == null ? "" : duration(entry.tpot_seconds), entry.output_tokens_per_second == null ? "" : whole(entry.output_tokens_per_second), words(entry.verdict),
+      entry.tpot_seconds == null ? "" : duration(entry.tpot_seconds), entry.output_tokens_per_second == null ? "" : whole(entry.output_tokens_per_second), costText(entry), words(entry.verdict),
       context.form ? el("button", { type: "button", onclick: () => use(entry.layout, context) }, "Use") : ""])));
+}
+
+/** Return what a million output tokens cost: dollars, or GPU hours where there is no price. */
+function costText({ cost_usd_per_million_output_tokens: dollars, gpu_seconds_per_million_output_tokens: seconds }) {
+  if (dollars != null) return `US$ ${dollars.toPrecision(3)}`;
+  return seconds == null ? "" : `${(seconds / 3600).toPrecision(3)} GPU hours`;
 }
 
 function use({ gpus, ...degrees }, context) {

@@ -25,7 +25,7 @@ def test_nothing_is_advised_where_nothing_is_lacking():
     assert plan_serving(question()).advice == ()
 
 
-def test_a_70b_on_one_card_is_offered_4_bits_or_more_cards():
+def test_a_70b_on_one_card_is_offered_fewer_bits_or_more_cards():
     answer = plan_serving(question(model(LLAMA_70B), layout=ONE_CARD))
     assert not answer.fits
     assert {"serving.weights", "hardware.gpus"} <= offers(answer).keys()
@@ -34,10 +34,25 @@ def test_a_70b_on_one_card_is_offered_4_bits_or_more_cards():
 
 def test_each_offer_holds_when_it_is_followed():
     asked = question(model(LLAMA_70B), layout=ONE_CARD)
-    nf4 = next(offer for offer in plan_serving(asked).advice if offer.change == {"serving.weights": "nf4"})
-    followed = plan_serving(dataclasses.replace(asked, weights="nf4"))
+    int4 = next(offer for offer in plan_serving(asked).advice if offer.change == {"serving.weights": "int4"})
+    followed = plan_serving(dataclasses.replace(asked, weights="int4"))
     assert followed.fits
-    assert (nf4.kv_tokens, nf4.peak_bytes) == (followed.plan.kv.tokens, followed.plan.memory.peak_bytes)
+    assert (int4.kv_tokens, int4.peak_bytes) == (followed.plan.kv.tokens, followed.plan.memory.peak_bytes)
+
+
+def test_8_bits_are_offered_before_more_cards_and_4_bits_last():
+    # 810 GB in 16 bits take 16 cards of 79 GiB, 406 GB in 8 bits take 8.
+    large = model(LLAMA_70B, hidden_size=16384, intermediate_size=53248, num_hidden_layers=126, num_attention_heads=128)
+    changes = [offer.change for offer in plan_serving(question(large, gpus=4)).advice]
+    asked = [(change.get("hardware.gpus"), change.get("serving.weights")) for change in changes]
+    assert asked == [(8, "fp8"), (16, None), (None, "int4")]
+
+
+def test_weights_in_8_bits_that_help_alone_are_not_offered_with_more_cards():
+    answer = plan_serving(question(model(LLAMA_70B), layout=ONE_CARD, max_model_len=2048, kv_cache="fp8"))
+    offered = [offer.change for offer in answer.advice]
+    assert {"serving.weights": "fp8"} in offered
+    assert not any("serving.weights" in change and "hardware.gpus" in change for change in offered)
 
 
 def test_a_context_too_long_is_offered_the_longest_that_fits():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.artifacts.checkpoint import Checkpoint
+from service.artifacts.engine import NoOption
 from service.artifacts.from_pretrained import from_pretrained_arguments
 from tests.service.artifacts.serving_plans import CHECKPOINT, serving_plan
 
@@ -59,9 +60,11 @@ def test_a_quantized_checkpoint_says_itself_how_it_is_quantized():
     checkpoint = Checkpoint(name="org/tiny-AWQ", stored_weights="int4")
     arguments = from_pretrained_arguments(checkpoint, serving_plan(engine="transformers", weights="int4"))
     assert "quantization_config" not in arguments
-    assert from_pretrained_arguments(checkpoint, serving_plan(engine="transformers", weights="nf4")) is None
+    with pytest.raises(NoOption, match="stored in int4"):
+        from_pretrained_arguments(checkpoint, serving_plan(engine="transformers", weights="nf4"))
 
 
 @pytest.mark.parametrize("change", [{"weights": "fp8"}, {"weights": "nf4", "kv_cache": "int8"}])
 def test_what_transformers_cannot_load_has_no_arguments(change: dict[str, str]):
-    assert from_pretrained_arguments(CHECKPOINT, serving_plan(engine="transformers", **change)) is None
+    with pytest.raises(NoOption, match=r"no option that quantizes|no cache in int8"):
+        from_pretrained_arguments(CHECKPOINT, serving_plan(engine="transformers", **change))

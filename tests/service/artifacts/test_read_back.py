@@ -45,7 +45,7 @@ ONE = {"attention_data_parallel": 1, "expert_parallel": 1, "data_parallel": 1, "
 
 def made(settings: dict[str, Any], layout: dict[str, int]) -> tuple[ServingPlan, dict[str, Any]]:
     plan = serving_plan(layout=layout, **settings)
-    return plan, serving_artifacts(CHECKPOINT, plan, hardware(), placement())
+    return plan, serving_artifacts(CHECKPOINT, plan, hardware(), placement()).files
 
 
 def is_planned(launch: Any, plan: ServingPlan) -> bool:
@@ -55,14 +55,13 @@ def is_planned(launch: Any, plan: ServingPlan) -> bool:
     for field in ("tensor_parallel", "pipeline_parallel", *ONE):
         assert {**ONE, **request["layout"]}[field] == layout[field], field
     for field in SERVING_FIELDS:
-        # TensorRT-LLM's own block of 32 tokens is not written.
-        assert request["serving"].get(field, 32 if field == "block_size" else None) == settings[field], field
+        assert request["serving"].get(field) == settings[field], field
     return bool(request["serving"].get("kv_cache", "bf16") == settings["kv_cache"])
 
 
 @pytest.mark.parametrize(("program", "settings", "layout"), CASES)
 def test_a_command_is_read_back_as_its_plan(program: str, settings: dict[str, Any], layout: dict[str, int]):
-    plan, artifacts = made({"block_size": 32, **settings}, layout)
+    plan, artifacts = made({"block_size": 32, "is_block_size_fixed": True, **settings}, layout)
     files = {f"/work/{name}": text for name, text in artifacts.items() if name.endswith(".yaml")}
     container = a_plain_container(files=files, definition={"workingDir": "/work"})
     words = tuple(shlex.split(artifacts[program]))
@@ -71,7 +70,7 @@ def test_a_command_is_read_back_as_its_plan(program: str, settings: dict[str, An
 
 @pytest.mark.parametrize(("program", "settings", "layout"), CASES)
 async def test_a_manifest_is_read_back_with_its_config_map(program: str, settings: Any, layout: dict[str, int]):
-    plan, artifacts = made({"block_size": 32, **settings}, layout)
+    plan, artifacts = made({"block_size": 32, "is_block_size_fixed": True, **settings}, layout)
     *config_maps, deployment = yaml.safe_load_all(artifacts["deployment"])
     given = {("default", document["metadata"]["name"]): document["data"] for document in config_maps}
     group = pod_group("apps", "Deployment", deployment)

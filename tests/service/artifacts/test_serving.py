@@ -11,14 +11,21 @@ import yaml
 from planners.serving.answer import ServingPlan
 from service.artifacts.checkpoint import Checkpoint
 from service.artifacts.serving import serving_artifacts
+from service.artifacts.training import LaunchFiles
 from tests.service.artifacts.documented_parsers import parsed
 from tests.service.artifacts.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
 
 TRTLLM = "tensorrt-llm"
 
 
+def launch_files(
+    plan: ServingPlan, checkpoint: Checkpoint | None = CHECKPOINT, *, gpu: str = "h100-sxm-80gb", gpus_per_node: int = 8
+) -> LaunchFiles:
+    return serving_artifacts(checkpoint, plan, hardware(gpu, gpus_per_node=gpus_per_node), placement(gpu))
+
+
 def artifacts(plan: ServingPlan, checkpoint: Checkpoint = CHECKPOINT, *, gpus_per_node: int = 8) -> dict[str, Any]:
-    return serving_artifacts(checkpoint, plan, hardware(gpus_per_node=gpus_per_node), placement())
+    return dict(launch_files(plan, checkpoint, gpus_per_node=gpus_per_node).files)
 
 
 def read(program: str, plan: ServingPlan, **options: Any) -> dict[str, Any]:
@@ -33,10 +40,18 @@ def test_vllm_is_given_every_setting_of_the_plan():
         "dtype": "bfloat16",
         "max_model_len": 1024,
         "gpu_memory_utilization": plan.settings.gpu_memory_utilization,
-        "block_size": plan.settings.block_size,
         "max_num_batched_tokens": plan.settings.max_num_batched_tokens,
         "max_num_seqs": plan.settings.max_num_seqs,
     }
+
+
+@pytest.mark.parametrize(
+    ("engine", "program", "option"), [("vllm", "vllm", "block_size"), ("sglang", "sglang", "page_size")]
+)
+def test_a_block_size_is_named_where_it_was_fixed_and_else_left_to_the_engine(engine, program, option):
+    # FlashMLA runs with blocks of 64 alone: naming another excludes it.
+    assert option not in read(program, serving_plan(engine=engine, block_size=16))
+    assert read(program, serving_plan(engine=engine, block_size=16, is_block_size_fixed=True))[option] == 16
 
 
 def test_vllms_degrees_multiply_out_to_the_replicas_gpus():
@@ -53,13 +68,15 @@ def test_sglang_counts_attention_ranks_among_its_tensor_ranks():
     plan = serving_plan(engine="sglang", engine_version="0.5", kv_cache="fp8", layout=layout)
     given = read("sglang", plan)
     assert (given["tp_size"], given["dp_size"], given["ep_size"], given["enable_dp_attention"]) == (8, 4, 8, True)
-    assert (given["kv_cache_dtype"], given["page_size"]) == ("fp8_e4m3", plan.settings.block_size)
+    assert given["kv_cache_dtype"] == "fp8_e4m3"
     assert given["mem_fraction_static"] == plan.settings.gpu_memory_utilization
 
 
 def test_tensorrt_llm_reads_from_its_file_what_has_no_option():
     layout = {"attention_data_parallel": 4, "expert_parallel": 4}
-    plan = serving_plan(engine=TRTLLM, engine_version="1.2", kv_cache="fp8", block_size=64, layout=layout)
+    plan = serving_plan(
+        engine=TRTLLM, engine_version="1.2", kv_cache="fp8", block_size=64, is_block_size_fixed=True, layout=layout
+    )
     given, files = read("trtllm-serve", plan), artifacts(plan)
     assert (given["tp_size"], given["ep_size"], given["max_seq_len"]) == (4, 4, 1024)
     # Fields of TorchLlmArgs and KvCacheConfig.
@@ -129,8 +146,34 @@ def test_a_quantized_checkpoint_needs_no_option_for_its_own_format(engine, progr
         {"engine": "transformers", "layout": {"tensor_parallel": 2, "pipeline_parallel": 2}},
     ],
 )
-def test_what_a_program_has_no_option_for_has_no_command(change: dict[str, Any]):
-    assert artifacts(serving_plan(**change)) == {}
+def test_what_a_program_has_no_option_for_has_no_command_but_a_reason(change: dict[str, Any]):
+    made = launch_files(serving_plan(**change))
+    assert made.files == {}
+    assert all(reason.endswith(".") for reasons in made.missing.values() for reason in reasons)
+    assert made.missing
+
+
+def test_weights_that_no_engine_makes_while_loading_are_said_to_need_a_checkpoint_of_their_own():
+    assert (
+        launch_files(serving_plan(weights="int4"))
+        .missing["vllm"][0]
+        .endswith("Name a checkpoint that is stored in int4, or quantize it beforehand.")
+    )
+
+
+def test_a_model_whose_repository_nobody_named_has_no_command():
+    assert "repository's name" in launch_files(serving_plan(), None).missing["vllm"][0]
+
+
+def test_a_card_without_bf16_is_told_of_no_engine_that_refuses_it():
+    made = launch_files(serving_plan(weights="nf4", engine_version="0.27"), gpu="t4-16gb")
+    assert (made.files, made.missing["vllm"][0][-22:]) == ({}, "Ask for kv_cache fp16.")
+
+
+def test_an_engine_without_an_image_for_the_card_still_has_its_command():
+    made = launch_files(serving_plan(engine=TRTLLM, engine_version="1.2"), gpu="mi300x-192gb")
+    assert "trtllm-serve" in made.files
+    assert "No image" in made.missing["deployment"][0]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", TRTLLM, "transformers"])
