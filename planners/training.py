@@ -13,7 +13,8 @@ from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, 
 from planners.layout.chosen import layout_of
 from planners.layout.exclusion import every_broken_rule
 from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
-from planners.layout.search import Found, Pool, search
+from planners.layout.pool import Pool
+from planners.layout.search import Found, search
 from planners.layout.sharding import sharding_of
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
