@@ -11,7 +11,7 @@ from planners.catalogue import catalogue
 from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
 from planners.huggingface import describe_config
-from planners.plans import Advice, Alternative, TrainingAnswer
+from planners.plans import Advice, Alternative, Layout, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
@@ -23,7 +23,11 @@ SHORTEST_SEQUENCE = 512
 TIMES_FOR_ROOM = (2, 4, 8)
 # Of changes that are more and more of one thing, so many are planned before the thing is given up.
 MOST_TRIES = 4
-VERDICT_RANK = {"no": 0, "tight": 1, "fits": 2}
+VERDICT_RANK = {"no": 0, "tight": 1, "fits": 3}
+# Of a plan that has room only because states nobody wanted on the host lie there.
+OFFLOADED_RANK = 2
+# What each of these changes of the result is said in its offer.
+WIDE_PRECISIONS, MIXED_PRECISIONS = ("fp32", "tf32"), ("bf16-mixed", "fp16-mixed")
 # ZeRO's stages in the order of what they cost in time, offload between them (Rajbhandari et al. 2020,
 # arXiv:1910.02054; Ren et al. 2021, arXiv:2101.06840).
 ZERO_STEPS = (
@@ -72,6 +76,7 @@ def _offered(
     changes: Iterable[Change], answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
 ) -> Iterator[Advice]:
     offered: set[str] = set()
+    lora: Alternative | None = None
     for change in changes:
         if change.kind in offered:
             continue
@@ -82,9 +87,28 @@ def _offered(
         except PlimsollError:
             # The change cannot be planned at all, so it is no advice.
             continue
-        if VERDICT_RANK[changed.verdict] > VERDICT_RANK[answer.verdict]:
+        rank = _rank(answer.verdict, answer.plan.layout, change.question)
+        if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)
+            lora = changed if change.kind == "lora" else lora
             yield _offer(change, changed, answer)
+
+
+def leaves_to_be_desired(question: TrainingQuestion, answer: TrainingAnswer) -> bool:
+    """Return whether advice is due: the plan has no room, or only with states on the host that nobody asked for."""
+    return _rank(answer.verdict, answer.plan.layout, question) < VERDICT_RANK["fits"]
+
+
+def _rank(verdict: str, layout: Layout, question: TrainingQuestion) -> int:
+    is_offloaded = verdict == "fits" and layout.offload != "none" and question.layout.offload in (None, "none")
+    return OFFLOADED_RANK if is_offloaded else VERDICT_RANK[verdict]
+
+
+def _gains_nothing(change: Change, changed: Alternative, lora: Alternative | None) -> bool:
+    """Return whether four bits are offered where adapters on 16 bits take neither more memory nor more time."""
+    if change.kind != "qlora" or lora is None:
+        return False
+    return changed.peak_bytes >= lora.peak_bytes and changed.step_seconds >= lora.step_seconds
 
 
 def _on(question: TrainingQuestion, count: GpuCount) -> TrainingQuestion:
@@ -97,6 +121,7 @@ def _offer(change: Change, changed: Alternative, answer: TrainingAnswer) -> Advi
     layout = changed.layout
     chosen = {
         "hardware.gpus": layout.gpus,
+        "framework": layout.framework,
         "layout.tensor_parallel": layout.tensor_parallel,
         "layout.pipeline_parallel": layout.pipeline_parallel,
         "training.micro_batch_size": layout.micro_batch_size,
@@ -112,20 +137,30 @@ def _offer(change: Change, changed: Alternative, answer: TrainingAnswer) -> Advi
         step_seconds_difference=changed.step_seconds - answer.plan.step.seconds,
         fits=changed.verdict != "no",
         verdict=changed.verdict,
-        reason=change.reason,
+        reason=f"{change.reason} {_as_planned(layout)}",
+    )
+
+
+def _as_planned(layout: Layout) -> str:
+    """Return the layout of an offer's peak and time: the fastest that fits, not the one of the least memory."""
+    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')} states on the host"
+    return (
+        f"Planned for speed: {layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
+        f"recompute {layout.recompute}{offload}."
     )
 
 
 def _changes(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
     """Yield every change; `asked` says how many GPUs there may be, `pinned` is the question on the answer's."""
     yield from _same_step(pinned)
-    yield from _shorter_sequences(pinned)
-    yield from _zero_steps(pinned)
     yield from _recompute(pinned)
+    yield from _zero_steps(pinned)
     yield from _free_degrees(pinned)
+    yield from _narrower_states(pinned)
+    yield from _adapters(pinned)
+    yield from _shorter_sequences(pinned)
     yield from _more_gpus(asked, answer)
     yield from _other_gpus(pinned, answer.plan.memory.peak_bytes)
-    yield from _adapters(pinned)
     yield from _smaller_models(pinned)
 
 
@@ -133,13 +168,40 @@ def _same_step(question: TrainingQuestion) -> Iterator[Change]:
     """Yield what leaves the job's result as it is, the cheapest first."""
     if question.fused_cross_entropy is False:
         yield _change(question, "A fused loss never holds the full logits.", fused_cross_entropy=True)
-    if question.precision in ("fp32", "tf32"):
-        yield _change(question, "Activations in bf16 take half the bytes.", precision="bf16-mixed")
     if question.attention == "eager":
         yield _change(question, "Flash attention never holds the score matrix.", attention="flash")
     if (question.micro_batch_size or 1) > 1:
         reason = "Smaller micro-batches with more accumulation give the same step."
         yield _change(question, reason, micro_batch_size=1)
+
+
+def _narrower_states(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield what holds weights, gradients or optimizer states in fewer bytes; each says what it does to the result."""
+    if question.precision in WIDE_PRECISIONS:
+        reason = (
+            "Products and activations in bf16 take half the bytes; weights and updates stay in fp32, and results "
+            "differ by bf16's rounding of products."
+        )
+        yield _change(question, reason, precision="bf16-mixed")
+    if question.precision in (*WIDE_PRECISIONS, *MIXED_PRECISIONS):
+        reason = (
+            "Weights, gradients and states all in bf16 take half the bytes of fp32 and less; small updates are rounded "
+            "away, which can cost quality."
+        )
+        yield _change(question, reason, precision="bf16")
+    narrow = {"adamw": "adamw-8bit", "paged-adamw": "paged-adamw-8bit"}.get(question.optimizer)
+    if narrow is not None:
+        reason = (
+            "Adam's two moments in eight bits take a quarter of the bytes; they are quantized in blocks, which changes "
+            "the updates slightly."
+        )
+        if question.framework == "any":
+            yield _change(question, reason, optimizer=narrow)
+        else:
+            changed = replace(question, optimizer=narrow, framework="any")
+            change = {"training.optimizer": narrow, "framework": None}
+            yield _change(question, reason, optimizer=narrow)
+            yield Change(kind="optimizer", change=change, question=changed, reason=reason)
 
 
 def _change(question: TrainingQuestion, reason: str, **fields: Any) -> Change:
@@ -264,8 +326,8 @@ def _other_gpus(question: TrainingQuestion, peak_bytes: int) -> Iterator[Change]
 
 def _adapters(question: TrainingQuestion) -> Iterator[Change]:
     reasons = {
-        "lora": "Adapters need no optimizer states for the base model.",
-        "qlora": "Adapters stand beside a base model in four bits.",
+        "lora": "Adapters alone learn, and the base model has no optimizer states; the result is an adapter.",
+        "qlora": "Adapters learn beside a frozen base model in four bits, whose rounding they have to make up for.",
     }
     for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(question.method, ()):
         framework = question.framework if question.framework in ("any", "reference") else "any"

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from planners.advice import advice_for
+from planners.advice import advice_for, leaves_to_be_desired
 from planners.architecture import ModelSpec, OperationKind
 from planners.elastic import resized
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
@@ -16,6 +16,7 @@ from planners.layout.fixed import check_fixed, check_framework, framework_violat
 from planners.layout.pool import Pool
 from planners.layout.search import Found, search
 from planners.layout.sharding import sharding_of
+from planners.layout.stacks import stack_notes, stacks_of, unmeasured_note
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
 from planners.memory.job import Job, training_job, why_unsupported
@@ -55,7 +56,7 @@ def plan_training(
     does not plan.
     """
     answer = plan_without_advice(question, should_stop)
-    if answer.verdict == "fits":
+    if not leaves_to_be_desired(question, answer):
         return answer
     best = functools.partial(best_layout, should_stop=stop_advising or should_stop)
     advice = advice_for(question, answer, best)
@@ -74,18 +75,22 @@ def plan_without_advice(question: TrainingQuestion, should_stop: ShouldStop = ne
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency)
-    verdict = VERDICT_NAMES[int(pool.verdicts[index])]
+    verdict, stacks = VERDICT_NAMES[int(pool.verdicts[index])], stacks_of(question, found.searched)
     return TrainingAnswer(
         fits=found.fits,
         verdict=verdict,
-        summary=_summary(question, plan, verdict),
+        summary=_summary(question, plan, verdict) + unmeasured_note(question, plan.layout.framework),
         plan=plan,
         alternatives=tuple(_alternative(question, found, *place) for place in found.alternatives),
         search=SearchCounts(
             layouts_considered=found.considered, layouts_excluded=found.excluded, layouts_fitting=found.fitting
         ),
         advice=(),
-        assumptions=_assumptions(question, pool.job, plan.layout, efficiency),
+        assumptions=(
+            *stack_notes(question, stacks),
+            *_assumptions(question, pool.job, plan.layout, efficiency),
+        ),
+        stacks=stacks,
         comparisons=comparisons(question, pool, index, _jobs, should_stop),
     )
 
@@ -206,7 +211,7 @@ def _unsupported(question: TrainingQuestion, profiles: Sequence[Profile]) -> Pli
         return problem
     others = [name for name in profile_names() if why_unsupported(question, load_profile(name)) is None]
     way_out = f"Planned without measurements: {', '.join(others)}." if others else "No other framework can either."
-    detail = f"No measured framework can run this job ({problem.detail}) {way_out}"
+    detail = f"No training stack can run this job ({problem.detail}) {way_out}"
     return type(problem)(detail, pointer=problem.pointer)
 
 

@@ -21,7 +21,7 @@ from planners.layout.best import Best, best_of
 from planners.layout.candidates import FULL, NONE, FloatArray, IntArray
 from planners.layout.grid import Grid
 from planners.layout.objectives import objective_of
-from planners.layout.pool import Pool, evaluated
+from planners.layout.pool import Pool, alike, evaluated
 from planners.layout.rules import obey
 from planners.memory.job import Job
 from planners.questions import TrainingQuestion
@@ -105,7 +105,9 @@ def faster(beyond: Beyond, best: Best, pools: list[Pool], should_stop: ShouldSto
         if still.any():
             bases = with_shard_groups(only(beyond.bases, block[still]), beyond.question, beyond.job)
             for some, choices in _turns(beyond, bases):
-                best = _swept(beyond, grid_over(beyond.question, beyond.job, some, choices), best, pools, should_stop)
+                grid = _allowed(grid_over(beyond.question, beyond.job, some, choices), beyond.job)
+                for like in alike(grid):
+                    best = _swept(beyond, grid.of_bases(like).smallest(), best, pools, should_stop)
     return best
 
 
@@ -144,7 +146,7 @@ def _swept(beyond: Beyond, grid: Grid, best: Best, pools: list[Pool], should_sto
     index = np.flatnonzero(live.any(axis=(0, 1, 2)))
     if not index.size:
         return best
-    some = _allowed(replace(grid.of_bases(index), distinct=live[..., index]), job)
+    some = replace(grid.of_bases(index), distinct=live[..., index])
     gpus, seconds = gpus[index], seconds[..., index]
     quickest = np.where(some.distinct, objective_of(question, gpus, seconds), math.inf).min(axis=(0, 1, 2))
     order = np.argsort(quickest, kind="stable")[: np.count_nonzero(quickest < math.inf)]

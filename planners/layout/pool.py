@@ -13,7 +13,7 @@ from planners.errors import PlanningStopped
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
 from planners.layout.grid import Cells, Grid
-from planners.layout.ranking import Ranked, contenders
+from planners.layout.ranking import CLOSE_FRACTION, Ranked, closest, contenders
 from planners.memory.job import Job
 from planners.memory.peak import peak_bytes, verdicts
 from planners.plans import Step
@@ -73,7 +73,7 @@ def evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: ShouldStop)
     """
     efficiency = efficiency_on(job.profile.name, hardware)
     parts = []
-    for bases in _alike(grid):
+    for bases in alike(grid):
         step = max(LAYOUTS_A_CHUNK // math.prod(grid.shape[:-1]), 1)
         for start in range(0, bases.size, step):
             if should_stop():
@@ -83,7 +83,7 @@ def evaluated(grid: Grid, job: Job, hardware: Hardware, should_stop: ShouldStop)
     return _one_pool(parts) if parts else None
 
 
-def _alike(grid: Grid) -> Iterator[IntArray]:
+def alike(grid: Grid) -> Iterator[IntArray]:
     """Yield bases that may have the same ZeRO stages and offload, those of one pipeline stage and of several apart.
 
     What a rule forbids may have no memory to work out at all; and a single stage is worked out once.
@@ -101,9 +101,9 @@ def _contenders_of(part: Grid, job: Job, hardware: Hardware, efficiency: Efficie
     cells = np.flatnonzero((peaks <= hardware.limit_bytes) & part.distinct)
     fitting = cells.size
     if not fitting:
-        least = peaks[part.distinct].min()
-        cells = np.flatnonzero((peaks == least) & part.distinct)
+        cells = np.flatnonzero(part.distinct & (peaks <= peaks[part.distinct].min() * (1 + CLOSE_FRACTION)))
         cells = cells[np.argsort(part.order(cells))]
+        cells = cells[closest(part.take(cells), peaks.ravel()[cells])]
         steps = untimed(cells.size)
     else:
         every = step_seconds(part.layouts, job, hardware, efficiency)

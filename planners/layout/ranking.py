@@ -17,6 +17,8 @@ from planners.questions import TrainingQuestion
 # Differences below this are within the time model's error, so the simpler layout wins.
 NEAR_EQUAL_FRACTION = 0.01
 MOST_ALTERNATIVES = 12
+# Peaks that differ by less are within the error band of every stack (`planners/memory/profiles`).
+CLOSE_FRACTION = 0.05
 # More than products of a step's seconds and a number of GPUs are rounded by.
 ROUNDING_FRACTION = 1e-12
 
@@ -90,11 +92,18 @@ def contenders(
     return np.flatnonzero(kept)
 
 
-def closest_index(ranked: Ranked) -> int:
-    """Return the layout that needs the least memory, the simpler of equals."""
-    near = np.flatnonzero(ranked.peaks <= ranked.peaks.min())
-    order = np.lexsort((near, complexity(ranked.layouts.take(near))))
+def closest_index(ranked: Ranked, is_measured: BoolArray) -> int:
+    """Return the layout to try first of those that need next to the least memory: measured, simple, least, in turn."""
+    near = np.flatnonzero(ranked.peaks <= ranked.peaks.min() * (1 + CLOSE_FRACTION))
+    order = np.lexsort((near, ranked.peaks[near], complexity(ranked.layouts.take(near)), ~is_measured[near]))
     return int(near[order[0]])
+
+
+def closest(layouts: Candidates, peaks: FloatArray) -> IntArray:
+    """Return the indices of the layouts that can still be the closest: the least, and the simplest beside it."""
+    near = np.flatnonzero(peaks <= peaks.min() * (1 + CLOSE_FRACTION))
+    order = np.lexsort((near, peaks[near], complexity(layouts.take(near))))
+    return np.unique([near[order[0]], near[np.argmin(peaks[near])]])
 
 
 def complexity(layouts: Candidates) -> FloatArray:

@@ -20,13 +20,17 @@ from planners.layout.pool import Pool, evaluated, keep_freed_memory, merged, ran
 from planners.layout.ranking import best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
+from planners.memory.peak import FITS
 from planners.questions import TrainingQuestion
 from planners.stopping import ShouldStop, never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the search returns: (pool, index) of the plan and of the alternatives, and its counts."""
+    """What the search returns: (pool, index) of the plan and of the alternatives, and its counts.
+
+    `searched` names the frameworks that were looked through.
+    """
 
     pools: tuple[Pool, ...]
     chosen: tuple[int, int]
@@ -35,6 +39,7 @@ class Found:
     considered: int
     excluded: int
     fitting: int
+    searched: tuple[str, ...]
 
 
 def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldStop = never) -> Found:
@@ -48,18 +53,15 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldS
     keep_freed_memory()
     excluded: Counter[str] = Counter()
     pools: list[Pool] = []
+    searched: list[str] = []
     for is_measured in (True, False):
         some = [job for job in jobs if job.profile.measured is is_measured]
-        if some and not _has_room(question, pools):
+        if some and not any((pool.verdicts == FITS).any() for pool in pools):
             pools.extend(_searched(question, some, excluded, should_stop))
+            searched.extend(job.profile.name for job in some)
     if not pools:
         raise _nothing_possible(question, excluded)
-    return _choose(question, merged(pools), sum(excluded.values()))
-
-
-def _has_room(question: TrainingQuestion, pools: Sequence[Pool]) -> bool:
-    best = best_of(question, pools)
-    return best is not None and best.has_room
+    return _choose(question, merged(pools), sum(excluded.values()), tuple(searched))
 
 
 def _searched(
@@ -122,12 +124,16 @@ def _pool(
     return evaluated(replace(everything, distinct=obeyed.allowed), job, hardware, should_stop)
 
 
-def _choose(question: TrainingQuestion, pools: tuple[Pool, ...], excluded: int) -> Found:
+def _choose(question: TrainingQuestion, pools: tuple[Pool, ...], excluded: int, searched: tuple[str, ...]) -> Found:
     owner = np.concatenate([np.full(len(pool.layouts), number) for number, pool in enumerate(pools)])
     index = np.concatenate([np.arange(len(pool.layouts)) for pool in pools])
     found = ranked(pools)
     fits = bool((found.verdicts > 0).any())
-    best = best_index(found, question) if fits else closest_index(found)
+    best = (
+        best_index(found, question)
+        if fits
+        else closest_index(found, np.array([pool.job.profile.measured for pool in pools])[owner])
+    )
     front = [other for other in pareto_front(found) if other != best] if fits else []
     return Found(
         pools=pools,
@@ -137,6 +143,7 @@ def _choose(question: TrainingQuestion, pools: tuple[Pool, ...], excluded: int) 
         considered=sum(pool.considered for pool in pools),
         excluded=excluded,
         fitting=sum(pool.fitting for pool in pools),
+        searched=searched,
     )
 
 

@@ -18,6 +18,9 @@ from planners.errors import UnknownName
 
 T = TypeVar("T")
 
+# The profile of the textbook's sums, which no program runs.
+TEXTBOOK = "reference"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
@@ -331,10 +334,11 @@ def load_profile(name: str, kernels: str | None = None) -> Profile:
 
 
 def profiles_to_search(framework: str) -> tuple[Profile, ...]:
-    """Return the named profile, or for `any` every one that has been measured."""
+    """Return the named profile, or for `any` every stack but the textbook, those that were measured first."""
     if framework != "any":
         return (load_profile(framework),)
-    return tuple(profile for profile in map(load_profile, profile_names()) if profile.measured)
+    stacks = (load_profile(name) for name in profile_names() if name != TEXTBOOK)
+    return tuple(sorted(stacks, key=lambda profile: not profile.measured))
 
 
 def _profile(table: Mapping[str, Any]) -> Profile:

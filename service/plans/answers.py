@@ -9,7 +9,16 @@ from typing import Any, Literal, NoReturn
 
 from pydantic_core import to_json
 
-from planners.plans import Advice, Alternative, Comparison, FleetEntry, SearchCounts, TrainingAnswer, TrainingPlan
+from planners.plans import (
+    Advice,
+    Alternative,
+    Comparison,
+    FleetEntry,
+    SearchCounts,
+    SearchedStacks,
+    TrainingAnswer,
+    TrainingPlan,
+)
 from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingFleetEntry, ServingPlan
 from service.artifacts.training import LaunchFiles
 
@@ -54,6 +63,7 @@ class TrainPlanBody:
     fleet: tuple[FleetEntry, ...]
     artifacts: Mapping[str, Any]
     missing_artifacts: Mapping[str, tuple[str, ...]]
+    stacks: SearchedStacks
     assumptions: tuple[str, ...]
 
 
@@ -110,6 +120,7 @@ def train_body(
         comparisons=answer.comparisons,
         fleet=answer.fleet,
         missing_artifacts=artifacts.missing,
+        stacks=answer.stacks,
     )
 
 
