@@ -11,10 +11,14 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi.sse import EventSourceResponse
+from starlette.middleware.gzip import GZipMiddleware
 
 from api.auth.contract import describe_keys
+from api.auth.forwarded import Forwarded
 from api.auth.middleware import Authentication, SearchLimit, StreamLimit
 from api.errors import add_error_handlers
+from api.heads import Heads
+from api.kept_answers import KeptAnswers
 from api.metrics import Metrics
 from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, TimeLimit, Timing
 from api.problems import problem_responses
@@ -32,6 +36,10 @@ DESCRIPTION = (
     "Plans LLM training jobs, sizes inference KV caches, and proves its plans. Quantities are SI or bytes and carry "
     "their unit in their name. Unknown request fields are refused. Every error is a problem document (RFC 9457)."
 )
+# Below it an answer fits in one packet either way.
+LEAST_COMPRESSED_BYTES = 1024
+# A plan's 25 KB become 6 KB in 0.2 ms of the event loop; level 9 saves 1 % more in 0.8 ms.
+COMPRESSION_LEVEL = 5
 ROUTERS = (
     planning.router,
     plans.router,
@@ -79,7 +87,11 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(SearchLimit, paths=frozenset(route.path for route in _routes(planning.router)))
     app.add_middleware(StreamLimit, most_of_one=settings.key_streams)
     app.add_middleware(Authentication, settings=settings)
+    app.add_middleware(Forwarded, proxies=settings.trusted_proxies)
     app.add_middleware(PlainAddress)
+    app.add_middleware(GZipMiddleware, minimum_size=LEAST_COMPRESSED_BYTES, compresslevel=COMPRESSION_LEVEL)
+    app.add_middleware(KeptAnswers)
+    app.add_middleware(Heads)
     app.add_middleware(Timing, metrics=metrics)
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)

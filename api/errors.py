@@ -8,6 +8,7 @@ from http import HTTPStatus
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -134,7 +135,7 @@ async def _on_plimsoll_error(_request: Request, error: Exception) -> Response:
     return problem_of(error)
 
 
-async def _on_invalid_request(_request: Request, error: Exception) -> Response:
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
     entries = error.errors()
@@ -145,12 +146,20 @@ async def _on_invalid_request(_request: Request, error: Exception) -> Response:
         for entry in told
         if entry["loc"][0] in _PARAMETER_PLACES
     ]
-    fields = (*field_errors(in_body, error.body), *elsewhere)
+    fields = (*field_errors(in_body, error.body, _asked_kind(request)), *elsewhere)
     shown = fields[0]
     where = "" if len(told) == len(entries) else f", the first {len(told)} of all"
     rest = f" ({len(entries) - 1} more{where} under 'errors'.)" if len(entries) > 1 else ""
     detail = f"{shown.pointer or 'The body'}: {shown.detail}{rest}"
     return ProblemResponse(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail, errors=fields)
+
+
+def _asked_kind(request: Request) -> type[BaseModel] | None:
+    """Return the kind of request that the route's body is read as."""
+    route = request.scope.get("route")
+    body = route.body_field if isinstance(route, APIRoute) else None
+    kind = None if body is None else body.field_info.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -168,7 +177,9 @@ def _allowed_methods(request: Request) -> str:
     """Return the methods of all routes at the request's path; the framework names those of the first alone."""
     routes: tuple[APIRoute, ...] = request.app.state.routes
     path = next((route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE), None)
-    return ", ".join(sorted({method for route in routes if route.path == path for method in route.methods or ()}))
+    methods = {method for route in routes if route.path == path for method in route.methods or ()}
+    # `api.heads` answers them.
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 
 async def _on_unforeseen_error(_request: Request, _error: Exception) -> Response:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from planners.errors import nearest_names
 from service.requests.pointers import FieldError, escaped_step
 
 MOST_JSON_ENTRIES = 100_000
@@ -169,5 +170,20 @@ def _check_query(request: Request, known: frozenset[str]) -> None:
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         raise RequestValidationError(
-            [{"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": "Unknown parameter"} for name in unknown]
+            [
+                {"type": "extra_forbidden", "loc": ("query", name[:100]), "msg": _unknown_parameter(name, known)}
+                for name in unknown
+            ]
         )
+
+
+def _unknown_parameter(name: str, known: frozenset[str]) -> str:
+    """Return what to say of a parameter that nobody reads: which was meant, or which there are."""
+    if not known:
+        return "Unknown parameter; there is none here"
+    meant = nearest_names(name, sorted(known), most=2)
+    return (
+        f"Unknown parameter; did you mean {' or '.join(meant)}?"
+        if meant
+        else (f"Unknown parameter; here are {', '.join(sorted(known))}")
+    )

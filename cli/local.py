@@ -133,7 +133,7 @@ def _request(kind: type[Request], values: Json) -> Request:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        found = field_errors(error.errors(), values)
+        found = field_errors(error.errors(), values, kind)
         raise NoAnswer("Refused.", [(each.pointer, each.detail) for each in found]) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -277,29 +278,40 @@ _EMIT = parameter(
     None,
     typer.Option(help="Also write the plan's launch files into this folder."),
 )
-_ASKED = (
-    model_argument(),
-    file_option(),
-    set_option(),
-    parameter("url", str | None, None, url_option()),
-    parameter("as_json", bool, False, json_option()),
-)
+EXAMPLE_ASSIGNMENTS = {
+    "train": "training.evaluation.samples=64",
+    "infer": "serving.input_length.p99=6000",
+    "quantize": "model.config.num_hidden_layers=4",
+}
+"""A field without an option of its own, for the help of each command."""
+
+
+def _asked(command: str) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters that every command with a request has."""
+    return (
+        model_argument(),
+        file_option(),
+        set_option(EXAMPLE_ASSIGNMENTS[command]),
+        parameter("url", str | None, None, url_option()),
+        parameter("as_json", bool, False, json_option()),
+    )
+
 
 plans.command(
     "train",
     cls=GroupedCommand,
     help="Plan a training job. Exit code 0 where it fits, 1 where it does not, 2 without an answer.",
-)(command_of(_plan_train, TRAIN, *_ASKED, _EMIT))
+)(command_of(_plan_train, TRAIN, *_asked("train"), _EMIT))
 plans.command(
     "infer",
     cls=GroupedCommand,
     help="Size a serving deployment. Exit code 0 where it fits, 1 where it does not, 2 without an answer.",
-)(command_of(_plan_infer, INFER, *_ASKED, _EMIT))
+)(command_of(_plan_infer, INFER, *_asked("infer"), _EMIT))
 app.command(
     "quantize",
     cls=GroupedCommand,
     help="Quantize a model, dry or for real, and measure the error. Exit code 0 or 2.",
-)(command_of(_quantize, QUANTIZE, *_ASKED))
+)(command_of(_quantize, QUANTIZE, *_asked("quantize")))
 
 
 def main() -> None:

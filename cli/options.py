@@ -85,9 +85,9 @@ def file_option() -> inspect.Parameter:
     return parameter("file", Path | None, None, typer.Option("--file", "-f", help=words))
 
 
-def set_option() -> inspect.Parameter:
-    """Return the option for fields that have none of their own."""
-    words = "Any field of the request, as path=value: training.evaluation.samples=64."
+def set_option(example: str) -> inspect.Parameter:
+    """Return the option for fields that have none of their own, with an assignment that the command takes."""
+    words = f"Any field of the request, as path=value: {example}."
     return parameter("assignments", list[str] | None, None, typer.Option("--set", help=words))
 
 

@@ -11,7 +11,7 @@ from cli.asking import Answering, NoAnswer, answering
 from cli.infer_options import INFER
 from cli.options import RequestOption
 from cli.refusing import refuse
-from cli.request_files import UnreadableRequest, merged, read_request, with_training_defaults
+from cli.request_files import UnreadableRequest, merged, read_request
 from cli.screen import DOES_NOT_FIT, FITS, NO_ANSWER, print_json, print_text, progress_bar
 from cli.train_options import TRAIN
 from service.requests.training import ValidationLevel
@@ -38,8 +38,6 @@ def plan(
     """Plan and print the answer; return 0 where it fits, 1 where it does not, 2 without an answer."""
     try:
         request = merged(read_request(file), values, assignments, model=model, on_server=url is not None)
-        if kind == "train":
-            request = with_training_defaults(request)
         with answering(url) as asked, progress_bar("Planning") as show:
             body = asked.plan(kind, request, show)
         _print_plan(body, as_json=as_json)

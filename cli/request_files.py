@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cli.train_options import DEFAULT_GLOBAL_BATCH_SIZE, DEFAULT_SEQUENCE_LENGTH
-
 STANDARD_INPUT = Path("-")
 # YAML 1.2's floats (section 10.3.2); PyYAML keeps to 1.1, which reads 1.5e12 as text.
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -80,16 +78,6 @@ def merged(
             raise UnreadableRequest(f"--set takes path=value, not {assignment!r}.")
         set_field(whole, field, parsed(text, of=f"--set {field}"))
     return whole
-
-
-def with_training_defaults(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training request with the command's own sequence length and batch, where it has none."""
-    training = {
-        "sequence_length": DEFAULT_SEQUENCE_LENGTH,
-        "global_batch_size": DEFAULT_GLOBAL_BATCH_SIZE,
-        **request.get("training", {}),
-    }
-    return {**request, "training": training}
 
 
 def set_field(request: dict[str, Any], field: str, value: Any) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from cli.options import RequestOption
 from cli.request_options import HARDWARE, LAYOUT_PANEL, MODEL, RUN_PANEL, choices, option
+from service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
 
-DEFAULT_SEQUENCE_LENGTH = 4_096
-DEFAULT_GLOBAL_BATCH_SIZE = 64
 RECOMPUTE_FORMS = {"full": "full_layers", "every": "every"}
 
 
@@ -29,13 +28,13 @@ TRAIN: tuple[RequestOption, ...] = (
     option(
         "--seq --sequence-length",
         "training.sequence_length",
-        f"Tokens of a sequence. [default: {DEFAULT_SEQUENCE_LENGTH}]",
+        f"Tokens of a sequence. [default: {SEQUENCE_LENGTH}]",
         int,
     ),
     option(
         "--batch --global-batch-size",
         "training.global_batch_size",
-        f"Sequences of a step, over all GPUs. [default: {DEFAULT_GLOBAL_BATCH_SIZE}]",
+        f"Sequences of a step, over all GPUs. [default: {GLOBAL_BATCH_SIZE}]",
         int,
     ),
     option("--tokens", "training.tokens", "Tokens of the whole run, as 1.5e12; gives its length and cost.", float),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from service.errors import RateLimited, TooManyWrongKeys
+from service.network_addresses import plain_address
 from service.recently_used import RecentlyUsed
 
 BURST_SECONDS = 2.0
@@ -21,14 +22,11 @@ SITE_PREFIX_BITS = 64
 
 def caller_at(host: str) -> str:
     """Return what everyone at an address counts as: itself, or an IPv6 site; what is no address stands for itself."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
+    address = plain_address(host)
+    if address is None:
         return host
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((address, SITE_PREFIX_BITS), strict=False))
 
 

@@ -1,9 +1,10 @@
-"""What the forms offer to choose from: the values that the requests take."""
+"""What the forms offer to choose from, and what they begin with: the values and the defaults of the requests."""
 
 from __future__ import annotations
 
 from typing import Any, get_args
 
+from service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
 from service.requests.jobs import Scheme
 from service.requests.serving import CacheFormat, Engine, ServingObjective, WeightFormat
 from service.requests.training import (
@@ -15,6 +16,8 @@ from service.requests.training import (
     TrainingObjective,
     ValidationLevel,
 )
+
+DEFAULTS = {"sequence_length": SEQUENCE_LENGTH, "global_batch_size": GLOBAL_BATCH_SIZE}
 
 
 def choices() -> dict[str, tuple[str, ...]]:

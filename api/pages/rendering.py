@@ -7,7 +7,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from api.pages.assets import assets
-from api.pages.choices import choices
+from api.pages.choices import DEFAULTS, choices
 from planners import PLANNER_VERSION
 
 
@@ -26,5 +26,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(asset=assets().url, choices=choices(), version=PLANNER_VERSION)
+    environment.globals.update(asset=assets().url, choices=choices(), defaults=DEFAULTS, version=PLANNER_VERSION)
     return environment

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Header, Path
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 
 from api import examples
 from api.auth.middleware import Asking
 from api.bodies import JOB, job_body
-from api.idempotency import IdempotencyKey
+from api.idempotency import LOCATION, REPLAYED, IdempotencyKey, queued_headers
 from api.negotiation import WantsText
 from api.paging import Cursor, Limit
 from api.problems import problem_responses
@@ -40,11 +40,15 @@ MOST_EVENTS = 2**63 - 1
     status_code=HTTPStatus.ACCEPTED,
     summary="Estimate a quantization at once, and queue it on a worker",
     response_model=QuantizeBody,
-    responses=problem_responses(400, 403, 413, 415, 422, 500, 501, 502, 503, 504),
+    responses={
+        **problem_responses(400, 403, 413, 415, 422, 500, 501, 502, 503, 504),
+        202: {"description": "The estimate, and the queued job.", "headers": LOCATION | REPLAYED},
+    },
 )
 async def quantize(
     services: Running,
     caller: Asking,
+    response: Response,
     request: Annotated[QuantizeRequest, Body(openapi_examples=examples.QUANTIZE)],
     idempotency_key: IdempotencyKey = None,
 ) -> QuantizeBody:
@@ -59,6 +63,7 @@ async def quantize(
         route="POST /quantize",
         idempotency_key=idempotency_key,
     )
+    response.headers.update(queued_headers(queued.job))
     return QuantizeBody(estimate=queued.estimate, job=job_body(queued.job))
 
 

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from api import examples
 from api.auth.middleware import Asking
 from api.bodies import JOB, job_body
-from api.idempotency import IdempotencyKey
+from api.idempotency import REPLAYED, IdempotencyKey, replay_headers
 from api.negotiation import WantsText
 from api.problems import problem_responses
 from api.services import Running, Services
@@ -38,7 +38,7 @@ _PROBLEMS = problem_responses(400, 403, 413, 415, 422, 500, 501, 502, 503, 504)
     response_model=TrainPlanBody,
     responses={
         **_PROBLEMS,
-        200: {"description": "The plan; `fits` says whether it fits.", "content": TEXT},
+        200: {"description": "The plan; `fits` says whether it fits.", "content": TEXT, "headers": REPLAYED},
         409: {"description": "With `strict=true`: the plan, which does not fit.", "model": TrainPlanBody},
     },
 )
@@ -110,9 +110,10 @@ def planned_response(
     """Return a stored plan's body, byte for byte, or its table."""
     services.metrics.count_plan(answer.kind, answer.verdict)
     status = HTTPStatus.CONFLICT if strict and not answer.fits else HTTPStatus.OK
+    headers = replay_headers(validation) if isinstance(validation, Job) else {}
     if text:
         table = plan_text(json.loads(answer.body))
-        return PlainTextResponse(table + _validation_note(validation), status_code=status)
+        return PlainTextResponse(table + _validation_note(validation), status_code=status, headers=headers)
     if validation is None:
         return Response(answer.body, status_code=status, media_type="application/json")
     body: dict[str, Any] = json.loads(answer.body)
@@ -120,7 +121,7 @@ def planned_response(
         body |= {"validation": None, "validation_refusal": validation.detail}
     else:
         body["validation"] = JOB.dump_python(job_body(validation), mode="json")
-    return JSONResponse(body, status_code=status)
+    return JSONResponse(body, status_code=status, headers=headers)
 
 
 def _validation_note(validation: Job | NotYetAvailable | None) -> str:

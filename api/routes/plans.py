@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from api import examples
 from api.auth.middleware import Asking
 from api.bodies import job_body
-from api.idempotency import IdempotencyKey
+from api.idempotency import LOCATION, REPLAYED, IdempotencyKey, queued_headers
 from api.negotiation import WantsText
 from api.paging import Cursor, Limit
 from api.problems import problem_responses
@@ -133,11 +133,15 @@ async def get_artifact(
     status_code=HTTPStatus.ACCEPTED,
     summary="Queue a proof of a stored plan",
     response_model=JobBody,
-    responses=problem_responses(400, 404, 413, 415, 422, 500, 501, 503),
+    responses={
+        **problem_responses(400, 404, 413, 415, 422, 500, 501, 503),
+        202: {"description": "The queued job.", "headers": LOCATION | REPLAYED},
+    },
 )
 async def validate_plan(
     services: Running,
     caller: Asking,
+    response: Response,
     plan_id: PlanId,
     request: Annotated[ValidateRequest, Body(openapi_examples=examples.VALIDATE)],
     idempotency_key: IdempotencyKey = None,
@@ -155,4 +159,5 @@ async def validate_plan(
         route="POST /plans/{plan_id}/validate",
         idempotency_key=idempotency_key,
     )
+    response.headers.update(queued_headers(job))
     return job_body(job)

@@ -51,7 +51,7 @@ class Pool:
         job, efficiency = self.job, efficiency_on(self.job.profile.name, hardware)
         if self.seconds[index] == math.inf:
             return step_of(self.layouts, index, job, hardware, efficiency)
-        return told(self.steps, index, int(self.layouts.gpus[index]), job, hardware, efficiency)
+        return told(self.steps, self.layouts, index, job, hardware, efficiency)
 
 
 @functools.cache

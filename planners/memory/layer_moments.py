@@ -104,9 +104,9 @@ def _differentiated(block: Block, learning: frozenset[str]) -> tuple[Operation, 
 
 
 def _attention(block: Block) -> int | None:
-    """Return where the layer's attention stands, None where it has none."""
-    kinds = [operation.kind for operation in block.operations]
-    return kinds.index(OperationKind.ATTENTION) if OperationKind.ATTENTION in kinds else None
+    """Return where the layer's attention stands, None where it has none; an indexer's scores come before it."""
+    places = [place for place, op in enumerate(block.operations) if op.kind is OperationKind.ATTENTION]
+    return places[-1] if places else None
 
 
 def _second_norm(block: Block) -> int | None:

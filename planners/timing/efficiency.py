@@ -73,7 +73,6 @@ class StackEfficiency:
     without a pipeline tensor-parallel ranks take the host as long as beside one. Groups of
     `stall_tensor_ranks` and more wait for neighbours on however few nodes, and without a
     pipeline nowhere.
-    `near_capacity_slowdown` is how many times longer a step takes on a full card.
     """
 
     name: str
@@ -106,7 +105,6 @@ class StackEfficiency:
     stall_nodes: int
     stall_tensor_ranks: int
     stall_seconds: float
-    near_capacity_slowdown: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +136,8 @@ class Efficiency:
 
     @property
     def provenance(self) -> str:
-        """Return where the figures come from, for people."""
-        return f"{self.stack.provenance}; {self.gpu.provenance}"
+        """Return where the figures come from, in whole sentences."""
+        return f"{self.stack.provenance} {self.gpu.provenance}"
 
     @property
     def overlap_fraction(self) -> float:
@@ -175,7 +173,7 @@ def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
     shipped, site = load_efficiency(framework, hardware.gpu.id), hardware.site
     if site is None:
         return shipped
-    measured: dict[str, Any] = {**site.fractions, "provenance": site.provenance}
+    measured: dict[str, Any] = {**site.fractions, "provenance": f"The GPU's rates are {site.provenance}."}
     gpu = replace(shipped.gpu, **measured)
     return replace(shipped, gpu=gpu, stack=_with_spread(shipped.stack, site.spread.get(shipped.stack.name, 1.0)))
 
@@ -210,6 +208,11 @@ def _stacks() -> Mapping[str, StackEfficiency]:
 def _common() -> CommonEfficiency:
     text = (resources.files("planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
     return _read(CommonEfficiency, tomllib.loads(text))
+
+
+def network_hop_seconds() -> float:
+    """Return the time that a message's start takes from one node to another."""
+    return _common().network_hop_seconds
 
 
 def _tables(folder: str) -> dict[str, dict[str, Any]]:

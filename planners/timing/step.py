@@ -12,7 +12,6 @@ from planners.layout.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArra
 from planners.layout.grid import Cells
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import PIPEDREAM, Job
-from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
 from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
@@ -68,10 +67,6 @@ class StepSeconds:
         """Return the parts at cells of the layouts' grid, as a list."""
         return StepSeconds(**{name: cells.of(getattr(self, name)) for name in PART_NAMES})
 
-    def slowed(self, multiple: FloatArray) -> StepSeconds:
-        """Return every part times `multiple`."""
-        return StepSeconds(**{name: getattr(self, name) * multiple for name in PART_NAMES})
-
 
 PART_NAMES = tuple(entry.name for entry in fields(StepSeconds))
 
@@ -88,22 +83,19 @@ def untimed(count: int) -> StepSeconds:
     return StepSeconds(**dict.fromkeys(PART_NAMES, np.full(count, np.inf)))
 
 
-def step_seconds(
-    layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, peaks: FloatArray | None = None
-) -> StepSeconds:
+def step_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> StepSeconds:
     """Return the parts of a step for every layout.
 
     The slowest stage sets the pace: one more layer, or the head; each stage by
     its kernels or by its host, whichever is slower. Data-parallel traffic hides
     behind the computation of the micro-batches it belongs to, up to the overlap
-    fraction. `peaks` are the layouts' peak bytes; near the card's capacity a step
-    slows down in all its parts.
+    fraction.
     """
     groups = rank_groups(layouts, job, hardware, efficiency)
     pace = micro_batch_pace(layouts, job, hardware, efficiency, groups)
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
     compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
-    seconds = StepSeconds(
+    return StepSeconds(
         forward=micro_batches * pace.forward + companion_forward_seconds(layouts, job, hardware, efficiency),
         backward=micro_batches * pace.backward + companion_backward_seconds(layouts, job, hardware, efficiency),
         recompute=micro_batches * pace.recompute,
@@ -129,43 +121,26 @@ def step_seconds(
             backward=micro_batches * (pace.backward + pace.recompute),
         ),
     )
-    if peaks is None:
-        return seconds
-    return seconds.slowed(near_capacity_multiple(peaks, hardware, efficiency))
 
 
-def near_capacity_multiple(peaks: FloatArray, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return how many times longer a step takes for a given peak: 1 up to the limit's near part, then linearly more.
-
-    An allocator that cannot grow frees its cached blocks and asks the driver
-    again, which stops the device each time.
-    """
-    fill = (peaks / hardware.limit_bytes - NEAR_CAPACITY_FRACTION) / (1.0 - NEAR_CAPACITY_FRACTION)
-    # A peak that nobody knows (NaN) slows nothing.
-    reached = np.nan_to_num(np.clip(fill, 0.0, 1.0))
-    result: FloatArray = 1.0 + (efficiency.stack.near_capacity_slowdown - 1.0) * reached
-    return result
+def step_of(layouts: Candidates, index: int, job: Job, hardware: Hardware, efficiency: Efficiency) -> Step:
+    """Return one layout's step as clients receive it."""
+    one = layouts.take([index])
+    return told(step_seconds(one, job, hardware, efficiency), one, 0, job, hardware, efficiency)
 
 
-def step_of(
-    layouts: Candidates, index: int, job: Job, hardware: Hardware, efficiency: Efficiency, peak: float | None = None
+def told(
+    seconds: StepSeconds, layouts: Candidates, index: int, job: Job, hardware: Hardware, efficiency: Efficiency
 ) -> Step:
-    """Return one layout's step as clients receive it; `peak` is its peak bytes.
+    """Return one of several timed layouts' steps as clients receive it.
 
     The rate counts the model's own operations only, three times the forward
     pass under a causal mask; operations done again are not counted.
     """
-    peaks = None if peak is None else np.array([peak], dtype=np.float64)
-    seconds = step_seconds(layouts.take([index]), job, hardware, efficiency, peaks)
-    return told(seconds, 0, int(layouts.gpus[index]), job, hardware, efficiency)
-
-
-def told(seconds: StepSeconds, index: int, gpus: int, job: Job, hardware: Hardware, efficiency: Efficiency) -> Step:
-    """Return one of several timed steps, that of a layout of so many GPUs, as clients receive it."""
     parts = StepParts(**{name: float(getattr(seconds, name)[index]) for name in PART_NAMES})
     total = parts.total_seconds
     tokens = job.global_batch_size * job.sequence_length
-    rate = train_flops_per_token(job) * tokens / total / gpus
+    rate = train_flops_per_token(job) * tokens / total / int(layouts.gpus[index])
     low, high = efficiency.band(experts=bool(job.model.experts_per_token))
     return Step(
         seconds=total,
@@ -280,7 +255,7 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     there_and_back = 2.0 * elements * size / pcie
     on_host = elements * HOST_OPTIMIZER_BYTES / efficiency.common.host_memory_bytes_per_second
     weights_up = 2.0 * layouts.micro_batches(job.global_batch_size) * elements * size / pcie
-    if job.profile.weights.offloads_gradients:
+    if "optimizer" not in job.profile.can.offload:
         # The parameters lie on the host: shards in their own width go up for each gather, gradients' come down.
         passes = np.where(layouts.zero_stage == HIGHEST_ZERO_STAGE, 2.0, 1.0)
         each = passes * job.states.parameter + job.states.gradient

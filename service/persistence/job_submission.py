@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 import math
@@ -108,7 +109,7 @@ async def _job_of_key(connection: AsyncConnection, job: NewJob, key: str, route:
         return None
     if row.request_hash != request_hash(job):
         raise IdempotencyConflict(key)
-    return job_from_row(row)
+    return dataclasses.replace(job_from_row(row), is_replay=True)
 
 
 async def _store(connection: AsyncConnection, job: NewJob) -> Job:

@@ -150,6 +150,8 @@ class Job:
     """The queue's own number for it."""
     key_id: str | None = None
     """The key that it was queued with; None without one."""
+    is_replay: bool = False
+    """Whether an idempotency key came back for it. Of the answer, and not stored."""
 
     @property
     def is_finished(self) -> bool:

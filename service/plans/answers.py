@@ -14,6 +14,7 @@ from planners.plans import (
     Alternative,
     Comparison,
     FleetEntry,
+    Omitted,
     SearchCounts,
     SearchedStacks,
     TrainingAnswer,
@@ -45,7 +46,10 @@ class PlanIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlanBody:
-    """The answer to `POST /plan/train`; `missing_artifacts` are launch files that could not say what was planned."""
+    """The answer to `POST /plan/train`; `missing_artifacts` are launch files that could not say what was planned.
+
+    `omitted` are parts of the answer that could not be worked out, and are empty or null in it.
+    """
 
     plan_id: str
     planner_version: str
@@ -65,6 +69,7 @@ class TrainPlanBody:
     missing_artifacts: Mapping[str, tuple[str, ...]]
     stacks: SearchedStacks
     assumptions: tuple[str, ...]
+    omitted: tuple[Omitted, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +126,7 @@ def train_body(
         fleet=answer.fleet,
         missing_artifacts=artifacts.missing,
         stacks=answer.stacks,
+        omitted=(*answer.omitted, *artifacts.omitted),
     )
 
 

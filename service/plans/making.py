@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from planners.derived import Derived
 from planners.errors import InvalidQuestion
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware
@@ -53,7 +54,7 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
         model_name=resolved.model.name if resolved.model.is_listed else None,
     )
     artifacts = _with_cluster_files(training_artifacts(launch), resolved, found.plan.layout, question.hardware)
-    assumptions = (*resolved.model.assumptions, *question.hardware.gpu.assumptions)
+    assumptions = (*request.default_notes(), *resolved.model.assumptions, *question.hardware.gpu.assumptions)
     body = train_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
     return body, question.hardware
 
@@ -99,11 +100,15 @@ def _with_cluster_files(
     files: LaunchFiles, resolved: ResolvedQuestion, layout: Layout, hardware: Hardware
 ) -> LaunchFiles:
     """Return a training plan's launch files with those of cluster schedulers."""
+    derived = Derived()
     name, plan_id = resolved.model.name, resolved.identity.plan_id
-    manifests = training_manifests(name, layout, hardware, Placement(plan_id=plan_id, gpu=hardware.gpu))
-    script = slurm_script(name, layout, hardware, plan_id)
+    placement = Placement(plan_id=plan_id, gpu=hardware.gpu)
+    script = derived.part("artifacts.slurm", lambda: slurm_script(name, layout, hardware, plan_id), otherwise=None)
+    manifests: dict[str, str] = derived.part(
+        "artifacts.kubernetes", lambda: training_manifests(name, layout, hardware, placement), otherwise={}
+    )
     made = manifests if script is None else {"slurm": script, **manifests}
-    return dataclasses.replace(files, files={**files.files, **made})
+    return dataclasses.replace(files, files={**files.files, **made}, omitted=(*files.omitted, *derived.omitted))
 
 
 def made_plan(resolved: ResolvedQuestion, answer: Answerer, should_stop: ShouldStop) -> tuple[StoredPlan, TimedSearch]:

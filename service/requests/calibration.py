@@ -18,6 +18,8 @@ from service.requests.values import (
     PositiveByteCount,
     Rate,
     Seconds,
+    Sequences,
+    SequenceTokens,
     TokensPerSecond,
     Wire,
     whole,
@@ -30,12 +32,19 @@ MOST_MATRIX_SIDE = 2**24
 MatrixSide: TypeAlias = Annotated[int, *whole(least=1, most=MOST_MATRIX_SIDE)]
 
 
+class MeasuredTraining(TrainingPart):
+    """The job as it ran: its sequences and its batch are never assumed."""
+
+    sequence_length: SequenceTokens
+    global_batch_size: Sequences
+
+
 class MeasuredJob(Wire):
     """A run that was not planned here; degrees that are absent are taken as the search would have them."""
 
     model: ModelRef
     framework: Framework
-    training: TrainingPart
+    training: MeasuredTraining
     layout: LayoutPart = LayoutPart()
     gpus: Degree
     gpus_per_node: GpusPerNode | None = None

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
+from service.requests.field_names import unknown_field
+
 # How Pydantic names a value that is no object; its own words name Python's classes.
 _OBJECT_EXPECTED = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type"})
 
@@ -36,10 +40,19 @@ class FieldError:
     detail: str
 
 
-def field_errors(errors: Sequence[Any], body: object) -> tuple[FieldError, ...]:
-    """Return Pydantic's errors with pointers into `body`, its root being the empty pointer."""
+def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] | None = None) -> tuple[FieldError, ...]:
+    """Return Pydantic's errors with pointers into `body`, its root being the empty pointer.
+
+    Of `request`, the kind of request that the body was read as, a field is named that an unknown one was meant for.
+    """
     return tuple(
-        FieldError(pointer=json_pointer(error["loc"], error["type"], body), detail=_detail(error)) for error in errors
+        FieldError(
+            pointer=json_pointer(error["loc"], error["type"], body),
+            detail=unknown_field(error["loc"], _place(error["loc"], body), request)
+            if error["type"] == "extra_forbidden"
+            else _detail(error),
+        )
+        for error in errors
     )
 
 
@@ -62,6 +75,15 @@ def json_pointer(location: Sequence[int | str], kind: str, body: object) -> str:
     return "".join(f"/{step}" for step in steps)
 
 
+def _place(location: Sequence[int | str], body: object) -> Any:
+    """Return the innermost value of the body on the way to a location's last step."""
+    place: Any = body
+    for step in location[:-1]:
+        if _leads_on(place, step):
+            place = place[step]
+    return place
+
+
 def escaped_step(step: int | str) -> str:
     """Return one step as a pointer spells it."""
     return str(step).replace("~", "~0").replace("/", "~1")
@@ -79,8 +101,6 @@ def _number(bound: float) -> str:
 
 
 def _detail(error: Mapping[str, Any]) -> str:
-    if error["type"] == "extra_forbidden":
-        return "Unknown field."
     if error["type"] in _OBJECT_EXPECTED:
         return "Should be an object."
     bound = _BOUNDS.get(error["type"])

@@ -22,6 +22,7 @@ from planners.questions import (
     Resilience,
     TrainingQuestion,
 )
+from service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
 from service.requests.hardware import HardwareRequest
 from service.requests.models import ModelRef
 from service.requests.values import (
@@ -132,8 +133,8 @@ class TrainingPart(Wire):
     lora: LoraPart | None = None
     precision: Precision = "bf16-mixed"
     optimizer: Optimizer = "adamw"
-    sequence_length: SequenceTokens
-    global_batch_size: Sequences
+    sequence_length: SequenceTokens = SEQUENCE_LENGTH
+    global_batch_size: Sequences = GLOBAL_BATCH_SIZE
     tokens: Tokens | None = None
     gradient_dtype: StateDtype | None = None
     optimizer_state_dtype: StateDtype | None = None
@@ -232,7 +233,7 @@ class TrainRequest(Wire):
 
     model: ModelRef
     hardware: HardwareRequest
-    training: TrainingPart
+    training: TrainingPart = TrainingPart()
     layout: LayoutPart = LayoutPart()
     objective: TrainingObjective = "throughput"
     deadline_seconds: Seconds | None = None
@@ -248,6 +249,19 @@ class TrainRequest(Wire):
     ]
     # The wire calls it `validate`, which is a method of every Pydantic model.
     validation: Annotated[Literal["none", "count", "trace", "device"], Field(alias="validate")] = "none"
+
+    def default_notes(self) -> tuple[str, ...]:
+        """Return a sentence for each quantity that is as it would be if the request did not say."""
+        training = self.training
+        notes = (
+            ("sequence_length", training.sequence_length, SEQUENCE_LENGTH, "tokens"),
+            ("global_batch_size", training.global_batch_size, GLOBAL_BATCH_SIZE, "sequences per step"),
+        )
+        return tuple(
+            f"training.{name} is {value:,} {unit}, the default."
+            for name, value, default, unit in notes
+            if value == default
+        )
 
     def refuse_what_nothing_reads(self) -> None:
         """Raise InvalidQuestion for a part that the method or the objective leaves unread, so that none is ignored."""

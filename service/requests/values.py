@@ -47,16 +47,17 @@ def _whole(value: Any) -> Any:
     return value
 
 
-_Whole = BeforeValidator(_whole)
+# Behind the bounds of a field: in front of them it would hide them from the contract.
+_WHOLE = BeforeValidator(_whole)
 
-Degree = Annotated[int, _Whole, Field(ge=1, le=MOST_GPUS)]
-GpusPerNode = Annotated[int, _Whole, Field(ge=1, le=MOST_GPUS_PER_NODE)]
-SequenceTokens = Annotated[int, _Whole, Field(ge=1, le=MOST_SEQUENCE_TOKENS)]
-Sequences = Annotated[int, _Whole, Field(ge=1, le=MOST_SEQUENCES)]
-MicroBatch = Annotated[int, _Whole, Field(ge=1, le=MOST_MICRO_BATCH)]
-Concurrency = Annotated[int, _Whole, Field(ge=1, le=MOST_CONCURRENCY)]
-ByteCount = Annotated[int, _Whole, Field(ge=0, le=MOST_BYTES)]
-PositiveByteCount = Annotated[int, _Whole, Field(ge=1, le=MOST_BYTES)]
+Degree = Annotated[int, Field(ge=1, le=MOST_GPUS), _WHOLE]
+GpusPerNode = Annotated[int, Field(ge=1, le=MOST_GPUS_PER_NODE), _WHOLE]
+SequenceTokens = Annotated[int, Field(ge=1, le=MOST_SEQUENCE_TOKENS), _WHOLE]
+Sequences = Annotated[int, Field(ge=1, le=MOST_SEQUENCES), _WHOLE]
+MicroBatch = Annotated[int, Field(ge=1, le=MOST_MICRO_BATCH), _WHOLE]
+Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENCY), _WHOLE]
+ByteCount = Annotated[int, Field(ge=0, le=MOST_BYTES), _WHOLE]
+PositiveByteCount = Annotated[int, Field(ge=1, le=MOST_BYTES), _WHOLE]
 Tokens = Annotated[float, Field(ge=1, le=MOST_TOKENS)]
 Seconds = Annotated[float, Field(ge=LEAST_SECONDS, le=MOST_SECONDS)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -70,4 +71,4 @@ Path = Annotated[str, Field(min_length=1, max_length=MOST_PATH_CHARACTERS)]
 
 def whole(*, least: int, most: int) -> Any:
     """Return the annotations of a whole number between two bounds, for `Annotated[int, *...]`."""
-    return (_Whole, Field(ge=least, le=most))
+    return (Field(ge=least, le=most), _WHOLE)

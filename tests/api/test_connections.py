@@ -18,9 +18,9 @@ START_SECONDS = 30
 HEAD_AND_BODY_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 
-HEAD = b"POST /plan/infer HTTP/1.1\r\nhost: plimsoll\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
-WHOLE = b"GET /healthz HTTP/1.1\r\nhost: plimsoll\r\n\r\n"
-UNREAD = b"POST /no/such/address HTTP/1.1\r\nhost: plimsoll\r\ncontent-length: 100\r\n\r\n"
+HEAD = b"POST /plan/infer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
+WHOLE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+UNREAD = b"POST /no/such/address HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def all_that_comes(connection: socket.socket) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nhost: plimsoll\r\n"])
+@pytest.mark.parametrize("begun", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"])
 def test_a_head_that_does_not_come_costs_the_connection(connection: socket.socket, begun: bytes):
     connection.sendall(begun)
     assert all_that_comes(connection) == b""

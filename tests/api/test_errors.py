@@ -88,4 +88,4 @@ async def test_what_nobody_foresaw_is_a_problem_without_a_trace(app: FastAPI, cl
 
 async def test_a_method_that_is_not_there_names_all_that_are(client: httpx.AsyncClient):
     response = await client.post("/hardware/h100-sxm-80gb/calibration")
-    assert (response.status_code, response.headers["allow"]) == (405, "DELETE, GET, PUT")
+    assert (response.status_code, response.headers["allow"]) == (405, "DELETE, GET, HEAD, PUT")

@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from service.persistence.records import Progress
+from tests.api.questions import train
 
 QUANTIZE: dict[str, Any] = {"model": "llama-3.2-1b", "scheme": "nf4", "double_quantization": True}
 
@@ -40,6 +41,27 @@ async def test_the_same_key_makes_one_job_and_another_request_under_it_none(clie
     other = await client.post("/quantize", json={**QUANTIZE, "seed": 1}, headers={"idempotency-key": "key-1"})
     assert other.status_code == 422
     assert other.json()["code"] == "idempotency-conflict"
+
+
+async def test_a_queued_job_is_named_by_location_and_a_replayed_one_is_marked(client: httpx.AsyncClient):
+    headers = {"idempotency-key": "key-2"}
+    first, second = [await client.post("/quantize", json=QUANTIZE, headers=headers) for _ in range(2)]
+    job_id = first.json()["job"]["job_id"]
+    assert first.headers["location"] == second.headers["location"] == f"/jobs/{job_id}"
+    assert (await client.get(first.headers["location"])).json()["job_id"] == job_id
+    assert "idempotency-replayed" not in first.headers
+    assert second.headers["idempotency-replayed"] == "true"
+
+
+async def test_a_replayed_proof_is_marked_wherever_it_was_asked_for(client: httpx.AsyncClient):
+    asked = train(framework="fsdp2", validate="count")
+    headers = {"idempotency-key": "key-3"}
+    planned = [await client.post("/plan/train", json=asked, headers=headers) for _ in range(2)]
+    assert [answer.headers.get("idempotency-replayed") for answer in planned] == [None, "true"]
+    address = f"/plans/{planned[0].json()['plan_id']}/validate"
+    proofs = [await client.post(address, json={"level": "count"}, headers=headers) for _ in range(2)]
+    assert [answer.headers.get("idempotency-replayed") for answer in proofs] == [None, "true"]
+    assert proofs[0].headers["location"] == f"/jobs/{proofs[0].json()['job_id']}"
 
 
 async def test_a_key_that_is_no_header_is_refused(client: httpx.AsyncClient):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from cli.main import EXAMPLE_ASSIGNMENTS, app
 from cli.request_options import HARDWARE_PANEL, JOB_PANEL, LAYOUT_PANEL
 
 
@@ -23,3 +24,13 @@ def test_options_stand_under_their_panels_and_those_of_none_first():
 
 def test_no_command_is_described_in_half_a_sentence():
     assert "..." not in shown().partition("\nCommands:")[2]
+
+
+@pytest.mark.parametrize("command", [("plan", "train"), ("plan", "infer"), ("quantize",)])
+def test_the_field_that_set_is_shown_with_is_one_that_the_command_takes(command: tuple[str, ...]):
+    example = EXAMPLE_ASSIGNMENTS[command[-1]]
+    assert example in " ".join(shown(*command).split())
+    # Refused for what is missing, or answered; never for the field of the example.
+    said = CliRunner().invoke(app, [*command, "--set", example], prog_name="plimsoll").output
+    assert "Unknown field" not in said
+    assert "Is missing" in said

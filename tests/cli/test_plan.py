@@ -40,7 +40,10 @@ def test_a_job_that_does_not_fit_exits_with_1(tmp_path: Path):
     [
         (["--precision", "fp7"], "/training/precision (--precision)"),
         (["--tp", "3"], "/layout/tensor_parallel (--tp)"),
-        (["--set", "training.batch=3"], "/training/batch: Unknown field."),
+        (
+            ["--set", "training.sequence_lenght=3"],
+            "/training/sequence_lenght: Unknown field; did you mean sequence_length?",
+        ),
         (["--set", "training"], "path=value"),
         (["--gpu", "h101"], "/hardware/gpu (--gpu)"),
         (["-f", "nowhere.json"], "nowhere.json"),

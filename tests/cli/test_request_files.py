@@ -13,7 +13,6 @@ from cli.request_files import (
     parsed,
     read_request,
     set_field,
-    with_training_defaults,
 )
 
 
@@ -76,13 +75,6 @@ def test_a_plain_value_gives_way_to_an_object_and_a_list_does_not():
     assert request["model"] == {"hub": "a/b"}
     with pytest.raises(UnreadableRequest, match="compare is a list"):
         set_field(request, "compare.zero_stage", 1)
-
-
-def test_the_commands_defaults_stand_behind_the_requests_own():
-    assert with_training_defaults({"training": {"sequence_length": 1}})["training"] == {
-        "sequence_length": 1,
-        "global_batch_size": 64,
-    }
 
 
 def test_a_config_is_read_here_and_a_folder_is_looked_for_where_the_answer_is_made(tmp_path: Path):

@@ -14,6 +14,7 @@ from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from planners.huggingface import describe_config
 from planners.questions import LayoutRequest, NamedLayout, Recompute
 from service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
+from service.requests.calibration import CalibrationRequest
 from service.requests.hardware import OneHardware
 from service.requests.jobs import QuantizeRequest, ValidateRequest
 from service.requests.measurements import MeasurementRequest
@@ -46,12 +47,24 @@ def hardware(**parts: Any) -> OneHardware:
     return OneHardware.model_validate({"gpu": "h100-sxm-80gb", **parts})
 
 
-def test_a_training_request_needs_only_model_hardware_and_batch():
-    request = TrainRequest.model_validate(train())
+def test_a_training_request_needs_only_model_and_hardware():
+    request = TrainRequest.model_validate({"model": "llama-3.1-8b", "hardware": {"gpu": "h100", "gpus": 8}})
+    assert (request.training.sequence_length, request.training.global_batch_size) == (4_096, 64)
     assert request.training.method == "full"
     assert request.training.precision == "bf16-mixed"
     assert request.framework == "any"
     assert request.validation == "none"
+
+
+def test_each_quantity_that_is_the_default_is_said_to_be():
+    request = TrainRequest.model_validate(train(training={"sequence_length": 4_096, "global_batch_size": 8}))
+    assert request.default_notes() == ("training.sequence_length is 4,096 tokens, the default.",)
+
+
+def test_a_measured_job_says_how_long_its_sequences_were():
+    job = {"model": "llama-3.1-8b", "framework": "fsdp2", "gpus": 8, "training": {"global_batch_size": 64}}
+    body = {"measurements": [{"run": job, "step_seconds": 1.0}]}
+    assert pointers(CalibrationRequest, body) == ["/measurements/0/run/training/sequence_length"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +122,7 @@ def test_bounds_are_inclusive():
 
 
 def test_a_missing_field_is_pointed_at():
-    assert pointers(TrainRequest, {"model": "x", "hardware": {"gpu": "h100"}}) == ["/training"]
+    assert pointers(TrainRequest, {"model": "x"}) == ["/hardware"]
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,7 @@ from planners.questions import Recompute, TrainingQuestion
 from planners.timing.efficiency import load_efficiency
 from planners.timing.step import step_seconds
 
-STATED_MEMORY_ABSENT = np.nan
-
-Seconds = Callable[[Candidates, Job, Hardware, FloatArray], FloatArray]
+Seconds = Callable[[Candidates, Job, Hardware], FloatArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,6 @@ class Group:
     hardware: Hardware
     layouts: Candidates
     owner: IntArray
-    peaks: FloatArray
 
 
 def grouped(cases: Sequence[Case]) -> list[Group]:
@@ -50,7 +47,7 @@ def estimated_seconds(groups: Sequence[Group], count: int, seconds: Seconds) -> 
     """Return the estimate of each of `count` cases, the best of its open choices."""
     best = np.full(count, np.inf)
     for group in groups:
-        taken = seconds(group.layouts, group.job, group.hardware, group.peaks)
+        taken = seconds(group.layouts, group.job, group.hardware)
         np.minimum.at(best, group.owner, taken)
     return best
 
@@ -73,17 +70,15 @@ def _group(cases: Sequence[Case], indices: Sequence[int]) -> Group:
         attention=first.attention,
         recompute=Recompute(mode="none"),
     )
-    peaks = [cases[index].peak_bytes for index in owner]
     return Group(
         job=training_job(question, load_profile(first.framework)),
         hardware=first.hardware,
         layouts=candidates_from_rows(rows),
         owner=np.array(owner),
-        peaks=np.array([STATED_MEMORY_ABSENT if peak is None else peak for peak in peaks]),
     )
 
 
-def planned_seconds(layouts: Candidates, job: Job, hardware: Hardware, peaks: FloatArray) -> FloatArray:
+def planned_seconds(layouts: Candidates, job: Job, hardware: Hardware) -> FloatArray:
     """Return the planner's answer with the efficiencies it ships."""
     efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
-    return step_seconds(layouts, job, hardware, efficiency, peaks).total
+    return step_seconds(layouts, job, hardware, efficiency).total

@@ -102,7 +102,6 @@ PARAMETERS: tuple[Parameter, ...] = (
     _fraction("stacks", "nanotron", "network_fraction", 0.02),
     _size("stacks", "nanotron", "data_hop_multiple", 1.0, 50.0),
     _size("stacks", "nanotron", "stall_seconds", 0.0, 3.0),
-    _size("stacks", "nanotron", "near_capacity_slowdown", 1.0, 12.0),
 )
 
 
@@ -131,7 +130,7 @@ class Fit:
         key = (number, tuple(values[mine]))
         if key not in self._cache:
             efficiency = changed(base, {i: float(values[i]) for i in mine})
-            self._cache[key] = step_seconds(group.layouts, group.job, group.hardware, efficiency, group.peaks).total
+            self._cache[key] = step_seconds(group.layouts, group.job, group.hardware, efficiency).total
         return self._cache[key]
 
 

@@ -32,7 +32,7 @@ def one_by_one(framework: str, **changes):
     listed = candidate_grid(asked, through, np.array([asked.hardware.gpus.minimum])).every()
     allowed = listed.take(obey(listed, through).allowed)
     peaks = peak_bytes(allowed, through)
-    seconds = step_seconds(allowed, through, asked.hardware, load_efficiency(framework), peaks).total
+    seconds = step_seconds(allowed, through, asked.hardware, load_efficiency(framework)).total
     return allowed, peaks, np.where(peaks <= asked.hardware.limit_bytes, seconds, np.inf), len(listed)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planners.timing.efficiency import load_efficiency
-from planners.timing.step import near_capacity_multiple, step_seconds, train_flops_per_token
+from planners.timing.step import step_seconds, train_flops_per_token
 from tests.planners.factories import gpu, hardware, llama, small_llama
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout, step
@@ -144,27 +144,6 @@ def test_torchtitan_s_a100_runs_are_met_within_a_seventh(sizes, recompute, token
     one = one_layout(data_parallel=64, zero_stage=3, micro_batch_size=2, recompute=recompute)
     seconds = step_seconds(one, asked, hardware(8, gpu=card), load_efficiency("fsdp2", "a100-sxm-80gb")).total[0]
     assert 128 * 4096 / seconds / 64 == pytest.approx(tokens_per_second_per_gpu, rel=1 / 7)
-
-
-@pytest.mark.parametrize(
-    ("part_of_limit", "multiple"),
-    # Nothing up to 88 % of the card, then linearly to three times at the limit: half way at 94 %.
-    [(0.5, 1.0), (0.88, 1.0), (0.94, 2.0), (1.0, 3.0), (1.2, 3.0), (np.nan, 1.0)],
-)
-def test_a_step_slows_down_near_the_card_s_capacity(part_of_limit, multiple):
-    limit = hardware(8).limit_bytes
-    found = near_capacity_multiple(np.array([part_of_limit * limit]), hardware(8), plain(near_capacity_slowdown=3.0))
-    assert found[0] == pytest.approx(multiple)
-
-
-def test_near_capacity_every_part_is_slower():
-    asked, one = job("reference"), one_layout(data_parallel=8)
-    peaks = np.array([float(hardware(8).limit_bytes)])
-    efficiency = plain(near_capacity_slowdown=3.0)
-    free = step_seconds(one, asked, hardware(8), efficiency)
-    full = step_seconds(one, asked, hardware(8), efficiency, peaks)
-    assert full.total[0] == pytest.approx(3 * free.total[0])
-    assert full.optimizer[0] == pytest.approx(3 * free.optimizer[0])
 
 
 def stalled(efficiency, **degrees):

@@ -1,0 +1,85 @@
+"""A misspelt field is answered with the one that was meant, at every depth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from service.requests.calibration import CalibrationRequest
+from service.requests.field_names import fields_at, initials
+from service.requests.jobs import QuantizeRequest
+from service.requests.pointers import field_errors
+from service.requests.serving import InferRequest
+from service.requests.training import TrainRequest
+from tests.api.questions import infer, train
+
+
+def told(request: type[BaseModel], body: Any) -> dict[str, str]:
+    with pytest.raises(ValidationError) as refusal:
+        request.model_validate(body)
+    return {error.pointer: error.detail for error in field_errors(refusal.value.errors(), body, request)}
+
+
+@pytest.mark.parametrize(
+    ("request_kind", "body", "pointer", "meant"),
+    [
+        (TrainRequest, train(objectiv="cost"), "/objectiv", "objective"),
+        (TrainRequest, train(training={"sequence_lenght": 4}), "/training/sequence_lenght", "sequence_length"),
+        (
+            TrainRequest,
+            train(training={"lora": {"target_module": []}}),
+            "/training/lora/target_module",
+            "target_modules",
+        ),
+        (TrainRequest, train(layout={"tensor_paralel": 2}), "/layout/tensor_paralel", "tensor_parallel"),
+        (TrainRequest, train(layout={"tp": 2}), "/layout/tp", "tensor_parallel"),
+        (TrainRequest, train(model={"confg": {}}), "/model/confg", "config"),
+        (TrainRequest, train(compare=[{"zero": 1}]), "/compare/0/zero", "zero_stage"),
+        (TrainRequest, train(hardware={"fleet": [{"gpu": "h100", "gpuss": 1}]}), "/hardware/fleet/0/gpuss", "gpus"),
+        (InferRequest, infer(serving={"slo": {"ttft": 1}}), "/serving/slo/ttft", "ttft_seconds"),
+        (QuantizeRequest, {"model": "m", "scheme": "nf4", "blocksize": 64}, "/blocksize", "block_size"),
+        (CalibrationRequest, {"microbenchmark": []}, "/microbenchmark", "microbenchmarks"),
+    ],
+)
+def test_what_was_meant_is_named(request_kind: type[BaseModel], body: Any, pointer: str, meant: str):
+    assert told(request_kind, body)[pointer] == f"Unknown field; did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("sequence_length", "/training/sequence_length"), ("gpus", "/hardware/gpus"), ("rank", "/training/lora/rank")],
+)
+def test_a_field_in_the_wrong_place_is_told_its_own(name: str, meant: str):
+    assert told(TrainRequest, train(**{name: 1}))[f"/{name}"] == f"Unknown field; did you mean {meant}?"
+
+
+def test_what_is_like_nothing_is_told_what_there_is():
+    assert told(QuantizeRequest, {"model": "m", "scheme": "nf4", "zzqq": 1})["/zzqq"] == (
+        "Unknown field; there are model, scheme, double_quantization, block_size, weights, seed, output."
+    )
+
+
+def test_a_field_that_is_there_already_is_meant_only_where_no_other_is():
+    # Of the two batch sizes one is given, so that the other is missing.
+    assert told(TrainRequest, train(training={"batch_size": 1}))["/training/batch_size"].endswith(" micro_batch_size?")
+
+
+def test_a_place_with_several_forms_has_the_fields_of_all():
+    assert set(fields_at(("model", "(config)"), TrainRequest)) == {"config", "path", "hub", "revision", "parameters"}
+
+
+def test_every_name_of_every_place_is_found_again_with_two_letters_swapped():
+    for name in fields_at(("training",), TrainRequest):
+        if len(name) < 6:
+            continue
+        swapped = f"{name[:3]}{name[4]}{name[3]}{name[5:]}"
+        if swapped == name:
+            continue
+        body = train(training={swapped: 1})
+        assert name in told(TrainRequest, body)[f"/training/{swapped}"]
+
+
+def test_initials_are_of_words():
+    assert initials("tensor_parallel") == "tp"
