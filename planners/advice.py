@@ -42,6 +42,9 @@ ZERO_STEPS = (
 SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
 
 
+TOGETHER = "Together these make it fit; each alone does not."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A changed question; of changes of one `kind` only the first that fits is offered."""
@@ -65,11 +68,16 @@ def advice_for(
     gpus = answer.plan.layout.gpus
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
     first = None
-    for first in _offered(_changes(question, pinned, answer), answer, best):
+    for first in _offered(_keeping_the_result(pinned), answer, best):
         yield first
     if first is None:
-        # No single change will do: all that leave the job's result as it is, and then more of them.
-        yield from _offered(_together(question, pinned, answer), answer, best)
+        # No one of them will do alone.
+        for first in _offered(_together(pinned), answer, best):
+            yield first
+    for first in _offered(_changing_more(question, pinned, answer), answer, best):
+        yield first
+    if first is None:
+        yield from _offered(_together_with_more(question, pinned, answer), answer, best)
 
 
 def _offered(
@@ -150,12 +158,16 @@ def _as_planned(layout: Layout) -> str:
     )
 
 
-def _changes(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
-    """Yield every change; `asked` says how many GPUs there may be, `pinned` is the question on the answer's."""
+def _keeping_the_result(pinned: TrainingQuestion) -> Iterator[Change]:
+    """Yield what changes neither the job's result nor its GPUs; `pinned` is the question on the answer's GPUs."""
     yield from _same_step(pinned)
     yield from _recompute(pinned)
     yield from _zero_steps(pinned)
     yield from _free_degrees(pinned)
+
+
+def _changing_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield what changes the result, and then the GPUs and the model; `asked` says how many GPUs there may be."""
     yield from _narrower_states(pinned)
     yield from _adapters(pinned)
     yield from _shorter_sequences(pinned)
@@ -195,12 +207,11 @@ def _narrower_states(question: TrainingQuestion) -> Iterator[Change]:
             "Adam's two moments in eight bits take a quarter of the bytes; they are quantized in blocks, which changes "
             "the updates slightly."
         )
-        if question.framework == "any":
-            yield _change(question, reason, optimizer=narrow)
-        else:
+        yield _change(question, reason, optimizer=narrow)
+        # The stack that was named may not have it.
+        if question.framework != "any":
             changed = replace(question, optimizer=narrow, framework="any")
             change = {"training.optimizer": narrow, "framework": None}
-            yield _change(question, reason, optimizer=narrow)
             yield Change(kind="optimizer", change=change, question=changed, reason=reason)
 
 
@@ -267,8 +278,22 @@ def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:
         yield Change(kind="framework", change={"framework": "any"}, question=changed, reason=reason)
 
 
-def _together(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
-    """Yield all changes that leave the job's result as it is in one, then more GPUs or adapters on top of them."""
+def _together(pinned: TrainingQuestion) -> Iterator[Change]:
+    """Yield all changes that leave the job's result as it is in one, where they are several."""
+    change, free = _freed(pinned)
+    if len(change) > 1:
+        yield Change(kind="together", change=change, question=free, reason=TOGETHER)
+
+
+def _together_with_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield more GPUs or adapters on top of all changes that leave the result as it is."""
+    change, free = _freed(pinned)
+    for more in (*_more_gpus(replace(free, hardware=asked.hardware), answer), *_adapters(free)):
+        yield replace(more, kind="together", change={**change, **more.change}, reason=f"{more.reason} {TOGETHER}")
+
+
+def _freed(pinned: TrainingQuestion) -> tuple[dict[str, Any], TrainingQuestion]:
+    """Return all changes that leave the job's result as it is, and the question with them."""
     change: dict[str, Any] = {}
     for field in ("micro_batch_size", "recompute", "fused_cross_entropy"):
         if getattr(pinned, field) is not None:
@@ -279,12 +304,7 @@ def _together(asked: TrainingQuestion, pinned: TrainingQuestion, answer: Trainin
     change |= {"layout": {}} if pinned.layout != LayoutRequest() else {}
     change |= {"framework": "any"} if pinned.framework != "any" else {}
     fields = {field.removeprefix("training."): value for field, value in change.items() if field != "layout"}
-    free = replace(pinned, **fields, layout=LayoutRequest())
-    reason = "Together these make it fit; each alone does not."
-    if len(change) > 1:
-        yield Change(kind="together", change=change, question=free, reason=reason)
-    for more in (*_more_gpus(replace(free, hardware=asked.hardware), answer), *_adapters(free)):
-        yield replace(more, kind="together", change={**change, **more.change}, reason=f"{more.reason} {reason}")
+    return change, replace(pinned, **fields, layout=LayoutRequest())
 
 
 def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:

@@ -42,7 +42,8 @@ DEGREES = (
     "expert_parallel",
 )
 # A longer range of node counts is thinned to powers of two; the fewest are looked for in so many steps an octave.
-MOST_NODE_COUNTS = 16
+MOST_NODE_COUNTS = 64
+MOST_USUAL_COUNTS = 16
 STEPS_AN_OCTAVE = 8
 
 
@@ -178,8 +179,8 @@ def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
         return [np.array(sorted({*within, *thinned, *ends, *_multiples_of_fixed(question)}))]
     batches = [np.array(within)] if within else []
     for octave in range(1, count.maximum.bit_length()):
-        # Below 16 nodes every count, above that eight counts an octave.
-        step = max(2**octave // STEPS_AN_OCTAVE, 1)
+        # Of a long range every count below 16 nodes, above that eight counts an octave.
+        step = 1 if len(nodes) <= MOST_NODE_COUNTS else max(2**octave // STEPS_AN_OCTAVE, 1)
         some = [node * number for number in range(2**octave, 2 ** (octave + 1), step)]
         kept = [number for number in some if count.minimum <= number <= count.maximum]
         if kept:
@@ -188,6 +189,12 @@ def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
     ends = [] if count.is_free else [count.minimum, count.maximum]
     lone = [np.array([end]) for end in ends if not any((batch == end).any() for batch in batches)]
     return sorted((*batches, *lone), key=lambda batch: int(batch[0])) or [np.array([count.minimum])]
+
+
+def usual_counts(counts: IntArray) -> IntArray:
+    """Return the GPU counts of a batch on which the usual layouts are looked at; of many they are every so-manieth."""
+    some = np.unique(np.linspace(0, counts.size - 1, min(counts.size, MOST_USUAL_COUNTS)).round().astype(np.int64))
+    return counts[some]
 
 
 def _multiples_of_fixed(question: TrainingQuestion) -> Iterator[int]:

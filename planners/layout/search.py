@@ -10,7 +10,7 @@ import numpy as np
 
 from planners.errors import ImpossibleLayout
 from planners.hardware import Hardware
-from planners.layout.axes import candidate_grid, gpu_counts
+from planners.layout.axes import candidate_grid, gpu_counts, usual_counts
 from planners.layout.best import best_of
 from planners.layout.beyond import Beyond, all_of_few, beyond_usual, faster, least_memory
 from planners.layout.candidates import IntArray
@@ -98,7 +98,8 @@ def _on_counts(
     for job in jobs:
         beyond = beyond_usual(question, job, counts, with_offload=with_offload)
         everything = all_of_few(beyond) if len(beyond) else None
-        pool = _pool(everything or candidate_grid(question, job, counts), job, question.hardware, excluded, should_stop)
+        grid = everything or candidate_grid(question, job, usual_counts(counts))
+        pool = _pool(grid, job, question.hardware, excluded, should_stop)
         pools.extend([] if pool is None else [pool])
         others.extend([] if everything else [beyond])
     best = best_of(question, pools)
