@@ -11,6 +11,7 @@ from planners.catalogue import catalogue
 from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
 from planners.huggingface import describe_config
+from planners.layout.ranking import NEAR_EQUAL_FRACTION
 from planners.plans import Advice, Alternative, Layout, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 
@@ -116,7 +117,8 @@ def _gains_nothing(change: Change, changed: Alternative, lora: Alternative | Non
     """Return whether four bits are offered where adapters on 16 bits take neither more memory nor more time."""
     if change.kind != "qlora" or lora is None:
         return False
-    return changed.peak_bytes >= lora.peak_bytes and changed.step_seconds >= lora.step_seconds
+    is_slower = changed.step_seconds >= lora.step_seconds * (1 - NEAR_EQUAL_FRACTION)
+    return changed.peak_bytes >= lora.peak_bytes and is_slower
 
 
 def _on(question: TrainingQuestion, count: GpuCount) -> TrainingQuestion:

@@ -207,7 +207,6 @@ class WeightTraffic:
 class Capabilities:
     """What the framework can do; the search stays inside it.
 
-    `searches_offload` lets the search offload unasked, once nothing fits without.
     `activation_offload` is `none`, `synchronous`, `overlapped` or `overlapped_once`
     (`planners/memory/activation_offload.py`).
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
@@ -230,7 +229,6 @@ class Capabilities:
     stage_rule: str
     shard_group: bool
     offload: tuple[str, ...]
-    searches_offload: bool
     offload_targets: tuple[str, ...]
     activation_offload: str
     recompute: tuple[str, ...]
