@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from planners.calibration import Observation
 from planners.layout.candidates import ALL_LAYERS, OFFLOAD_TARGETS, RECOMPUTE_MODES, Candidates, candidates_from_rows
 from planners.memory.job import training_job
+from planners.memory.peak import peak_bytes
 from planners.memory.profile import load_profile
 from planners.plans import Layout
 from planners.questions import TrainingQuestion
@@ -29,10 +32,11 @@ def observed_run(run: MeasuredRun) -> Observation:
     layouts = layout_as_candidates(run.layout)
     job = training_job(run.question, load_profile(run.layout.framework))
     shipped = load_efficiency(run.layout.framework, run.question.hardware.gpu.id)
+    peaks = np.array(peak_bytes(layouts, job), dtype=np.float64)
 
     def estimate(gpu: GpuEfficiency) -> float:
         efficiency = replace(shipped, gpu=gpu)
-        return float(step_seconds(layouts, job, run.question.hardware, efficiency).total[0])
+        return float(step_seconds(layouts, job, run.question.hardware, efficiency, peaks).total[0])
 
     return Observation(
         pointer=run.pointer,

@@ -19,6 +19,7 @@ from planners.layout.pool import Pool
 from planners.layout.search import Found, search
 from planners.layout.sharding import sharding_of
 from planners.layout.stacks import stack_notes, stacks_of, unmeasured_note
+from planners.layout.ways_out import way_out
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
 from planners.memory.job import Job, training_job, why_unsupported
@@ -28,7 +29,7 @@ from planners.memory.profile import Profile, load_profile, profile_names, profil
 from planners.memory.recompute_modules import check_modules
 from planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
-from planners.questions import TrainingQuestion
+from planners.questions import LayoutRequest, TrainingQuestion
 from planners.run import run_of
 from planners.stopping import ShouldStop, never, until_stopped
 from planners.timing.communication import communication_of
@@ -76,9 +77,12 @@ def plan_without_advice(
     question: TrainingQuestion, should_stop: ShouldStop = never, derived: Derived | None = None
 ) -> TrainingAnswer:
     """Return the answer of `plan_training` without its advice; raises the same."""
-    found = _found(question, should_stop)
-    pool, index = found.pools[found.chosen[0]], found.chosen[1]
     derived = derived or Derived()
+    try:
+        found = _found(question, should_stop)
+    except ImpossibleLayout as refusal:
+        raise _with_way_out(question, refusal, derived, should_stop) from None
+    pool, index = found.pools[found.chosen[0]], found.chosen[1]
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency, derived)
     verdict, stacks = VERDICT_NAMES[int(pool.verdicts[index])], stacks_of(question, found.searched)
@@ -122,6 +126,25 @@ def _found(question: TrainingQuestion, should_stop: ShouldStop) -> Found:
         if not broken:
             raise
         raise impossible(broken) from None
+
+
+def _with_way_out(
+    question: TrainingQuestion, refusal: ImpossibleLayout, derived: Derived, should_stop: ShouldStop
+) -> ImpossibleLayout:
+    """Return the refusal with the nearest GPU counts and batches that work."""
+    best = functools.partial(best_layout, should_stop=should_stop)
+    instead = derived.part("way out", lambda: way_out(question, _jobs, best), otherwise="")
+    detail = " ".join(part for part in (_why_nothing(question, refusal), instead) if part)
+    return ImpossibleLayout(detail, rule=refusal.rule, pointer=refusal.pointer, broken=refusal.broken)
+
+
+def _why_nothing(question: TrainingQuestion, refusal: ImpossibleLayout) -> str:
+    """Return why no layout exists: of a question that fixes no degree, that its GPUs and batch do not go together."""
+    if question.layout != LayoutRequest():
+        return refusal.detail
+    count, batch = question.hardware.gpus, question.global_batch_size
+    gpus = f"exactly {count.minimum}" if count.minimum == count.maximum else f"{count.minimum} to {count.maximum}"
+    return f"No layout uses {gpus} GPUs with a batch of {batch}: every way to divide them breaks a rule."
 
 
 def check_question(question: TrainingQuestion) -> None:

@@ -17,6 +17,7 @@ from planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 from planners.run import SECONDS_AN_HOUR
 from planners.timing.efficiency import Efficiency
+from planners.timing.stalls import risks
 
 GIB = 2**30
 OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
@@ -118,6 +119,7 @@ def _time(told: Told) -> Iterator[str]:
         f"{efficiency.provenance} A step may take {low:.2f} to {high:.2f} times the estimate; "
         f"{efficiency.common.coverage:.0%} of such runs are expected to."
     )
+    yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
     yield "TFLOP/s and utilization count causal attention and no recomputation."
     parts = {
         "data-parallel traffic": stack.data_overlap_fraction,
@@ -214,6 +216,18 @@ def _failures(told: Told) -> Iterator[str]:
         )
 
 
+def _nodes(told: Told) -> Iterator[str]:
+    """Yield how the GPUs stand in nodes, where there are several: a slow network between them decides much."""
+    hardware, gpus = told.question.hardware, told.layout.gpus
+    nodes = -(-gpus // hardware.gpus_per_node)
+    if nodes > 1:
+        rate = hardware.gpu.nic_bytes_per_second / 1e9
+        yield (
+            f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {rate:.3g} GB/s per GPU between "
+            "nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."
+        )
+
+
 def _model_and_gpu(told: Told) -> Iterator[str]:
     yield from told.question.model.assumptions
     yield from told.question.hardware.gpu.assumptions
@@ -226,5 +240,6 @@ NOTES: tuple[Callable[[Told], Iterator[str]], ...] = (
     _layers,
     _elsewhere,
     _failures,
+    _nodes,
     _model_and_gpu,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
@@ -47,3 +48,19 @@ def test_a_mixture_with_a_batch_of_factors_3_and_5_is_planned(
 def test_a_model_with_an_indexer_is_planned(service: httpx.Client, model: str, framework: str) -> None:
     body = plan(service, **asked(model, "h200", 1024, batch=1024, framework=framework))
     assert body["plan"]["memory"]["peak_bytes"] > 0
+
+
+@pytest.mark.parametrize("batch", [64, 1024])
+def test_a_number_of_gpus_without_a_layout_names_those_that_work(service: httpx.Client, batch: int) -> None:
+    request = asked("meta-llama/Llama-3.1-8B", "h100-sxm", 1000, batch=batch)
+    refusal = service.post("/plan/train", json=request)
+    assert refusal.status_code == 422
+    detail = refusal.json()["detail"]
+    found = re.search(r"Set gpus to (\d+) or (\d+), or global_batch_size to (\d+) or (\d+)", detail)
+    assert found, detail
+    below, above, *batches = map(int, found.groups())
+    assert below < 1000 < above
+    for gpus in (below, above):
+        assert plan(service, **asked("meta-llama/Llama-3.1-8B", "h100-sxm", gpus, batch=batch))["fits"]
+    for other in batches:
+        assert plan(service, **asked("meta-llama/Llama-3.1-8B", "h100-sxm", 1000, batch=other))["fits"]

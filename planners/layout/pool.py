@@ -50,7 +50,7 @@ class Pool:
         """Return the step of one of the layouts, timed now where it does not fit."""
         job, efficiency = self.job, efficiency_on(self.job.profile.name, hardware)
         if self.seconds[index] == math.inf:
-            return step_of(self.layouts, index, job, hardware, efficiency)
+            return step_of(self.layouts, index, job, hardware, efficiency, float(self.peaks[index]))
         return told(self.steps, self.layouts, index, job, hardware, efficiency)
 
 
@@ -106,7 +106,7 @@ def _contenders_of(part: Grid, job: Job, hardware: Hardware, efficiency: Efficie
         cells = cells[closest(part.take(cells), peaks.ravel()[cells])]
         steps = untimed(cells.size)
     else:
-        every = step_seconds(part.layouts, job, hardware, efficiency)
+        every = step_seconds(part.layouts, job, hardware, efficiency, peaks)
         seconds = np.broadcast_to(every.total, part.shape).ravel()[cells]
         found = peaks.ravel()[cells]
         offload = Cells(cells, part.shape).of(part.layouts.offload)

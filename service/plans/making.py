@@ -24,7 +24,7 @@ from service.artifacts.kubernetes_training import training_manifests
 from service.artifacts.serving import serving_artifacts
 from service.artifacts.slurm import slurm_script
 from service.artifacts.training import LaunchFiles, TrainingLaunch, training_artifacts
-from service.canonical import digest
+from service.canonical import canonical_json, digest
 from service.models.resolving import ResolvedModel
 from service.persistence.records import SeenModel, StoredPlan
 from service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
@@ -139,6 +139,11 @@ def _stored(resolved: ResolvedQuestion, body: TrainPlanBody | InferPlanBody, har
         model_config=resolved.model.config,
         answer=body_json(body),
     )
+
+
+def stored_bytes(plan: StoredPlan) -> int:
+    """Return what a plan's row takes, but for what the database adds and saves."""
+    return len(plan.answer) + len(canonical_json(plan.request)) + len(canonical_json(plan.model_config))
 
 
 def seen_model(model: ResolvedModel) -> SeenModel:

@@ -64,3 +64,31 @@ def test_a_nearly_full_card_takes_as_long_as_one_with_room(model, framework, gpu
         dataclasses.replace(question, hardware=dataclasses.replace(question.hardware, gpu=full))
     ).plan
     assert nearly.step.seconds == pytest.approx(plan.step.seconds)
+
+
+@given(
+    model=st.sampled_from(MODELS),
+    framework=st.sampled_from(["accelerate", "ddp", "fsdp2", "megatron"]),
+    gpus=st.sampled_from([1, 8, 24]),
+    per_gpu=st.sampled_from([1, 3, 4]),
+    recompute=st.sampled_from(["none", "full"]),
+)
+@law(few=15, many=400)
+def test_kernels_that_fuse_more_are_never_slower(model, framework, gpus, per_gpu, recompute):
+    question = asked(model, framework, gpus, per_gpu, 3 if framework in ("accelerate", "fsdp2") else 0)
+    question = dataclasses.replace(question, recompute=Recompute(mode=recompute))
+    seconds = {}
+    for kernels in (None, "eager", "foak", "fused", "compiled"):
+        try:
+            plan = plan_without_advice(dataclasses.replace(question, kernels=kernels)).plan
+        except PlimsollError:
+            continue
+        seconds[kernels] = plan.step.seconds
+    slowest = seconds.get("eager", seconds.get(None))
+    assume(slowest is not None)
+    assert all(taken <= slowest * (1 + 1e-12) for taken in seconds.values())
+    if {"foak", "fused"} <= seconds.keys():
+        assert seconds["fused"] <= seconds["foak"] * (1 + 1e-12)
+    has_fused_norms = model != "openai-community/gpt2-xl"
+    if has_fused_norms and {"eager", "fused"} <= seconds.keys():
+        assert seconds["fused"] < seconds["eager"]

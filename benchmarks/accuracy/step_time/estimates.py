@@ -15,6 +15,7 @@ from planners.memory.job import Job, training_job
 from planners.memory.profile import load_profile
 from planners.questions import Recompute, TrainingQuestion
 from planners.timing.efficiency import load_efficiency
+from planners.timing.stalls import stall_seconds
 from planners.timing.step import step_seconds
 
 Seconds = Callable[[Candidates, Job, Hardware], FloatArray]
@@ -36,7 +37,14 @@ def grouped(cases: Sequence[Case]) -> list[Group]:
     for index, case in enumerate(cases):
         key = (
             (case.framework, case.gpu, case.hardware.gpu.nic_bytes_per_second, case.hardware.gpus.minimum),
-            (case.model.num_layers, case.model.hidden_size, case.model.parameters, case.precision, case.attention),
+            (
+                case.model.num_layers,
+                case.model.hidden_size,
+                case.model.parameters,
+                case.precision,
+                case.attention,
+                case.kernels,
+            ),
             (case.sequence_length, case.global_batch_size),
         )
         together.setdefault(key, []).append(index)
@@ -68,6 +76,7 @@ def _group(cases: Sequence[Case], indices: Sequence[int]) -> Group:
         sequence_length=first.sequence_length,
         global_batch_size=first.global_batch_size,
         attention=first.attention,
+        kernels=first.kernels,
         recompute=Recompute(mode="none"),
     )
     return Group(
@@ -82,3 +91,8 @@ def planned_seconds(layouts: Candidates, job: Job, hardware: Hardware) -> FloatA
     """Return the planner's answer with the efficiencies it ships."""
     efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
     return step_seconds(layouts, job, hardware, efficiency).total
+
+
+def stalls(layouts: Candidates, job: Job, hardware: Hardware) -> FloatArray:
+    """Return how much longer a step may take in the stack's slow mode."""
+    return stall_seconds(layouts, job, load_efficiency(job.profile.name, hardware.gpu.id))

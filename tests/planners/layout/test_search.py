@@ -35,7 +35,7 @@ def one_by_one(framework: str, asked):
     listed = grid_over(asked, through, bases, everything.choices).every()
     allowed = listed.take(obey(listed, through).allowed)
     peaks = peak_bytes(allowed, through)
-    seconds = step_seconds(allowed, through, asked.hardware, load_efficiency(framework)).total
+    seconds = step_seconds(allowed, through, asked.hardware, load_efficiency(framework), peaks).total
     return verdicts(peaks, through, asked.hardware), seconds
 
 

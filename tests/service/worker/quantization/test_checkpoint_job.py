@@ -218,13 +218,11 @@ def test_a_job_begun_again_after_it_published_gives_its_result(roots):
     assert again == json.loads(json.dumps(first))
 
 
-def test_progress_counts_every_byte_with_rate_and_time_left(roots):
+def test_progress_counts_every_byte(roots):
     calls = []
     run(request(roots), lambda *call: calls.append(call))
     total = sum(tensor.nbytes for tensor in weights().values())
     assert calls[-1][:3] == (total, total, "bytes")
-    assert "MB/s" in calls[1][3]
-    assert "s left" in calls[1][3]
 
 
 def test_a_full_disk_fails_the_job_and_leaves_nothing(roots, monkeypatch):

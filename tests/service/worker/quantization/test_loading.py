@@ -112,7 +112,23 @@ def test_transformers_loads_the_weights_that_compressed_tensors_holds(folders, s
     assert torch.isfinite(logits(model)).all()
 
 
-@pytest.mark.parametrize("scheme", ["fp8", "fp8-channel", "int8", "int8-group", "mxfp4"])
+# Key and value projections of 12 rows, whose zero points fill no whole words of eight.
+ODD_ROWS = {**CONFIG, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 12}
+
+
+@pytest.mark.parametrize("config", [CONFIG, ODD_ROWS], ids=["whole words", "parts of words"])
+def test_int4_loads_without_being_told_how(folders, config):
+    source, made = folders
+    write_checkpoint(source, config=config)
+    settings = scheme_settings("int4", block_size=32)
+    quantize(source, made, "int4", block_size=32)
+    found = dict(loaded(made).named_parameters())
+    for name, weight in weights(config=config).items():
+        expected = restored(weight, settings).half().bfloat16() if name.endswith("proj.weight") else weight
+        assert torch.equal(found[name], expected), name
+
+
+@pytest.mark.parametrize("scheme", ["fp8", "fp8-channel", "int8", "int8-group", "int4", "mxfp4"])
 def test_transformers_takes_the_quantized_tensors_as_they_are(folders, scheme):
     source, made = folders
     quantize(source, made, scheme, block_size=32)
