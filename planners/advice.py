@@ -11,7 +11,8 @@ from planners.catalogue import catalogue
 from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
 from planners.huggingface import describe_config
-from planners.plans import Advice, Alternative, TrainingAnswer
+from planners.layout.ranking import NEAR_EQUAL_FRACTION
+from planners.plans import Advice, Alternative, Layout, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
@@ -23,7 +24,11 @@ SHORTEST_SEQUENCE = 512
 TIMES_FOR_ROOM = (2, 4, 8)
 # Of changes that are more and more of one thing, so many are planned before the thing is given up.
 MOST_TRIES = 4
-VERDICT_RANK = {"no": 0, "tight": 1, "fits": 2}
+VERDICT_RANK = {"no": 0, "tight": 1, "fits": 3}
+# Of a plan that has room only because states nobody wanted on the host lie there.
+OFFLOADED_RANK = 2
+# What each of these changes of the result is said in its offer.
+WIDE_PRECISIONS, MIXED_PRECISIONS = ("fp32", "tf32"), ("bf16-mixed", "fp16-mixed")
 # ZeRO's stages in the order of what they cost in time, offload between them (Rajbhandari et al. 2020,
 # arXiv:1910.02054; Ren et al. 2021, arXiv:2101.06840).
 ZERO_STEPS = (
@@ -36,6 +41,9 @@ ZERO_STEPS = (
 )
 # What in a model's id is its size, as in "Llama-3.1-70B", "Qwen1.5-1.8B" or "pythia-160m".
 SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
+
+
+TOGETHER = "Together these make it fit; each alone does not."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +69,23 @@ def advice_for(
     gpus = answer.plan.layout.gpus
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
     first = None
-    for first in _offered(_changes(question, pinned, answer), answer, best):
+    for first in _offered(_keeping_the_result(pinned), answer, best):
         yield first
     if first is None:
-        # No single change will do: all that leave the job's result as it is, and then more of them.
-        yield from _offered(_together(question, pinned, answer), answer, best)
+        # No one of them will do alone.
+        for first in _offered(_together(pinned), answer, best):
+            yield first
+    for first in _offered(_changing_more(question, pinned, answer), answer, best):
+        yield first
+    if first is None:
+        yield from _offered(_together_with_more(question, pinned, answer), answer, best)
 
 
 def _offered(
     changes: Iterable[Change], answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
 ) -> Iterator[Advice]:
     offered: set[str] = set()
+    lora: Alternative | None = None
     for change in changes:
         if change.kind in offered:
             continue
@@ -82,9 +96,29 @@ def _offered(
         except PlimsollError:
             # The change cannot be planned at all, so it is no advice.
             continue
-        if VERDICT_RANK[changed.verdict] > VERDICT_RANK[answer.verdict]:
+        rank = _rank(answer.verdict, answer.plan.layout, change.question)
+        if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)
+            lora = changed if change.kind == "lora" else lora
             yield _offer(change, changed, answer)
+
+
+def leaves_to_be_desired(question: TrainingQuestion, answer: TrainingAnswer) -> bool:
+    """Return whether advice is due: the plan has no room, or only with states on the host that nobody asked for."""
+    return _rank(answer.verdict, answer.plan.layout, question) < VERDICT_RANK["fits"]
+
+
+def _rank(verdict: str, layout: Layout, question: TrainingQuestion) -> int:
+    is_offloaded = verdict == "fits" and layout.offload != "none" and question.layout.offload in (None, "none")
+    return OFFLOADED_RANK if is_offloaded else VERDICT_RANK[verdict]
+
+
+def _gains_nothing(change: Change, changed: Alternative, lora: Alternative | None) -> bool:
+    """Return whether four bits are offered where adapters on 16 bits take neither more memory nor more time."""
+    if change.kind != "qlora" or lora is None:
+        return False
+    is_slower = changed.step_seconds >= lora.step_seconds * (1 - NEAR_EQUAL_FRACTION)
+    return changed.peak_bytes >= lora.peak_bytes and is_slower
 
 
 def _on(question: TrainingQuestion, count: GpuCount) -> TrainingQuestion:
@@ -97,6 +131,7 @@ def _offer(change: Change, changed: Alternative, answer: TrainingAnswer) -> Advi
     layout = changed.layout
     chosen = {
         "hardware.gpus": layout.gpus,
+        "framework": layout.framework,
         "layout.tensor_parallel": layout.tensor_parallel,
         "layout.pipeline_parallel": layout.pipeline_parallel,
         "training.micro_batch_size": layout.micro_batch_size,
@@ -112,20 +147,34 @@ def _offer(change: Change, changed: Alternative, answer: TrainingAnswer) -> Advi
         step_seconds_difference=changed.step_seconds - answer.plan.step.seconds,
         fits=changed.verdict != "no",
         verdict=changed.verdict,
-        reason=change.reason,
+        reason=f"{change.reason} {_as_planned(layout)}",
     )
 
 
-def _changes(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
-    """Yield every change; `asked` says how many GPUs there may be, `pinned` is the question on the answer's."""
+def _as_planned(layout: Layout) -> str:
+    """Return the layout of an offer's peak and time: the fastest that fits, not the one of the least memory."""
+    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')} states on the host"
+    return (
+        f"Planned for speed: {layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
+        f"recompute {layout.recompute}{offload}."
+    )
+
+
+def _keeping_the_result(pinned: TrainingQuestion) -> Iterator[Change]:
+    """Yield what changes neither the job's result nor its GPUs; `pinned` is the question on the answer's GPUs."""
     yield from _same_step(pinned)
-    yield from _shorter_sequences(pinned)
-    yield from _zero_steps(pinned)
     yield from _recompute(pinned)
+    yield from _zero_steps(pinned)
     yield from _free_degrees(pinned)
+
+
+def _changing_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield what changes the result, and then the GPUs and the model; `asked` says how many GPUs there may be."""
+    yield from _narrower_states(pinned)
+    yield from _adapters(pinned)
+    yield from _shorter_sequences(pinned)
     yield from _more_gpus(asked, answer)
     yield from _other_gpus(pinned, answer.plan.memory.peak_bytes)
-    yield from _adapters(pinned)
     yield from _smaller_models(pinned)
 
 
@@ -133,13 +182,39 @@ def _same_step(question: TrainingQuestion) -> Iterator[Change]:
     """Yield what leaves the job's result as it is, the cheapest first."""
     if question.fused_cross_entropy is False:
         yield _change(question, "A fused loss never holds the full logits.", fused_cross_entropy=True)
-    if question.precision in ("fp32", "tf32"):
-        yield _change(question, "Activations in bf16 take half the bytes.", precision="bf16-mixed")
     if question.attention == "eager":
         yield _change(question, "Flash attention never holds the score matrix.", attention="flash")
     if (question.micro_batch_size or 1) > 1:
         reason = "Smaller micro-batches with more accumulation give the same step."
         yield _change(question, reason, micro_batch_size=1)
+
+
+def _narrower_states(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield what holds weights, gradients or optimizer states in fewer bytes; each says what it does to the result."""
+    if question.precision in WIDE_PRECISIONS:
+        reason = (
+            "Products and activations in bf16 take half the bytes; weights and updates stay in fp32, and results "
+            "differ by bf16's rounding of products."
+        )
+        yield _change(question, reason, precision="bf16-mixed")
+    if question.precision in (*WIDE_PRECISIONS, *MIXED_PRECISIONS):
+        reason = (
+            "Weights, gradients and states all in bf16 take half the bytes of fp32 and less; small updates are rounded "
+            "away, which can cost quality."
+        )
+        yield _change(question, reason, precision="bf16")
+    narrow = {"adamw": "adamw-8bit", "paged-adamw": "paged-adamw-8bit"}.get(question.optimizer)
+    if narrow is not None:
+        reason = (
+            "Adam's two moments in eight bits take a quarter of the bytes; they are quantized in blocks, which changes "
+            "the updates slightly."
+        )
+        yield _change(question, reason, optimizer=narrow)
+        # The stack that was named may not have it.
+        if question.framework != "any":
+            changed = replace(question, optimizer=narrow, framework="any")
+            change = {"training.optimizer": narrow, "framework": None}
+            yield Change(kind="optimizer", change=change, question=changed, reason=reason)
 
 
 def _change(question: TrainingQuestion, reason: str, **fields: Any) -> Change:
@@ -205,8 +280,22 @@ def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:
         yield Change(kind="framework", change={"framework": "any"}, question=changed, reason=reason)
 
 
-def _together(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
-    """Yield all changes that leave the job's result as it is in one, then more GPUs or adapters on top of them."""
+def _together(pinned: TrainingQuestion) -> Iterator[Change]:
+    """Yield all changes that leave the job's result as it is in one, where they are several."""
+    change, free = _freed(pinned)
+    if len(change) > 1:
+        yield Change(kind="together", change=change, question=free, reason=TOGETHER)
+
+
+def _together_with_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield more GPUs or adapters on top of all changes that leave the result as it is."""
+    change, free = _freed(pinned)
+    for more in (*_more_gpus(replace(free, hardware=asked.hardware), answer), *_adapters(free)):
+        yield replace(more, kind="together", change={**change, **more.change}, reason=f"{more.reason} {TOGETHER}")
+
+
+def _freed(pinned: TrainingQuestion) -> tuple[dict[str, Any], TrainingQuestion]:
+    """Return all changes that leave the job's result as it is, and the question with them."""
     change: dict[str, Any] = {}
     for field in ("micro_batch_size", "recompute", "fused_cross_entropy"):
         if getattr(pinned, field) is not None:
@@ -217,12 +306,7 @@ def _together(asked: TrainingQuestion, pinned: TrainingQuestion, answer: Trainin
     change |= {"layout": {}} if pinned.layout != LayoutRequest() else {}
     change |= {"framework": "any"} if pinned.framework != "any" else {}
     fields = {field.removeprefix("training."): value for field, value in change.items() if field != "layout"}
-    free = replace(pinned, **fields, layout=LayoutRequest())
-    reason = "Together these make it fit; each alone does not."
-    if len(change) > 1:
-        yield Change(kind="together", change=change, question=free, reason=reason)
-    for more in (*_more_gpus(replace(free, hardware=asked.hardware), answer), *_adapters(free)):
-        yield replace(more, kind="together", change={**change, **more.change}, reason=f"{more.reason} {reason}")
+    return change, replace(pinned, **fields, layout=LayoutRequest())
 
 
 def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
@@ -264,8 +348,8 @@ def _other_gpus(question: TrainingQuestion, peak_bytes: int) -> Iterator[Change]
 
 def _adapters(question: TrainingQuestion) -> Iterator[Change]:
     reasons = {
-        "lora": "Adapters need no optimizer states for the base model.",
-        "qlora": "Adapters stand beside a base model in four bits.",
+        "lora": "Adapters alone learn, and the base model has no optimizer states; the result is an adapter.",
+        "qlora": "Adapters learn beside a frozen base model in four bits, whose rounding they have to make up for.",
     }
     for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(question.method, ()):
         framework = question.framework if question.framework in ("any", "reference") else "any"

@@ -384,6 +384,23 @@ class SearchCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutStack:
+    """A training stack that was not searched, and why."""
+
+    framework: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedStacks:
+    """The training stacks that were searched, those among them that no run measured, and those that were left out."""
+
+    searched: tuple[str, ...]
+    unmeasured: tuple[str, ...]
+    left_out: tuple[LeftOutStack, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """A change to the question, already planned: what it would need and take, and how much more than the plan."""
 
@@ -453,3 +470,4 @@ class TrainingAnswer:
     comparisons: tuple[Comparison, ...] = ()
     fleet: tuple[FleetEntry, ...] = ()
     omitted: tuple[Omitted, ...] = ()
+    stacks: SearchedStacks

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from planners.advice import advice_for
+from planners.advice import advice_for, leaves_to_be_desired
 from planners.architecture import ModelSpec, OperationKind
 from planners.derived import Derived
 from planners.elastic import resized
@@ -15,8 +15,10 @@ from planners.hardware import Hardware
 from planners.layout.chosen import layout_of
 from planners.layout.exclusion import every_broken_rule
 from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
-from planners.layout.search import Found, Pool, search
+from planners.layout.pool import Pool
+from planners.layout.search import Found, search
 from planners.layout.sharding import sharding_of
+from planners.layout.stacks import stack_notes, stacks_of, unmeasured_note
 from planners.layout.ways_out import way_out
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
@@ -57,7 +59,7 @@ def plan_training(
     """
     derived = derived or Derived()
     answer = plan_without_advice(question, should_stop, derived)
-    if answer.verdict == "fits":
+    if not leaves_to_be_desired(question, answer):
         return answer
     best = functools.partial(best_layout, should_stop=stop_advising or should_stop)
     advice = advice_for(question, answer, best)
@@ -83,13 +85,15 @@ def plan_without_advice(
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
     plan = _full_plan(question, pool, index, efficiency, derived)
-    verdict = VERDICT_NAMES[int(pool.verdicts[index])]
+    verdict, stacks = VERDICT_NAMES[int(pool.verdicts[index])], stacks_of(question, found.searched)
     told = Told(question=question, job=pool.job, plan=plan, efficiency=efficiency)
     return TrainingAnswer(
         fits=found.fits,
         verdict=verdict,
         summary=derived.part(
-            "summary", lambda: summary(question, plan, verdict), otherwise=f"{VERDICT_SENTENCES[verdict]}."
+            "summary",
+            lambda: summary(question, plan, verdict) + unmeasured_note(question, plan.layout.framework),
+            otherwise=f"{VERDICT_SENTENCES[verdict]}.",
         ),
         plan=plan,
         alternatives=derived.several(
@@ -99,7 +103,11 @@ def plan_without_advice(
             layouts_considered=found.considered, layouts_excluded=found.excluded, layouts_fitting=found.fitting
         ),
         advice=(),
-        assumptions=tuple(sentence for note in NOTES for sentence in derived.several("assumptions", note(told))),
+        assumptions=(
+            *stack_notes(question, stacks),
+            *(sentence for note in NOTES for sentence in derived.several("assumptions", note(told))),
+        ),
+        stacks=stacks,
         comparisons=derived.part(
             "comparisons", lambda: comparisons(question, pool, index, _jobs, should_stop), otherwise=()
         ),
@@ -242,7 +250,7 @@ def _unsupported(question: TrainingQuestion, profiles: Sequence[Profile]) -> Pli
         return problem
     others = [name for name in profile_names() if why_unsupported(question, load_profile(name)) is None]
     way_out = f"Planned without measurements: {', '.join(others)}." if others else "No other framework can either."
-    detail = f"No measured framework can run this job ({problem.detail}) {way_out}"
+    detail = f"No training stack can run this job ({problem.detail}) {way_out}"
     return type(problem)(detail, pointer=problem.pointer)
 
 

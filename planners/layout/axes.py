@@ -1,10 +1,10 @@
-"""The values every axis of the search may take, as a grid."""
+"""The usual values of every axis of the search, as a grid."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,62 +33,100 @@ CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 SHORTEST_CONTEXT_SHARE = 8192  # tokens a rank should at least keep of a sequence
 VIRTUAL_STAGES = (1, 2, 3, 4, 5, 6, 8)
 PARTIAL_RECOMPUTE_SHARES = tuple(eighths / 8 for eighths in range(1, 8))
+DEGREES = (
+    "data_parallel",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "virtual_pipeline",
+    "context_parallel",
+    "expert_parallel",
+)
 # A longer range of node counts is thinned to powers of two; the fewest are looked for in so many steps an octave.
-MOST_NODE_COUNTS = 16
+MOST_NODE_COUNTS = 64
+MOST_USUAL_COUNTS = 16
 STEPS_AN_OCTAVE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """Degrees of one mesh shape each (arrays), and the choices independent of it (tuples).
+    """Degrees of one mesh shape each (arrays), and the micro-batch sizes that go with all of them.
 
     `repeats_whole_group` marks a mesh that differs from another one by its shard group only.
     """
 
     mesh: dict[str, IntArray]
-    sequence_parallel: BoolArray
     repeats_whole_group: BoolArray
     micro_batch_sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What may be chosen on every mesh alike.
+
+    `offload` has pairs of what goes to the host of the states and whether activations do, `recompute` pairs of a mode
+    and the share of a stage's layers.
+    """
+
     zero_stages: tuple[int, ...]
     offload: tuple[tuple[int, bool], ...]
     recompute: tuple[tuple[int, float], ...]
     fused_cross_entropy: tuple[bool, ...]
 
 
-def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload: bool = False) -> Grid:
-    """Return every layout of the allowed axes for each of the GPU counts, rules not yet applied.
+def candidate_grid(question: TrainingQuestion, job: Job, gpus: IntArray) -> Grid:
+    """Return every layout of the usual axes for each of the GPU counts, rules not yet applied.
 
-    Offload nobody asked for is left for a second search (`with_offload`), because
-    it costs host memory and a slow link that other layouts do not need.
+    Offload nobody asked for is not among them: what lies beyond is timed first (`planners/layout/beyond.py`).
     """
-    axes = _axes(question, job, gpus, with_offload=with_offload)
-    stages = np.array([(stage, *moved) for stage in axes.zero_stages for moved in axes.offload], dtype=np.int64)
-    zero_stage, offload, activation_offload = stages.reshape(-1, 3, 1).swapaxes(0, 1)
+    axes = _axes(question, job, gpus)
     # A base is a mesh with a micro-batch size, every mesh with every size.
     sizes = np.array(axes.micro_batch_sizes, dtype=np.int64)
-    mesh = {name: np.repeat(values, sizes.size) for name, values in axes.mesh.items()}
+    bases = {name: np.repeat(values, sizes.size) for name, values in axes.mesh.items()}
+    bases["micro_batch_size"] = np.tile(sizes, axes.mesh["data_parallel"].size)
+    grid = grid_over(question, job, bases, choices_of(question, job))
     is_smaller_group = np.repeat(axes.repeats_whole_group, sizes.size)
-    modes = np.array([mode for mode, _ in axes.recompute]).reshape(-1, 1, 1)
-    full_layers = _full_layers(question, job, axes.recompute, mesh["pipeline_parallel"])
-    # Stage 0 shards nothing, so that a group means nothing to it.
-    group = np.where(zero_stage == 0, mesh["data_parallel"], mesh["shard_group"])
+    return replace(grid, distinct=grid.distinct & ~(is_smaller_group & (grid.layouts.zero_stage == 0)))
+
+
+def choices_of(question: TrainingQuestion, job: Job) -> Choices:
+    """Return what may be chosen on every mesh alike, without offload that nobody asked for."""
+    can, fused = job.profile.can, (False, True)
+    if question.fused_cross_entropy is not None:
+        fused = (question.fused_cross_entropy,)  # type: ignore[assignment]
+    return Choices(
+        zero_stages=_zero_stages(question.layout, can.zero_stages),
+        offload=offload_choices(question, can)[:1],
+        recompute=_recompute(question, job),
+        fused_cross_entropy=tuple(
+            choice for choice in fused if not choice or can.fused_cross_entropy or len(fused) == 1
+        ),
+    )
+
+
+def grid_over(question: TrainingQuestion, job: Job, bases: Mapping[str, IntArray], choices: Choices) -> Grid:
+    """Return the grid of some bases, each array one entry a base, with every choice."""
+    stages = np.array([(stage, *moved) for stage in choices.zero_stages for moved in choices.offload], dtype=np.int64)
+    zero_stage, offload, activation_offload = stages.reshape(-1, 3, 1).swapaxes(0, 1)
+    modes = np.array([mode for mode, _ in choices.recompute]).reshape(-1, 1, 1)
+    full_layers = _full_layers(question, job, choices.recompute, bases["pipeline_parallel"])
     # A client's own number of layers is planned as it is.
     is_searched = question.recompute is None
-    is_whole = (full_layers * mesh["pipeline_parallel"] >= job.model.num_layers) & is_searched
-    distinct = ~(is_smaller_group & (zero_stage == 0)) & ~_repeated(modes, full_layers, is_whole)
+    is_whole = (full_layers * bases["pipeline_parallel"] >= job.model.num_layers) & is_searched
+    degrees = {name: bases[name] for name in (*DEGREES, "micro_batch_size")}
     return grid_of(
         Candidates(
-            **{**mesh, "shard_group": group},
-            sequence_parallel=np.repeat(axes.sequence_parallel, sizes.size),
+            **degrees,
+            # Stage 0 shards nothing, so that a group means nothing to it.
+            shard_group=np.where(zero_stage == 0, bases["data_parallel"], bases["shard_group"]),
+            sequence_parallel=bases["sequence_parallel"].astype(bool),
             zero_stage=zero_stage,
             offload=offload,
             activation_offload=activation_offload.astype(bool),
-            micro_batch_size=np.tile(sizes, axes.mesh["data_parallel"].size),
             recompute=modes,
             full_layers=full_layers,
-            fused_cross_entropy=np.array(axes.fused_cross_entropy, dtype=bool).reshape(-1, 1, 1, 1),
+            fused_cross_entropy=np.array(choices.fused_cross_entropy, dtype=bool).reshape(-1, 1, 1, 1),
         ),
-        distinct,
+        np.asarray(~_repeated(modes, full_layers, is_whole)),
     )
 
 
@@ -141,8 +179,8 @@ def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
         return [np.array(sorted({*within, *thinned, *ends, *_multiples_of_fixed(question)}))]
     batches = [np.array(within)] if within else []
     for octave in range(1, count.maximum.bit_length()):
-        # Below 16 nodes every count, above that eight counts an octave.
-        step = max(2**octave // STEPS_AN_OCTAVE, 1)
+        # Of a long range every count below 16 nodes, above that eight counts an octave.
+        step = 1 if len(nodes) <= MOST_NODE_COUNTS else max(2**octave // STEPS_AN_OCTAVE, 1)
         some = [node * number for number in range(2**octave, 2 ** (octave + 1), step)]
         kept = [number for number in some if count.minimum <= number <= count.maximum]
         if kept:
@@ -151,6 +189,12 @@ def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
     ends = [] if count.is_free else [count.minimum, count.maximum]
     lone = [np.array([end]) for end in ends if not any((batch == end).any() for batch in batches)]
     return sorted((*batches, *lone), key=lambda batch: int(batch[0])) or [np.array([count.minimum])]
+
+
+def usual_counts(counts: IntArray) -> IntArray:
+    """Return the GPU counts of a batch on which the usual layouts are looked at; of many they are every so-manieth."""
+    some = np.unique(np.linspace(0, counts.size - 1, min(counts.size, MOST_USUAL_COUNTS)).round().astype(np.int64))
+    return counts[some]
 
 
 def _multiples_of_fixed(question: TrainingQuestion) -> Iterator[int]:
@@ -168,39 +212,27 @@ def _is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-def _axes(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_offload: bool) -> Axes:
-    request, can = question.layout, job.profile.can
-    fused = (question.fused_cross_entropy,) if question.fused_cross_entropy is not None else (False, True)
-    mesh, sequence_parallel, repeats_whole_group = _meshes(question, job, gpus)
+def _axes(question: TrainingQuestion, job: Job, gpus: IntArray) -> Axes:
+    mesh, repeats_whole_group = _meshes(question, job, gpus)
     return Axes(
         mesh=mesh,
-        sequence_parallel=sequence_parallel,
         repeats_whole_group=repeats_whole_group,
         micro_batch_sizes=(question.micro_batch_size,) if question.micro_batch_size else _micro_batches(question),
-        zero_stages=_zero_stages(request, can.zero_stages),
-        recompute=_recompute(question, job),
-        offload=offload_choices(question, can, last_resort=with_offload),
-        fused_cross_entropy=tuple(
-            choice for choice in fused if not choice or can.fused_cross_entropy or len(fused) == 1
-        ),
     )
 
 
-def offload_choices(
-    question: TrainingQuestion, can: Capabilities, *, last_resort: bool
-) -> tuple[tuple[int, bool], ...]:
+def offload_choices(question: TrainingQuestion, can: Capabilities) -> tuple[tuple[int, bool], ...]:
     """Return (what of the states, whether activations) to put on the host: first what is asked for, then the rest.
 
-    What nobody asked for is only tried as a last resort, and what was refused never.
+    What was refused is never tried.
     """
     asked = question.layout.offload
     wanted = (asked or "none", bool(question.activation_offload))
-    states = tuple(can.offload if can.searches_offload else ("none",)) if asked is None else (asked,)
+    states = can.offload if asked is None else (asked,)
     may_move = question.activation_offload is None and can.activation_offload != "none"
     moves = (False, True) if may_move else (wanted[1],)
-    pairs = [(name, moved) for name in states for moved in moves]
-    chosen = [pair for pair in pairs if pair != wanted] if last_resort else [wanted]
-    return tuple((OFFLOAD_TARGETS.index(name), moved) for name, moved in chosen)
+    others = [(name, moved) for name in states for moved in moves if (name, moved) != wanted]
+    return tuple((OFFLOAD_TARGETS.index(name), moved) for name, moved in (wanted, *others))
 
 
 def _micro_batches(question: TrainingQuestion) -> tuple[int, ...]:
@@ -231,8 +263,8 @@ def _zero_stages(request: LayoutRequest, able: tuple[int, ...]) -> tuple[int, ..
     return able if request.shard_group is None else tuple(stage for stage in able if stage > 0)
 
 
-def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[str, IntArray], BoolArray, BoolArray]:
-    """Return mesh shapes, their sequence parallelism, and which repeat another with a smaller shard group."""
+def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[str, IntArray], BoolArray]:
+    """Return mesh shapes, and which repeat another with a smaller shard group."""
     mesh = over_expert_degrees(_degrees(question, job, gpus), question, job)
     groups = _shard_groups(question, job, mesh)
     # A group that is all replicas after all stands first already.
@@ -246,9 +278,9 @@ def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[
     # Without tensor parallelism there is nothing to divide over, whatever is chosen.
     place = np.flatnonzero(np.stack([is_divided | (number == 0) for number in range(len(choices))], axis=1))
     of_mesh, choice = np.divmod(place, len(choices))
-    sequence_parallel = np.array(choices)[choice] & is_divided[of_mesh]
     degrees = {name: values[index][of_mesh] for name, values in mesh.items()}
-    return {**degrees, "shard_group": group[of_mesh]}, sequence_parallel, is_smaller[of_mesh]
+    degrees["sequence_parallel"] = np.array(choices, dtype=np.int64)[choice] * is_divided[of_mesh]
+    return {**degrees, "shard_group": group[of_mesh]}, is_smaller[of_mesh]
 
 
 def _degrees(question: TrainingQuestion, job: Job, gpus: IntArray) -> dict[str, IntArray]:
@@ -291,10 +323,7 @@ def _divisors(gpus: IntArray, degrees: list[int]) -> list[int]:
 
 
 def _shard_groups(question: TrainingQuestion, job: Job, mesh: dict[str, IntArray]) -> IntArray:
-    """Return shard groups to try, [choice, mesh]: all replicas, then a node, several nodes, and parts of one.
-
-    A choice that a mesh does not have is all its replicas again.
-    """
+    """Return shard groups to try, [choice, mesh]: all replicas, then those in a node, where a mesh has both."""
     data = mesh["data_parallel"]
     if question.layout.shard_group is not None:
         return np.full((1, data.size), question.layout.shard_group)
@@ -303,11 +332,7 @@ def _shard_groups(question: TrainingQuestion, job: Job, mesh: dict[str, IntArray
     ranks = mesh["tensor_parallel"] * mesh["context_parallel"]
     node = question.hardware.gpus_per_node
     in_node = np.maximum(node // ranks, 1)
-    nodes = 2 ** np.arange(int(data.max(initial=1)).bit_length())[:, None]
-    cuts = np.arange(2, node + 1)[:, None]
-    parts = np.where((in_node % cuts == 0) & (in_node > cuts), in_node // cuts, data)
-    sizes = np.concatenate([in_node * nodes, parts])
-    return np.concatenate([data[None, :], np.where((data % sizes == 0) & (sizes < data), sizes, data)])
+    return np.stack([data, np.where(data % in_node == 0, in_node, data)])
 
 
 def _choices(fixed: int | None, able: bool, values: object) -> list[int]:

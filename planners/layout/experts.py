@@ -44,7 +44,7 @@ def over_expert_degrees(mesh: dict[str, IntArray], question: TrainingQuestion, j
         return {**mesh, "expert_parallel": np.repeat(degrees, count)}
     spread = {name: np.tile(values, degrees.size) for name, values in mesh.items()}
     spread["expert_parallel"] = np.repeat(degrees, count)
-    forms = _ranks_form(
+    forms = replicas_form_groups(
         spread["expert_parallel"],
         spread["data_parallel"] * spread["context_parallel"],
         spread["tensor_parallel"],
@@ -57,7 +57,8 @@ def ranks_form_groups(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the ranks that may share experts make up whole groups of the degree."""
     replicas = layouts.data_parallel * layouts.context_parallel
     tensor = layouts.tensor_parallel
-    return _ranks_form(layouts.expert_parallel, replicas, tensor, over_tensor=job.profile.can.experts_over_tensor)
+    over_tensor = job.profile.can.experts_over_tensor
+    return replicas_form_groups(layouts.expert_parallel, replicas, tensor, over_tensor=over_tensor)
 
 
 @once
@@ -94,7 +95,8 @@ def busiest_rank_multiple(layouts: Candidates, job: Job) -> FloatArray:
     return np.where(layouts.expert_parallel > 1, most, 1.0)
 
 
-def _ranks_form(degree: IntArray, replicas: IntArray, tensor: IntArray, *, over_tensor: bool) -> BoolArray:
+def replicas_form_groups(degree: IntArray, replicas: IntArray, tensor: IntArray, *, over_tensor: bool) -> BoolArray:
+    """Return where so many replicas, or their tensor-parallel ranks too, make up whole groups of the degree."""
     formed: BoolArray = replicas % degree == 0
     if over_tensor:
         formed = formed | ((replicas * tensor) % degree == 0)

@@ -10,6 +10,7 @@ it depends on; only the last sums and maxima are of the grid's whole size.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,14 @@ class Grid:
         chosen = {name: along_bases(getattr(self.layouts, name), index) for name in COLUMNS}
         shape = (*self.shape[:-1], index.size)
         return Grid(layouts=Candidates(**chosen), distinct=along_bases(self.distinct, index), shape=shape)
+
+    def smallest(self) -> Grid:
+        """Return the least part of the grid that has all of its distinct layouts."""
+        cells = np.broadcast_to(self.distinct, self.shape)
+        kept = [np.flatnonzero(cells.any(axis=tuple({0, 1, 2, 3} - {axis}))) for axis in range(cells.ndim)]
+        columns = {name: _of_axes(getattr(self.layouts, name), kept) for name in COLUMNS}
+        shape = tuple(index.size for index in kept)
+        return Grid(layouts=Candidates(**columns), distinct=cells[np.ix_(*kept)], shape=shape)
 
     def take(self, cells: IntArray) -> Candidates:
         """Return the layouts at flat indices of the grid, as a list."""
@@ -94,6 +103,14 @@ class Cells:
             if length != 1:
                 places = places * length + along
         return places
+
+
+def _of_axes(values: npt.NDArray[Any], kept: Sequence[IntArray]) -> npt.NDArray[Any]:
+    """Return what `values` has at some places of each axis; it varies along some of the last ones only."""
+    for axis in range(1, values.ndim + 1):
+        if values.shape[-axis] > 1:
+            values = values.take(kept[-axis], axis=-axis)
+    return values
 
 
 def along_bases(values: npt.NDArray[Any], index: IntArray) -> npt.NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from planners.layout.candidates import FloatArray
+from planners.layout.candidates import FloatArray, IntArray
 from planners.questions import TrainingQuestion
 
 
@@ -24,6 +24,11 @@ def wants_fewest_gpus(question: TrainingQuestion) -> bool:
     """
     by_itself = question.objective in ("fewest_gpus", "deadline")
     return by_itself or (question.hardware.gpus.is_free and question.objective != "cost")
+
+
+def objective_of(question: TrainingQuestion, gpus: IntArray, seconds: FloatArray) -> FloatArray:
+    """Return what is to be least of layouts that fit: the step's seconds, or with cost the GPU time of a step."""
+    return seconds * gpus if question.objective == "cost" else seconds
 
 
 def latest_step_seconds(question: TrainingQuestion) -> float:

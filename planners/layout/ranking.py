@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from planners.layout.candidates import NONE, Candidates, FloatArray, IntArray
+from planners.layout.candidates import NONE, BoolArray, Candidates, FloatArray, IntArray
 from planners.layout.distinct import distinct
-from planners.layout.objectives import latest_step_seconds, wants_fewest_gpus
+from planners.layout.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
 from planners.memory.peak import FITS, TIGHT
 from planners.questions import TrainingQuestion
 
 # Differences below this are within the time model's error, so the simpler layout wins.
 NEAR_EQUAL_FRACTION = 0.01
 MOST_ALTERNATIVES = 12
+# Peaks that differ by less are within the error band of every stack (`planners/memory/profiles`).
+CLOSE_FRACTION = 0.05
 # More than products of a step's seconds and a number of GPUs are rounded by.
 ROUNDING_FRACTION = 1e-12
 
@@ -36,36 +39,52 @@ def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
     For the fewest GPUs any layout that fits counts; otherwise one that fits with
     room goes before one that is tight.
     """
-    gpus = ranked.layouts.gpus.astype(np.float64)
+    gpus = ranked.layouts.gpus
     fitting = ranked.verdicts > 0
-    objective = ranked.seconds
+    objective = objective_of(question, gpus, ranked.seconds)
     is_late = (ranked.seconds > latest_step_seconds(question)).astype(np.float64)
     # Where no layout is in time, the fastest comes nearest.
     by_gpus = wants_fewest_gpus(question) and not is_late[fitting].all()
-    if question.objective == "cost":
-        objective = ranked.seconds * gpus
     chosen = fitting & (is_late == is_late[fitting].min())
     if by_gpus:
         chosen &= gpus == gpus[chosen].min()
-    chosen &= ranked.verdicts == ranked.verdicts[chosen].max()
+    chosen &= _preferred(ranked, chosen, objective)
     near = np.flatnonzero(chosen & (objective <= objective[chosen].min() * (1 + NEAR_EQUAL_FRACTION)))
     order = np.lexsort((near, ranked.peaks[near], objective[near], complexity(ranked.layouts.take(near))))
     return int(near[order[0]])
 
 
-def contenders(gpus: IntArray, peaks: FloatArray, verdicts: FloatArray, seconds: FloatArray) -> IntArray:
+def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray) -> BoolArray:
+    """Return which verdict goes first among the chosen: room before speed, but room is not bought with offload.
+
+    Where only states on the host leave room, tight layouts go first if one that keeps them on the device is faster.
+    """
+    on_device = ranked.layouts.offload == 0
+    has_room: BoolArray = chosen & (ranked.verdicts == FITS)
+    tight: BoolArray = chosen & (ranked.verdicts == TIGHT)
+    tight_on_device: BoolArray = tight & on_device
+    if not has_room.any():
+        return tight
+    if (has_room & on_device).any() or not tight_on_device.any():
+        return has_room
+    return tight if objective[tight_on_device].min() < objective[has_room].min() else has_room
+
+
+def contenders(
+    gpus: IntArray, peaks: FloatArray, verdicts: FloatArray, seconds: FloatArray, offload: IntArray
+) -> IntArray:
     """Return the indices of fitting layouts that can still be the best or stand on the front, whatever joins them.
 
     Of each GPU count those are the near equals of the fastest of each verdict,
-    and what no faster layout undercuts in memory.
+    with and without states on the host, and what no faster layout undercuts in memory.
     """
     kept = np.zeros(gpus.size, dtype=bool)
     for count in distinct(gpus)[0].tolist():
         here = np.flatnonzero(gpus == count)
         order = here[np.argsort(seconds[here])]
         kept[order] = peaks[order] <= np.minimum.accumulate(peaks[order])
-        for verdict in (TIGHT, FITS):
-            judged = here[verdicts[here] == verdict]
+        for verdict, is_offloaded in product((TIGHT, FITS), (False, True)):
+            judged = here[(verdicts[here] == verdict) & ((offload[here] > 0) == is_offloaded)]
             if not judged.size:
                 continue
             near = seconds[judged] <= seconds[judged].min() * (1 + NEAR_EQUAL_FRACTION + ROUNDING_FRACTION)
@@ -73,11 +92,18 @@ def contenders(gpus: IntArray, peaks: FloatArray, verdicts: FloatArray, seconds:
     return np.flatnonzero(kept)
 
 
-def closest_index(ranked: Ranked) -> int:
-    """Return the layout that needs the least memory, the simpler of equals."""
-    near = np.flatnonzero(ranked.peaks <= ranked.peaks.min())
-    order = np.lexsort((near, complexity(ranked.layouts.take(near))))
+def closest_index(ranked: Ranked, is_measured: BoolArray) -> int:
+    """Return the layout to try first of those that need next to the least memory: measured, simple, least, in turn."""
+    near = np.flatnonzero(ranked.peaks <= ranked.peaks.min() * (1 + CLOSE_FRACTION))
+    order = np.lexsort((near, ranked.peaks[near], complexity(ranked.layouts.take(near)), ~is_measured[near]))
     return int(near[order[0]])
+
+
+def closest(layouts: Candidates, peaks: FloatArray) -> IntArray:
+    """Return the indices of the layouts that can still be the closest: the least, and the simplest beside it."""
+    near = np.flatnonzero(peaks <= peaks.min() * (1 + CLOSE_FRACTION))
+    order = np.lexsort((near, peaks[near], complexity(layouts.take(near))))
+    return np.unique([near[order[0]], near[np.argmin(peaks[near])]])
 
 
 def complexity(layouts: Candidates) -> FloatArray:

@@ -16,8 +16,9 @@ from planners.layout.chosen import layout_of
 from planners.layout.exclusion import contradictions, every_broken_rule
 from planners.layout.fixed import check_values
 from planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
+from planners.layout.pool import Pool
 from planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity
-from planners.layout.search import Pool, search
+from planners.layout.search import search
 from planners.layout.violations import TRAINING_FIELDS, Violation, named_fields
 from planners.memory.job import Job
 from planners.memory.peak import VERDICT_NAMES, memory_of

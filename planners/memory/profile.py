@@ -18,6 +18,9 @@ from planners.errors import UnknownName
 
 T = TypeVar("T")
 
+# The profile of the textbook's sums, which no program runs.
+TEXTBOOK = "reference"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes:
@@ -204,7 +207,6 @@ class WeightTraffic:
 class Capabilities:
     """What the framework can do; the search stays inside it.
 
-    `searches_offload` lets the search offload unasked, once nothing fits without.
     `activation_offload` is `none`, `synchronous`, `overlapped` or `overlapped_once`
     (`planners/memory/activation_offload.py`).
     `experts_over_tensor` marks stacks whose expert-parallel ranks may be tensor-parallel ones
@@ -227,7 +229,6 @@ class Capabilities:
     stage_rule: str
     shard_group: bool
     offload: tuple[str, ...]
-    searches_offload: bool
     offload_targets: tuple[str, ...]
     activation_offload: str
     recompute: tuple[str, ...]
@@ -340,10 +341,11 @@ def load_profile(name: str, kernels: str | None = None) -> Profile:
 
 
 def profiles_to_search(framework: str) -> tuple[Profile, ...]:
-    """Return the named profile, or for `any` every one that has been measured."""
+    """Return the named profile, or for `any` every stack but the textbook, those that were measured first."""
     if framework != "any":
         return (load_profile(framework),)
-    return tuple(profile for profile in map(load_profile, profile_names()) if profile.measured)
+    stacks = (load_profile(name) for name in profile_names() if name != TEXTBOOK)
+    return tuple(sorted(stacks, key=lambda profile: not profile.measured))
 
 
 def _profile(table: Mapping[str, Any]) -> Profile:

@@ -10,6 +10,7 @@ import numpy as np
 from planners.hardware import Hardware
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArray
 from planners.layout.grid import Cells
+from planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import PIPEDREAM, Job
 from planners.plans import Step, StepParts
@@ -24,6 +25,7 @@ from planners.timing.stalls import stall_seconds
 from planners.timing.traffic import (
     Groups,
     data_parallel_seconds,
+    frozen_parameters,
     rank_groups,
     stage_parameters,
     tensor_parallel_message_bytes,
@@ -256,7 +258,19 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
         weights_up = np.zeros(1)
     offloaded = np.where(layouts.offload >= 1, there_and_back + on_host, 0.0)
     drives = nvme_seconds(layouts, job, hardware, efficiency, elements)
+    weights_up = weights_up + _frozen_up_seconds(layouts, job, pcie)
     return offloaded + np.where(layouts.offload == 2, weights_up, 0.0) + drives
+
+
+def _frozen_up_seconds(layouts: Candidates, job: Job, pcie_bytes_per_second: float) -> FloatArray:
+    """Return frozen weights that lie on the host going up, in the width they are stored in, for each gather."""
+    width = base_width(job)
+    each = QUOTED_FOUR_BIT_BYTES if width.is_four_bit else width.plain_bytes
+    is_divided = layouts.zero_stage >= job.profile.sharding.parameters_from
+    held = frozen_parameters(layouts, job) / np.where(is_divided, shard_ranks(layouts, job), 1)
+    passes = np.where(layouts.zero_stage == HIGHEST_ZERO_STAGE, 2.0, 1.0)
+    result: FloatArray = passes * layouts.micro_batches(job.global_batch_size) * held * (each / pcie_bytes_per_second)
+    return result
 
 
 def _paging_seconds(

@@ -82,6 +82,15 @@ def stage_parameters(layouts: Candidates, job: Job) -> FloatArray:
     return _rank_share(counts.learning, counts.learning_of_experts, layouts, job)
 
 
+@once
+def frozen_parameters(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the parameters of one rank's share of the model that do not learn, before ZeRO divides them."""
+    if job.method == "full":
+        return np.zeros(1)
+    counts = _parameters(job)
+    return _rank_share(counts.all, counts.all_of_experts, layouts, job)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parameters:
     """A job's parameters: those that learn, and all; of these the experts'."""

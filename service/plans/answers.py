@@ -16,6 +16,7 @@ from planners.plans import (
     FleetEntry,
     Omitted,
     SearchCounts,
+    SearchedStacks,
     TrainingAnswer,
     TrainingPlan,
 )
@@ -66,6 +67,7 @@ class TrainPlanBody:
     fleet: tuple[FleetEntry, ...]
     artifacts: Mapping[str, Any]
     missing_artifacts: Mapping[str, tuple[str, ...]]
+    stacks: SearchedStacks
     assumptions: tuple[str, ...]
     omitted: tuple[Omitted, ...]
 
@@ -131,6 +133,7 @@ def train_body(
         comparisons=answer.comparisons,
         fleet=answer.fleet,
         missing_artifacts=artifacts.missing,
+        stacks=answer.stacks,
         omitted=(*answer.omitted, *artifacts.omitted),
     )
 

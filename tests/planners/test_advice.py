@@ -3,14 +3,14 @@ from dataclasses import replace
 
 import pytest
 
-from planners.advice import _changes, advice_for
+from planners.advice import _changing_more, _keeping_the_result, advice_for
 from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion, PlanningStopped
 from planners.huggingface import describe_config
 from planners.plans import Alternative
 from planners.questions import Recompute
 from planners.training import plan_training
-from tests.planners.factories import LLAMA_3_70B, llama, question
+from tests.planners.factories import LLAMA_3_70B, hardware, llama, question
 
 
 def changes(asked) -> list[str]:
@@ -30,13 +30,15 @@ def test_advice_comes_in_practitioners_order():
     order = [
         "training.attention",
         "training.micro_batch_size",
-        "training.sequence_length",
         "training.recompute",
         "layout",
         "framework",
+        "training.precision",
+        "training.optimizer",
+        "training.method",
+        "training.sequence_length",
         "hardware.gpus",
         "hardware.gpu",
-        "training.method",
     ]
     assert offered
     assert [order.index(change) for change in offered] == sorted(order.index(change) for change in offered)
@@ -92,7 +94,8 @@ def test_a_change_that_fits_no_better_than_a_tight_plan_is_left_out():
 
 def tried(asked) -> list[dict]:
     """Return every change that is planned, in its order."""
-    return [dict(change.change) for change in _changes(asked, asked, UNFIT)]
+    changes = (*_keeping_the_result(asked), *_changing_more(asked, asked, UNFIT))
+    return [dict(change.change) for change in changes]
 
 
 @pytest.mark.parametrize(
@@ -114,14 +117,42 @@ def test_zero_rises_step_by_step_with_offload_between(layout, steps):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_wide_precisions_are_advised_to_mix(precision: str):
-    assert tried(question(gpus=1, precision=precision))[0] == {"training.precision": "bf16-mixed"}
+def test_wide_precisions_are_advised_to_mix_before_bf16_alone(precision: str):
+    offered = [change for change in tried(question(gpus=1, precision=precision)) if "training.precision" in change]
+    assert [change["training.precision"] for change in offered] == ["bf16-mixed", "bf16"]
+
+
+def test_the_products_own_levers_come_before_hardware():
+    offered = [next(iter(change)) for change in tried(question(gpus=1, framework="accelerate"))]
+    hardware = offered.index("hardware.gpus")
+    for lever in ("framework", "training.precision", "training.optimizer", "training.method"):
+        assert offered.index(lever) < hardware
+
+
+def test_a_plan_with_room_only_through_offload_is_advised_what_spares_it():
+    # 1.56 billion parameters take 16 bytes each, 23.2 GiB, of a card with 23.6.
+    xl = describe_config(catalogue().model("openai-community/gpt2-xl").config, name="openai-community/gpt2-xl")
+    card = replace(hardware(1), gpu=catalogue().gpu("rtx-4090-24gb"))
+    answer = plan_training(question(model=xl, hardware=card, sequence_length=1024, global_batch_size=16))
+    assert (answer.verdict, answer.plan.layout.offload != "none") == ("fits", True)
+    offers = {next(iter(offer.change)): offer for offer in answer.advice}
+    assert offers["training.precision"].change["training.precision"] == "bf16"
+    assert offers["training.optimizer"].change["training.optimizer"] == "adamw-8bit"
+    assert all(offers[name].step_seconds_difference < 0 for name in ("training.precision", "training.optimizer"))
+
+
+def test_four_bits_that_gain_nothing_over_sixteen_are_not_offered():
+    offers = plan_training(question(framework="fsdp2", gpus=1)).advice
+    by_method = {offer.change["training.method"]: offer for offer in offers if "training.method" in offer.change}
+    if {"lora", "qlora"} <= set(by_method):
+        lora, qlora = by_method["lora"], by_method["qlora"]
+        assert qlora.peak_bytes < lora.peak_bytes or qlora.step_seconds < lora.step_seconds
 
 
 def test_a_loss_that_keeps_its_logits_is_the_first_to_go():
     asked = question(gpus=1, fused_cross_entropy=False, precision="fp32", attention="eager", micro_batch_size=4)
     assert [next(iter(change)) for change in tried(asked)[:4]] == [
-        "training.fused_cross_entropy", "training.precision", "training.attention", "training.micro_batch_size",
+        "training.fused_cross_entropy", "training.attention", "training.micro_batch_size", "training.precision",
     ]  # fmt: skip
 
 
@@ -133,7 +164,7 @@ def test_differences_are_those_to_the_plan_that_does_not_fit():
 
 
 def test_a_larger_gpu_of_the_catalogue_is_advised_by_name():
-    answer = plan_training(question(framework="fsdp2", gpus=1))
+    answer = plan_training(question(framework="fsdp2", gpus=1, layout={"offload": "none"}))
     advised = next(offer.change["hardware.gpu"] for offer in answer.advice if "hardware.gpu" in offer.change)
     assert catalogue().gpu(advised).memory_bytes > 85_029_158_912
 
@@ -166,7 +197,7 @@ def test_where_no_single_change_will_do_they_are_offered_together():
         micro_batch_size=8,
         recompute=Recompute(mode="none"),
     )
-    (offer,) = plan_training(asked).advice
+    offer = plan_training(asked).advice[0]
     assert offer.fits
     assert {"layout", "framework", "training.attention", "training.micro_batch_size"} <= set(offer.change)
     assert offer.change["training.micro_batch_size"] >= 1

@@ -44,7 +44,7 @@ def test_cost_without_a_price_is_refused_at_the_entry():
 
 
 def test_an_entry_that_fits_goes_before_a_faster_one_that_does_not():
-    found = plan_fleet(fleet({**FAST, **SMALL, "id": "fast-small"}, {}))
+    found = plan_fleet(fleet({**FAST, **SMALL, "id": "fast-small"}, {}, layout={"offload": "none"}))
     assert [(entry.gpu, entry.fits) for entry in found.answer.fleet] == [("test-80gb", True), ("fast-small", False)]
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from planners.layout.axes import candidate_grid, gpu_counts
+from planners.layout.axes import candidate_grid, gpu_counts, usual_counts
 from planners.layout.candidates import COLUMNS
 from planners.questions import Recompute
 from tests.planners.factories import question
@@ -33,11 +33,9 @@ def test_no_layout_stands_twice():
     assert np.unique(columns, axis=1).shape[1] == len(found)
 
 
-def test_offload_is_not_tried_unasked():
+def test_offload_nobody_asked_for_is_not_usual():
     assert set(layouts("deepspeed").offload.tolist()) == {0}
-    asked = question(framework="deepspeed")
-    later = candidate_grid(asked, job("deepspeed"), np.array([8]), with_offload=True)
-    assert set(later.every().offload.tolist()) == {1, 2}
+    assert set(layouts("deepspeed", layout={"offload": "optimizer"}).offload.tolist()) == {1}
 
 
 def test_selective_recompute_is_left_out_where_it_gains_nothing():
@@ -58,6 +56,17 @@ def test_a_long_range_is_thinned_to_powers_of_two_and_its_ends():
     assert batch.tolist() == [8, 16, 32, 64, 128, 256, 512, 1000]
 
 
+def test_a_range_of_64_nodes_has_every_one_of_them():
+    (batch,) = gpu_counts(question(gpus=(16, 512)))
+    assert batch.tolist() == list(range(16, 513, 8))
+
+
+def test_usual_layouts_are_looked_at_on_sixteen_counts_of_a_range():
+    some = usual_counts(np.arange(1, 65) * 8).tolist()
+    assert (len(some), some[0], some[-1]) == (16, 8, 512)
+    assert usual_counts(np.array([8, 24])).tolist() == [8, 24]
+
+
 def test_the_fewest_gpus_are_looked_for_in_growing_batches():
     batches = gpu_counts(question(gpus=None))
     assert batches[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -66,12 +75,11 @@ def test_the_fewest_gpus_are_looked_for_in_growing_batches():
     assert batches[4].tolist()[:3] == [128, 144, 160]
 
 
-def test_shard_groups_are_parts_of_a_node_a_node_and_several():
+def test_usual_shard_groups_are_all_replicas_and_those_of_a_node():
     asked = question(framework="fsdp2", gpus=64, layout={"tensor_parallel": 1, "pipeline_parallel": 1})
     listed = candidate_grid(asked, job("fsdp2"), np.array([64])).every()
     without_context = listed.take(listed.context_parallel == 1)
-    # Parts of a node of 8, the node, 2 and 4 nodes, and all 64 replicas.
-    assert set(without_context.shard_group.tolist()) == {2, 4, 8, 16, 32, 64}
+    assert set(without_context.shard_group.tolist()) == {8, 64}
 
 
 def test_micro_batches_divide_the_global_batch():

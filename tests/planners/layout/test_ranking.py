@@ -59,7 +59,24 @@ def test_a_deadline_takes_the_fewest_gpus_that_keep_it():
 
 
 def test_the_closest_needs_the_least_memory():
-    assert closest_index(ranked([EIGHT] * 3, [95, 90, 99], [0, 0, 0], [math.inf] * 3)) == 1
+    assert closest_index(ranked([EIGHT] * 3, [96, 90, 99], [0, 0, 0], [math.inf] * 3), np.full(3, True)) == 1
+
+
+def test_within_the_error_band_the_closest_is_measured_and_then_simple():
+    # 94 and 93 are within 5 % of 90; the least is of a stack that nobody measured.
+    rows = [{"tensor_parallel": 8}, {"tensor_parallel": 8}, EIGHT]
+    pool = ranked(rows, [90, 93, 94], [0, 0, 0], [math.inf] * 3)
+    assert closest_index(pool, np.array([False, True, True])) == 2
+    assert closest_index(pool, np.array([False, True, False])) == 1
+
+
+def test_room_is_not_bought_with_offload():
+    # Tight on the device at 1 s, with room on the host at 3 s; with room on the device at 2 s room comes first again.
+    offloaded = {**EIGHT, "zero_stage": 3, "offload": 2}
+    pool = ranked([EIGHT, offloaded], [78, 40], [1, 2], [1.0, 3.0])
+    assert best_index(pool, question()) == 0
+    assert best_index(ranked([EIGHT, offloaded], [78, 40], [1, 2], [4.0, 3.0]), question()) == 1
+    assert best_index(ranked([EIGHT, offloaded, EIGHT], [78, 40, 60], [1, 2, 2], [1.0, 3.0, 2.0]), question()) == 2
 
 
 def test_complexity_counts_moving_parts():

@@ -75,14 +75,16 @@ def test_an_overlapped_copy_shows_only_what_the_pass_does_not_hide(pass_seconds,
 
 
 @pytest.mark.parametrize(
-    ("asked", "first", "rest"),
-    [(None, [(0, False)], [(0, True)]), (True, [(0, True)], []), (False, [(0, False)], [])],
+    ("asked", "choices"),
+    [
+        # Nothing on the host first, then optimizer and parameters (2), each without and with activations.
+        (None, [(0, False), (0, True), (2, False), (2, True)]),
+        (True, [(0, True), (2, True)]),
+        (False, [(0, False), (2, False)]),
+    ],
 )
-def test_activations_move_when_asked_or_as_a_last_resort(asked, first, rest):
-    can = load_profile("accelerate").can
-    changed = question(activation_offload=asked)
-    assert list(offload_choices(changed, can, last_resort=False)) == first
-    assert list(offload_choices(changed, can, last_resort=True)) == rest
+def test_what_is_asked_for_is_tried_first_and_what_is_refused_never(asked, choices):
+    assert list(offload_choices(question(activation_offload=asked), load_profile("accelerate").can)) == choices
 
 
 def test_a_stack_that_cannot_offload_activations_is_refused():

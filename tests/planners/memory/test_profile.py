@@ -46,10 +46,12 @@ def test_an_unknown_framework_lists_the_near_ones():
         load_profile("megatorn")
 
 
-def test_any_searches_measured_profiles_only():
-    assert {profile.name for profile in profiles_to_search("any")} == {
-        "accelerate", "fsdp2", "litgpt", "megatron", "nanotron"
-    }  # fmt: skip
+def test_any_means_every_stack_but_the_textbook_and_the_measured_ones_first():
+    stacks = profiles_to_search("any")
+    measured = [profile.name for profile in stacks if profile.measured]
+    assert set(measured) == {"accelerate", "fsdp2", "litgpt", "megatron", "nanotron"}
+    assert [profile.name for profile in stacks[: len(measured)]] == measured
+    assert {profile.name for profile in stacks} == set(profile_names()) - {"reference"}
 
 
 def test_a_named_framework_is_searched_alone():

@@ -1,0 +1,91 @@
+"""Searches that passed over what fits, or what is faster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+
+def planned(service: httpx.Client, **request: Any) -> dict[str, Any]:
+    answer = service.post("/plan/train", json=request)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def test_70b_qlora_fits_two_cards_of_24_gb_with_offload(service: httpx.Client):
+    answer = planned(
+        service,
+        model="meta-llama/Llama-3.1-70B",
+        hardware={"gpu": "rtx-4090-24gb", "gpus": 2},
+        training={"method": "qlora", "sequence_length": 1024, "global_batch_size": 16},
+    )
+    assert answer["fits"]
+    assert answer["plan"]["layout"]["offload"] != "none"
+
+
+def test_any_stack_fits_70b_on_eight_h100_as_a_named_one_does(service: httpx.Client):
+    answer = planned(
+        service,
+        model="meta-llama/Llama-3.1-70B",
+        hardware={"gpu": "h100-sxm-80gb", "gpus": 8},
+        training={"sequence_length": 8192, "global_batch_size": 64},
+    )
+    assert answer["fits"]
+    assert answer["stacks"]["searched"]
+    assert any(note.startswith("Searched ") for note in answer["assumptions"])
+
+
+def test_gpt2_xl_on_a_4090_is_advised_bf16_and_eight_bit_adam_before_hardware(service: httpx.Client):
+    answer = planned(
+        service,
+        model="openai-community/gpt2-xl",
+        hardware={"gpu": "rtx-4090-24gb", "gpus": 1},
+        training={"sequence_length": 1024, "global_batch_size": 16},
+    )
+    changes = [name for offer in answer["advice"] for name in offer["change"]]
+    assert {"training.precision", "training.optimizer"} <= set(changes)
+    assert changes.index("training.optimizer") < changes.index("hardware.gpu")
+
+
+@pytest.mark.parametrize("context_parallel", [2, 4])
+def test_405b_with_a_context_degree_fixed_is_not_faster_than_left_free(service: httpx.Client, context_parallel: int):
+    request: dict[str, Any] = {
+        "model": "meta-llama/Llama-3.1-405B",
+        "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1152},
+        "training": {"sequence_length": 8192, "global_batch_size": 576},
+    }
+    free = planned(service, **request)["plan"]["step"]["seconds"]
+    fixed = planned(service, **request, layout={"context_parallel": context_parallel})["plan"]["step"]["seconds"]
+    assert free <= fixed * 1.01
+
+
+@pytest.mark.parametrize("gpus", [4096, 16384])
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct"])
+def test_large_mixtures_are_searched_in_under_a_second(service: httpx.Client, model: str, gpus: int):
+    answer = planned(
+        service,
+        model=model,
+        hardware={"gpu": "h100-sxm-80gb", "gpus": gpus},
+        training={"sequence_length": 4096, "global_batch_size": 15360},
+    )
+    assert answer["search"]["seconds"] < 1.0
+
+
+def test_four_bits_are_offered_only_where_they_gain_over_sixteen(service: httpx.Client):
+    answer = planned(
+        service,
+        model="Qwen/Qwen3-32B",
+        hardware={"gpu": "a100-sxm-40gb", "gpus": 4},
+        training={"sequence_length": 4096, "global_batch_size": 64},
+        layout={"offload": "none"},
+    )
+    offers = {
+        offer["change"]["training.method"]: offer for offer in answer["advice"] if "training.method" in offer["change"]
+    }
+    assert all("Planned for speed" in offer["reason"] for offer in offers.values())
+    if {"lora", "qlora"} <= set(offers):
+        gains = [offers["qlora"][field] < offers["lora"][field] for field in ("peak_bytes", "step_seconds")]
+        assert any(gains)
