@@ -1,6 +1,7 @@
 """Layouts in a line, as tables list them: no two that differ read alike.
 
-The letters are of the degrees: d data, a attention data, t tensor, p pipeline (v: chunks of a stage), c context, e expert.
+The letters are of the degrees: d data, a attention data, t tensor, p pipeline (v: chunks of a stage), c context,
+e expert.
 """
 
 from __future__ import annotations
@@ -110,5 +111,7 @@ def _virtual(layout: Layout) -> str:
 
 def _offloaded(layout: Layout) -> str:
     """Return what lies elsewhere: `+opt`, `+opt,par` or `+act`, as the layout offloads it."""
-    parts = [part for part in (_OFFLOADED[layout["offload"]], "act" if layout.get("activation_offload") else "") if part]
+    parts = [
+        part for part in (_OFFLOADED[layout["offload"]], "act" if layout.get("activation_offload") else "") if part
+    ]
     return f" +{','.join(parts)}" if parts else ""

@@ -77,7 +77,7 @@ def wrapped(text: str, indent: str = "") -> str:
 
 
 def _filled(text: str, first_indent: str, indent: str) -> str:
-    """Return text broken at spaces alone, and at none within `backquotes`: what is there to be copied stays in one line."""
+    """Return text broken at spaces alone, and at none within `backquotes`: what is there to be copied stays whole."""
     whole = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _KEPT_SPACE), text)
     lines = textwrap.fill(
         whole,

@@ -35,7 +35,13 @@ DEPLOYMENT: dict[str, Any] = {
 
 def test_a_layout_by_itself_is_told_its_degrees():
     assert training_labels([LAYOUT]) == ["8 GPUs: megatron d2 t2 p2 c1 zero1 b1 full"]
-    busy = {**LAYOUT, "virtual_pipeline": 4, "expert_parallel": 2, "recompute_layers": 8, "offload": "optimizer+parameters"}
+    busy = {
+        **LAYOUT,
+        "virtual_pipeline": 4,
+        "expert_parallel": 2,
+        "recompute_layers": 8,
+        "offload": "optimizer+parameters",
+    }
     assert training_labels([busy]) == ["8 GPUs: megatron d2 t2 p2v4 c1 e2 zero1 b1 full 8 +opt,par"]
 
 
