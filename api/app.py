@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.gzip import GZipMiddleware
 
+from api.auth.forwarded import Forwarded
 from api.auth.middleware import Authentication, SearchLimit, StreamLimit
 from api.contract import DESCRIPTION, TITLE, contract_of
 from api.errors import add_error_handlers
@@ -75,6 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(SearchLimit, paths=frozenset(route.path for route in _routes(planning.router)))
     app.add_middleware(StreamLimit, most_of_one=settings.key_streams)
     app.add_middleware(Authentication, settings=settings)
+    app.add_middleware(Forwarded, proxies=settings.trusted_proxies)
     app.add_middleware(PlainAddress)
     app.add_middleware(GZipMiddleware, minimum_size=LEAST_COMPRESSED_BYTES, compresslevel=COMPRESSION_LEVEL)
     app.add_middleware(KeptAnswers)

@@ -53,6 +53,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "search-limit-reached": 429,
     "stream-limit-reached": 429,
     "too-many-wrong-keys": 429,
+    "storage-limit-reached": 429,
     "try-later": 503,
     "unauthenticated": 401,
     "unknown-cluster": 422,

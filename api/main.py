@@ -93,6 +93,8 @@ def server_config(settings: Settings) -> uvicorn.Config:
         access_log=False,
         log_level=settings.log_level,
         server_header=False,
+        # `api.auth.forwarded` reads them.
+        proxy_headers=False,
         # No request takes longer than this, and streams are ended before.
         timeout_graceful_shutdown=math.ceil(settings.longest_request_seconds),
         ssl_certfile=settings.tls_certificate_file,

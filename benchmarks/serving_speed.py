@@ -132,7 +132,7 @@ async def _print_requests() -> None:
         transport = httpx.ASGITransport(app=app)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://plimsoll", timeout=60.0) as client,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60.0) as client,
         ):
             for case in HTTP_CASES:
                 # Each number another length of answers, so that no question was answered before.

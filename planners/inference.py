@@ -100,7 +100,7 @@ def plan_serving_fleet(
             layouts_excluded=found.excluded,
             layouts_fitting=len({id(other.replica) for other in found.candidates if other.replica.fits}),
         ),
-        advice=tuple(advice) if stop_advising is None else until_stopped(advice),
+        advice=tuple(advice if stop_advising is None else until_stopped(advice)),
         assumptions=(
             *question.model.assumptions,
             *question.hardware.gpu.assumptions,

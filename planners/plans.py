@@ -424,6 +424,17 @@ class FleetEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Omitted:
+    """A part of the answer that could not be worked out, by its fields' names (`plan.run.elastic_gpus`), and why.
+
+    It is empty or null in the answer; everything else holds without it.
+    """
+
+    part: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingAnswer:
     """What `plan_training` returns.
 
@@ -441,3 +452,4 @@ class TrainingAnswer:
     assumptions: tuple[str, ...] = field(default=())
     comparisons: tuple[Comparison, ...] = ()
     fleet: tuple[FleetEntry, ...] = ()
+    omitted: tuple[Omitted, ...] = ()

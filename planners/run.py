@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from planners import resilience
+from planners.derived import Derived
 from planners.layout.objectives import run_steps
 from planners.memory.job import Job
 from planners.plans import Layout, Run, SpareNodes, Step
@@ -23,24 +25,22 @@ def run_of(
     step: Step,
     efficiency: Efficiency,
     elastic: tuple[int, ...],
+    derived: Derived,
 ) -> Run:
     """Return the run of one layout; what needs a token budget or a price is None without one.
 
-    `elastic` are the GPU counts on which it still runs.
+    `elastic` are the GPU counts on which it still runs. `derived` works out what follows from failures.
     """
     given = question.resilience
     rate = given.gpu_failures_per_month
     saved = resilience.checkpoint_bytes(job)
     saving_seconds = resilience.checkpoint_seconds(saved, layout.gpus, given)
     between = resilience.mean_seconds_between_failures(layout.gpus, rate)
-    first_order = resilience.young_daly_interval_seconds(saving_seconds, between)
-    interval = resilience.daly_interval_seconds(saving_seconds, between)
     recovery_seconds = resilience.recovery_seconds(given, load_seconds=saving_seconds)
-    productive = resilience.goodput(
-        interval_seconds=max(interval, step.seconds),
-        checkpoint_seconds=saving_seconds,
-        recovery_seconds=recovery_seconds,
-        mean_between_failures=between,
+    kept = derived.part(
+        "plan.run.goodput",
+        lambda: _kept(step, saving_seconds, recovery_seconds, between),
+        otherwise=_Kept(first_order=None, interval=None, goodput=None),
     )
     steps = run_steps(question)
     seconds = None if steps is None else steps * step.seconds
@@ -63,14 +63,42 @@ def run_of(
         probability_of_failure_per_day=resilience.probability_of_failure_per_day(layout.gpus, rate),
         checkpoint_bytes=saved,
         checkpoint_seconds=saving_seconds,
-        checkpoint_interval_seconds=first_order if math.isfinite(first_order) else None,
-        checkpoint_interval_daly_seconds=interval if math.isfinite(interval) else None,
+        checkpoint_interval_seconds=kept.first_order,
+        checkpoint_interval_daly_seconds=kept.interval,
         recovery_seconds=recovery_seconds,
-        goodput=productive,
-        expected_seconds=None if seconds is None or productive <= 0.0 else seconds / productive,
-        spare_nodes=spare_nodes_of(question, layout.gpus),
+        goodput=kept.goodput,
+        expected_seconds=seconds / kept.goodput if seconds is not None and kept.goodput else None,
+        spare_nodes=derived.part("plan.run.spare_nodes", lambda: spare_nodes_of(question, layout.gpus), otherwise=None),
         elastic_gpus=elastic,
-        recovery=recoveries(layout, elastic, question.hardware, efficiency, failing),
+        recovery=derived.part(
+            "plan.run.recovery",
+            lambda: recoveries(layout, elastic, question.hardware, efficiency, failing),
+            otherwise=(),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """What failures leave of the time, with checkpoints at the best intervals: Young's and Daly's, None for never."""
+
+    first_order: float | None
+    interval: float | None
+    goodput: float | None
+
+
+def _kept(step: Step, saving_seconds: float, recovery_seconds: float, between: float) -> _Kept:
+    first_order = resilience.young_daly_interval_seconds(saving_seconds, between)
+    interval = resilience.daly_interval_seconds(saving_seconds, between)
+    return _Kept(
+        first_order=first_order if math.isfinite(first_order) else None,
+        interval=interval if math.isfinite(interval) else None,
+        goodput=resilience.goodput(
+            interval_seconds=max(interval, step.seconds),
+            checkpoint_seconds=saving_seconds,
+            recovery_seconds=recovery_seconds,
+            mean_between_failures=between,
+        ),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
 from planners.errors import PlanningStopped
@@ -16,12 +17,7 @@ def never() -> bool:
     return False
 
 
-def until_stopped(items: Iterable[Item]) -> tuple[Item, ...]:
-    """Return the items that come before `PlanningStopped`, all of them where nothing raises it."""
-    found: list[Item] = []
-    try:
-        for item in items:
-            found.append(item)
-    except PlanningStopped:
-        pass
-    return tuple(found)
+def until_stopped(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield the items that come before `PlanningStopped`, all of them where nothing raises it."""
+    with suppress(PlanningStopped):
+        yield from items

@@ -8,57 +8,61 @@ from collections.abc import Sequence
 
 from planners.advice import advice_for
 from planners.architecture import ModelSpec, OperationKind
+from planners.derived import Derived
 from planners.elastic import resized
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
+from planners.hardware import Hardware
 from planners.layout.chosen import layout_of
 from planners.layout.exclusion import every_broken_rule
 from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
 from planners.layout.search import Found, Pool, search
 from planners.layout.sharding import sharding_of
+from planners.layout.ways_out import way_out
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
 from planners.memory.job import Job, training_job, why_unsupported
-from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.optimizers import optimizer_kind
 from planners.memory.peak import VERDICT_NAMES, memory_and_peaks
 from planners.memory.profile import Profile, load_profile, profile_names, profiles_to_search
 from planners.memory.recompute_modules import check_modules
-from planners.memory.recurrent import block_scan
-from planners.plans import Alternative, Layout, SearchCounts, TrainingAnswer, TrainingPlan
+from planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
-from planners.questions import TrainingQuestion
-from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
-from planners.run import SECONDS_AN_HOUR, run_of
+from planners.questions import LayoutRequest, TrainingQuestion
+from planners.run import run_of
 from planners.stopping import ShouldStop, never, until_stopped
 from planners.timing.communication import communication_of
 from planners.timing.efficiency import Efficiency, efficiency_on
+from planners.training_notes import NOTES, Told, summary
 
 METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
 ATTENTION_KINDS = ("flash", "eager")
 KERNEL_KINDS = ("eager", "fused", "compiled", "foak")
-
-
-GIB = 2**30
+VERDICT_SENTENCES = {"fits": "Fits", "tight": "Fits tightly", "no": "Does not fit"}
 
 
 def plan_training(
-    question: TrainingQuestion, should_stop: ShouldStop = never, stop_advising: ShouldStop | None = None
+    question: TrainingQuestion,
+    should_stop: ShouldStop = never,
+    stop_advising: ShouldStop | None = None,
+    derived: Derived | None = None,
 ) -> TrainingAnswer:
     """Return the best layout for a training job, or the closest where none fits.
 
     `should_stop` is asked several times a second. With `stop_advising` that is asked in its place
-    while advice is sought, and what was found until then is the advice. Raises `PlanningStopped` once `should_stop`
-    says so, `InvalidQuestion` for values that make no sense, `ImpossibleLayout` for
-    fixed degrees that cannot exist, and `NotYetAvailable` for what this version
-    does not plan.
+    while advice is sought, and what was found until then is the advice. `derived` works out all that
+    is told beside the plan itself. Raises `PlanningStopped` once `should_stop` says so,
+    `InvalidQuestion` for values that make no sense, `ImpossibleLayout` for fixed degrees that cannot
+    exist, and `NotYetAvailable` for what this version does not plan.
     """
-    answer = plan_without_advice(question, should_stop)
+    derived = derived or Derived()
+    answer = plan_without_advice(question, should_stop, derived)
     if answer.verdict == "fits":
         return answer
     best = functools.partial(best_layout, should_stop=stop_advising or should_stop)
     advice = advice_for(question, answer, best)
-    return dataclasses.replace(answer, advice=tuple(advice) if stop_advising is None else until_stopped(advice))
+    sought = derived.several("advice", advice if stop_advising is None else until_stopped(advice))
+    return dataclasses.replace(answer, advice=sought, omitted=derived.omitted)
 
 
 def best_layout(question: TrainingQuestion, should_stop: ShouldStop = never) -> Alternative:
@@ -67,25 +71,39 @@ def best_layout(question: TrainingQuestion, should_stop: ShouldStop = never) -> 
     return _alternative(question, found, *found.chosen)
 
 
-def plan_without_advice(question: TrainingQuestion, should_stop: ShouldStop = never) -> TrainingAnswer:
+def plan_without_advice(
+    question: TrainingQuestion, should_stop: ShouldStop = never, derived: Derived | None = None
+) -> TrainingAnswer:
     """Return the answer of `plan_training` without its advice; raises the same."""
-    found = _found(question, should_stop)
+    derived = derived or Derived()
+    try:
+        found = _found(question, should_stop)
+    except ImpossibleLayout as refusal:
+        raise _with_way_out(question, refusal, derived, should_stop) from None
     pool, index = found.pools[found.chosen[0]], found.chosen[1]
     efficiency = efficiency_on(pool.job.profile.name, question.hardware)
-    plan = _full_plan(question, pool, index, efficiency)
+    plan = _full_plan(question, pool, index, efficiency, derived)
     verdict = VERDICT_NAMES[int(pool.verdicts[index])]
+    told = Told(question=question, job=pool.job, plan=plan, efficiency=efficiency)
     return TrainingAnswer(
         fits=found.fits,
         verdict=verdict,
-        summary=_summary(question, plan, verdict),
+        summary=derived.part(
+            "summary", lambda: summary(question, plan, verdict), otherwise=f"{VERDICT_SENTENCES[verdict]}."
+        ),
         plan=plan,
-        alternatives=tuple(_alternative(question, found, *place) for place in found.alternatives),
+        alternatives=derived.several(
+            "alternatives", (_alternative(question, found, *place) for place in found.alternatives)
+        ),
         search=SearchCounts(
             layouts_considered=found.considered, layouts_excluded=found.excluded, layouts_fitting=found.fitting
         ),
         advice=(),
-        assumptions=_assumptions(question, pool.job, plan.layout, efficiency),
-        comparisons=comparisons(question, pool, index, _jobs, should_stop),
+        assumptions=tuple(sentence for note in NOTES for sentence in derived.several("assumptions", note(told))),
+        comparisons=derived.part(
+            "comparisons", lambda: comparisons(question, pool, index, _jobs, should_stop), otherwise=()
+        ),
+        omitted=derived.omitted,
     )
 
 
@@ -100,6 +118,25 @@ def _found(question: TrainingQuestion, should_stop: ShouldStop) -> Found:
         if not broken:
             raise
         raise impossible(broken) from None
+
+
+def _with_way_out(
+    question: TrainingQuestion, refusal: ImpossibleLayout, derived: Derived, should_stop: ShouldStop
+) -> ImpossibleLayout:
+    """Return the refusal with the nearest GPU counts and batches that work."""
+    best = functools.partial(best_layout, should_stop=should_stop)
+    instead = derived.part("way out", lambda: way_out(question, _jobs, best), otherwise="")
+    detail = " ".join(part for part in (_why_nothing(question, refusal), instead) if part)
+    return ImpossibleLayout(detail, rule=refusal.rule, pointer=refusal.pointer, broken=refusal.broken)
+
+
+def _why_nothing(question: TrainingQuestion, refusal: ImpossibleLayout) -> str:
+    """Return why no layout exists: of a question that fixes no degree, that its GPUs and batch do not go together."""
+    if question.layout != LayoutRequest():
+        return refusal.detail
+    count, batch = question.hardware.gpus, question.global_batch_size
+    gpus = f"exactly {count.minimum}" if count.minimum == count.maximum else f"{count.minimum} to {count.maximum}"
+    return f"No layout uses {gpus} GPUs with a batch of {batch}: every way to divide them breaks a rule."
 
 
 def check_question(question: TrainingQuestion) -> None:
@@ -209,20 +246,41 @@ def _unsupported(question: TrainingQuestion, profiles: Sequence[Profile]) -> Pli
     return type(problem)(detail, pointer=problem.pointer)
 
 
-def _full_plan(question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency) -> TrainingPlan:
+def _full_plan(
+    question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency, derived: Derived
+) -> TrainingPlan:
     hardware, job = question.hardware, pool.job
     layout, step = layout_of(pool.layouts, index, job), pool.step(index, hardware)
-    sizes = resized(pool.layouts, index, job.global_batch_size)
-    memory, peaks = memory_and_peaks(sizes.layouts, sizes.own, job, hardware)
-    elastic = sizes.elastic_gpus(job, peaks <= hardware.limit_bytes)
+    memory, elastic = _memory_and_elastic_gpus(pool, index, hardware, derived)
     return TrainingPlan(
         layout=layout,
         memory=memory,
         step=step,
-        run=run_of(question, job, layout, step, efficiency, elastic),
-        communication=communication_of(pool.layouts, index, job, hardware, efficiency),
-        sharding=sharding_of(pool.layouts, index, job),
+        run=run_of(question, job, layout, step, efficiency, elastic, derived),
+        communication=derived.part(
+            "plan.communication",
+            lambda: communication_of(pool.layouts, index, job, hardware, efficiency),
+            otherwise=(),
+        ),
+        sharding=sharding_of(pool.layouts, index, job, derived),
     )
+
+
+def _memory_and_elastic_gpus(
+    pool: Pool, index: int, hardware: Hardware, derived: Derived
+) -> tuple[Memory, tuple[int, ...]]:
+    """Return the plan's account, and the GPU counts on which it still runs; they share their arrays."""
+
+    def together() -> tuple[Memory, tuple[int, ...]]:
+        sizes = resized(pool.layouts, index, pool.job)
+        memory, peaks = memory_and_peaks(sizes.layouts, sizes.own, pool.job, hardware, derived)
+        return memory, sizes.elastic_gpus(peaks <= hardware.limit_bytes)
+
+    both = derived.part("plan.run.elastic_gpus", together, otherwise=None)
+    if both is not None:
+        return both
+    alone = pool.layouts.take([index])
+    return memory_and_peaks(alone, 0, pool.job, hardware, derived)[0], ()
 
 
 def _alternative(question: TrainingQuestion, found: Found, number: int, index: int) -> Alternative:
@@ -235,93 +293,3 @@ def _alternative(question: TrainingQuestion, found: Found, number: int, index: i
         step_seconds=float(pool.seconds[index]),
         verdict=VERDICT_NAMES[int(pool.verdicts[index])],
     )
-
-
-def _summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str:
-    layout, memory = plan.layout, plan.memory
-    needs = f"{memory.peak_bytes / GIB:.1f} GiB of {memory.limit_bytes / GIB:.1f} GiB a GPU"
-    degrees = f"data {layout.data_parallel} x tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel}"
-    if layout.context_parallel > 1:
-        degrees += f" x context {layout.context_parallel}"
-    if layout.expert_parallel > 1:
-        degrees += f", experts over {layout.expert_parallel}"
-    where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}, {degrees}"
-    how = f"ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, recompute {layout.recompute}"
-    if verdict == "no":
-        return f"Does not fit: {where}, {how} needs {needs} in {memory.phase}, the least of all layouts tried."
-    word = "Fits" if verdict == "fits" else "Fits tightly"
-    speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
-    return f"{word}: {where}, {how} needs {needs} in {memory.phase} and takes {speed}.{_in_time(question, plan)}"
-
-
-def _in_time(question: TrainingQuestion, plan: TrainingPlan) -> str:
-    """Return a sentence on whether the run keeps its deadline; nothing where none was asked for."""
-    deadline, alone, expected = question.deadline_seconds, plan.run.seconds, plan.run.expected_seconds
-    if question.objective != "deadline" or deadline is None or alone is None or expected is None:
-        return ""
-    word = "misses" if alone > deadline else "keeps" if expected <= deadline else "keeps only without failures"
-    hours = [f"{seconds / SECONDS_AN_HOUR:,.1f} h" for seconds in (alone, expected, deadline)]
-    return f" The run of {hours[0]}, {hours[1]} with failures, {word} the deadline of {hours[2]}."
-
-
-def _expert_note(question: TrainingQuestion, layout: Layout) -> str:
-    if layout.expert_parallel == 1:
-        return "Every rank has all experts; they are taken to be equally busy."
-    if question.expert_imbalance == 1.0:
-        return "Experts are taken to be equally busy; say expert_imbalance where the busiest rank has more tokens."
-    return f"The busiest expert-parallel rank has {question.expert_imbalance:g} times the mean rank's tokens."
-
-
-def _assumptions(question: TrainingQuestion, job: Job, layout: Layout, efficiency: Efficiency) -> tuple[str, ...]:
-    profile = job.profile
-    sizes = plan_sizes(layout, parameters=job.model.parameters, sequence_length=job.sequence_length)
-    nearest = nearest_note(layout, method=job.method, sizes=sizes)
-    basis = "measured runs of it are on record" if profile.measured else "no measured run of it is on record"
-    memory_band = f"{profile.band.low:.2f} to {profile.band.high:.2f} times the estimate: {profile.band.reason}"
-    low, high = efficiency.band(experts=bool(question.model.experts_per_token))
-    time_band = f"{low:.2f} to {high:.2f} times the estimate for {efficiency.common.coverage:.0%} of such runs"
-    notes = [
-        f"Memory follows the profile {profile.name!r} ({profile.title}); {basis}. The peak may lie from {memory_band}.",
-        *([nearest] if nearest else []),
-        f"Step time rests on {efficiency.provenance}; it may lie from {time_band}.",
-        "Model operations count a causal mask and no recompute.",
-        f"Up to {efficiency.overlap_fraction:.0%} of data-parallel traffic hides behind computation, no other does.",
-        f"Attention is {question.attention}; host_bytes are for each GPU.",
-    ]
-    if any(weight.experts > 1 for part in job.layers for weight in part.block.weights):
-        notes.append(_expert_note(question, layout))
-    if any(block_scan(part.block) is not None for part in job.layers):
-        notes.append(
-            "Recurrent layers run on the kernels of mamba_ssm, causal_conv1d and flash-linear-attention; no measured "
-            "run of such a model is on record."
-        )
-    if job.fp8 is not None:
-        notes.append("What products in fp8 keep is counted as Transformer Engine's source has it; no run measured it.")
-    if job.offload_target == "nvme" and question.hardware.nvme_bytes_per_second is None:
-        rate = efficiency.common.nvme_bytes_per_second / 1e9
-        notes.append(f"NVMe drives give each GPU {rate:.1f} GB/s, a DGX-2's published share.")
-    if job.companions:
-        notes.append(
-            "Companions run forward after the policy; gathering them is taken to hide. Generation is not in the step."
-        )
-    if job.method != "full":
-        merged = job.model.parameters * job.precision.compute_bytes / GIB
-        notes.append(f"Merged into the base, the adapters leave {merged:.1f} GiB of weights to serve, no more than it.")
-    if job.gradient_compression != "none":
-        notes.append("Compressing gradients is taken to cost no time, and what it does to convergence is not planned.")
-    if job.optimizer.paged_to_host:
-        notes.append("Paged optimizer states are counted on the host, where pressure moves them.")
-    positions = question.model.max_position_embeddings
-    if positions is not None and question.sequence_length > positions:
-        notes.append(f"The sequence is longer than the {positions} positions the model was configured for.")
-    if question.resilience.checkpoint_bytes_per_second is None:
-        rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
-        notes.append(
-            f"Checkpoints are written and read at {rate:.0f} MB/s a GPU, the sustained rate of Llama 3's storage."
-        )
-    if question.resilience.restart_seconds is None:
-        notes.append(
-            f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published bound of detection and diagnosis, and the "
-            "reading of the checkpoint."
-        )
-    return (*notes, *question.model.assumptions, *question.hardware.gpu.assumptions)

@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Callable
 
-from service.errors import RateLimited, TooManyWrongKeys
+from service.errors import RateLimited, StorageLimitReached, TooManyWrongKeys
+from service.network_addresses import plain_address
 from service.recently_used import RecentlyUsed
 
 BURST_SECONDS = 2.0
 """A bucket holds what comes in within this time: a page's requests come at once."""
 SECONDS_A_MINUTE = 60.0
+SECONDS_A_DAY = 86_400.0
 MOST_CALLERS = 10_000
 """A caller who was longest silent is forgotten, and begins anew with a full bucket."""
 SITE_PREFIX_BITS = 64
@@ -21,14 +23,11 @@ SITE_PREFIX_BITS = 64
 
 def caller_at(host: str) -> str:
     """Return what everyone at an address counts as: itself, or an IPv6 site; what is no address stands for itself."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
+    address = plain_address(host)
+    if address is None:
         return host
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
     return str(ipaddress.ip_network((address, SITE_PREFIX_BITS), strict=False))
 
 
@@ -44,14 +43,24 @@ class _Buckets:
 
     def take(self, caller: str) -> int:
         """Take one token and return 0; where there is none, return in how many whole seconds there will be."""
-        if not self._per_second:
-            return 0
+        wait_seconds = self.wait_seconds(caller)
+        if not wait_seconds:
+            self.spend(caller, 1)
+        return wait_seconds
+
+    def wait_seconds(self, caller: str) -> int:
+        """Return in how many whole seconds a caller has a token; 0 where it has one."""
+        left = self._left(caller)
+        return max(1, math.ceil((1 - left) / self._per_second)) if self._per_second and left < 1 else 0
+
+    def spend(self, caller: str, tokens: float) -> None:
+        """Take so many tokens, whether or not they are there."""
+        self._buckets.put(caller, (self._left(caller) - tokens, self._clock()))
+
+    def _left(self, caller: str) -> float:
         now = self._clock()
         left, filled_at = self._buckets.get(caller) or (self._most, now)
-        left = min(self._most, left + (now - filled_at) * self._per_second)
-        is_empty = left < 1
-        self._buckets.put(caller, (left if is_empty else left - 1, now))
-        return max(1, math.ceil((1 - left) / self._per_second)) if is_empty else 0
+        return min(self._most, left + (now - filled_at) * self._per_second)
 
 
 class RateLimits:
@@ -80,3 +89,21 @@ class WrongKeyLimits:
         """Take one wrong key from a caller's bucket; raises TooManyWrongKeys where it is empty."""
         if wait_seconds := self._buckets.take(caller):
             raise TooManyWrongKeys(keys_per_minute=self._rate, retry_after_seconds=wait_seconds)
+
+
+class StorageLimits:
+    """How many bytes of new plans each caller may have stored."""
+
+    def __init__(self, bytes_per_day: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Set the rate; 0 limits nothing."""
+        self._bytes_per_day = bytes_per_day
+        self._buckets = _Buckets(bytes_per_day / SECONDS_A_DAY, bytes_per_day, clock)
+
+    def check(self, caller: str) -> None:
+        """Raise StorageLimitReached for a caller who has nothing left."""
+        if wait_seconds := self._buckets.wait_seconds(caller):
+            raise StorageLimitReached(bytes_per_day=self._bytes_per_day, retry_after_seconds=wait_seconds)
+
+    def note(self, caller: str, stored_bytes: int) -> None:
+        """Take from a caller what was stored for it, though it be more than was left."""
+        self._buckets.spend(caller, stored_bytes)

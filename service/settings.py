@@ -9,17 +9,21 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.network_addresses import Network, is_loopback
 from service.plans.threads import MOST_AT_ONCE
 
 PREFIX = "PLIMSOLL_"
+
+_HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 # A process remembers an answer for a day, and notes the next asking then; one day more for clocks.
 SHORTEST_PLAN_DAYS = 3
@@ -46,8 +50,20 @@ def _checked_url(url: str) -> str:
     return url
 
 
+def _checked_host(name: str) -> str:
+    if not _HOST_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no host name: write plimsoll.example, *.plimsoll.example or *, without a port.")
+    return name.lower()
+
+
+def _checked_network(written: str) -> Network:
+    return ipaddress.ip_network(written)
+
+
 Paths = Annotated[tuple[Path, ...], NoDecode, _split(os.pathsep)]
 Names = Annotated[tuple[str, ...], NoDecode, _split(",")]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_checked_host)], ...], NoDecode, _split(",")]
+Networks = Annotated[tuple[Annotated[Network, PlainValidator(_checked_network)], ...], NoDecode, _split(",")]
 
 
 class Settings(BaseSettings):
@@ -162,8 +178,18 @@ class Settings(BaseSettings):
     allow_anonymous: bool = Field(
         default=False,
         description="Whether anyone is answered without an API key where the API listens beyond this machine. "
-        "On a loopback address all of this machine is, whatever stands here; set, also what a page of another site or "
-        "a proxy sends there under a name of its own.",
+        "On a loopback address all of this machine is, whatever stands here.",
+    )
+    allowed_hosts: Hosts = Field(
+        default=(),
+        description="The host names that this service is asked by, beside addresses, `localhost` and `PLIMSOLL_HOST`; "
+        "`*.example.com` stands for every name under one, `*` for any. A JSON list or between commas. A request that "
+        "names another host, or comes from a page of another site, needs an API key.",
+    )
+    trusted_proxies: Networks = Field(
+        default=(),
+        description="The addresses or networks (CIDR) of reverse proxies, beside this machine's own, whose "
+        "`X-Forwarded-For` says who asks. A JSON list or between commas.",
     )
     key_requests_per_second: float = Field(
         default=50.0,
@@ -196,6 +222,12 @@ class Settings(BaseSettings):
         ge=1,
         description="How many streams of events one API key (without one, one address) may hold open at each API "
         "process.",
+    )
+    key_stored_bytes_per_day: int = Field(
+        default=2 * 2**30,
+        ge=0,
+        description="How many bytes of new plans one API key (without one, one address) may have each API process "
+        "store in a day, and at once; 0 sets no limit.",
     )
     key_job_limit: int = Field(default=100, ge=0, description="How many unfinished jobs one API key may have.")
     tls_certificate_file: Path | None = Field(
@@ -289,14 +321,6 @@ def root_variables(settings: Settings) -> dict[str, str]:
     """Return the environment in which another process reads and writes where these settings allow it."""
     roots = {"PLIMSOLL_MODEL_ROOTS": settings.model_roots, "PLIMSOLL_OUTPUT_ROOTS": settings.output_roots}
     return {name: json.dumps([str(path) for path in paths]) for name, paths in roots.items()}
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host, by address or as `localhost`, is this machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def settings_reference() -> str:

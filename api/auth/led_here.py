@@ -1,54 +1,75 @@
-"""Whether a page of another site led a browser of this machine here.
+"""Whether a page of another site led a browser here.
 
-A service on loopback answers this machine without a key, and a browser on it runs anyone's pages. Such a page can
-send requests here (it says so in `Origin`), or have its own name resolved to 127.0.0.1, so that for the browser the
-service is the page's own site (then `Host` says the name). No one can own a name without a dot, or an address.
+A browser runs anyone's pages, and reaches what its machine reaches: a service on loopback, or one that answers anyone.
+Such a page can send requests here (it says so in `Origin`), or have its own name resolved to this service's address, so
+that for the browser the service is the page's own site; then `Host` says the name. An address cannot be resolved anew,
+and `localhost` is always this machine; every other name must be one that the service is known by.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from ipaddress import ip_address
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
-from service.settings import is_loopback
+from service.network_addresses import is_loopback, plain_address
+from service.settings import PREFIX
 
-MOST_REMEMBERED = 256
-
-
-def is_led_here(scope: Scope) -> bool:
-    """Return whether a request names a host that strangers may own, or comes from a page of another site."""
-    host = origin = None
-    for name, value in scope["headers"]:
-        if name == b"host":
-            host = value.decode("latin-1")
-        elif name == b"origin":
-            origin = value.decode("latin-1")
-    return _is_foreign(host, origin)
+ANY_HOST = "*"
+ANY_UNDER = "*."
+MOST_SHOWN_CHARACTERS = 100
 
 
-@lru_cache(MOST_REMEMBERED)
-def _is_foreign(host: str | None, origin: str | None) -> bool:
-    try:
-        if host is not None and _may_be_owned(urlsplit(f"//{host}").hostname or ""):
-            return True
-        if origin is None:
+class OwnHosts:
+    """The names that a service is known by."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        known = {name.lower().removesuffix(".") for name in names}
+        self._is_open = ANY_HOST in known
+        self._names = {name for name in known if not name.startswith(ANY_HOST)} | {"localhost"}
+        self._endings = (".localhost", *(name[1:] for name in known if name.startswith(ANY_UNDER)))
+
+    def refusal(self, scope: Scope) -> str | None:
+        """Return why a request is a stranger's page's; None where nothing says that it is."""
+        hosts = _values(scope, b"host")
+        for host in hosts:
+            name = _name(host)
+            if name is None or not (self._is_open or self._is_own(name)):
+                return (
+                    f"The request names the host {host[:MOST_SHOWN_CHARACTERS]!r}, which {PREFIX}ALLOWED_HOSTS does "
+                    "not list. "
+                )
+        for origin in _values(scope, b"origin"):
+            if not self._is_own_page(origin, hosts):
+                return f"The request comes from a page of another site, {origin[:MOST_SHOWN_CHARACTERS]!r}. "
+        return None
+
+    def _is_own(self, name: str) -> bool:
+        return plain_address(name) is not None or self._is_listed(name)
+
+    def _is_listed(self, name: str) -> bool:
+        return name in self._names or name.endswith(self._endings)
+
+    def _is_own_page(self, origin: str, hosts: list[str]) -> bool:
+        """Return whether a page is the service's own, one of a host that is listed, or of this machine as the host."""
+        netloc = origin.partition("://")[2]
+        name = _name(netloc)
+        if name is None:
             return False
-        page = urlsplit(origin)
-        return page.netloc != host and not is_loopback(page.hostname or "")
-    except ValueError:
-        return True
+        if is_loopback(name):
+            return all(is_loopback(_name(host) or "") for host in hosts)
+        return netloc in hosts or self._is_listed(name)
 
 
-def _may_be_owned(host: str) -> bool:
-    """Return whether a host is a name that someone can register."""
-    name = host.removesuffix(".")
-    if "." not in name or name.endswith(".localhost"):
-        return False
+def _values(scope: Scope, wanted: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+
+
+def _name(netloc: str) -> str | None:
+    """Return the name or the address of a host, without its port; None where it is none."""
     try:
-        ip_address(name)
+        name = urlsplit(f"//{netloc}").hostname
     except ValueError:
-        return True
-    return False
+        return None
+    return name.removesuffix(".") if name else None

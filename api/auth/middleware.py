@@ -11,15 +11,16 @@ from fastapi import Depends
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.auth.led_here import is_led_here
+from api.auth.led_here import OwnHosts
 from api.auth.rules import Need, need_of
 from api.errors import problem_of
 from planners.errors import PlimsollError
 from service.errors import StreamLimitReached, TryLater, Unauthenticated
 from service.keys import ANONYMOUS, Caller, KeyRing
+from service.network_addresses import is_loopback
 from service.persistence.records import KEY_SCOPES, KeyScope
 from service.rate_limits import RateLimits, WrongKeyLimits, caller_at
-from service.settings import Settings, is_loopback
+from service.settings import Settings
 from service.shares import StreamShares
 
 _CALLER = "plimsoll.caller"
@@ -38,7 +39,7 @@ class Authentication:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._needs_keys = settings.needs_keys
-        self._allows_anonymous = settings.allow_anonymous
+        self._own_hosts = OwnHosts((*settings.allowed_hosts, settings.host))
         self._has_client_certificates = settings.tls_client_ca_file is not None
         self._limits = RateLimits(settings.key_requests_per_second)
         self._wrong_keys = WrongKeyLimits(settings.wrong_keys_per_minute)
@@ -87,10 +88,11 @@ class Authentication:
         is_free = (need == "metrics" and is_near) or (need == "admission" and self._has_client_certificates)
         if self._needs_keys and not is_free:
             raise Unauthenticated
-        if need != "admission" and not self._allows_anonymous and is_led_here(scope):
-            raise Unauthenticated(
-                "The request comes from a page of another site, or names a host that is not this one. "
-            )
+        # A browser that a page leads here shows no certificate.
+        has_shown_certificate = need == "admission" and self._has_client_certificates
+        refusal = None if has_shown_certificate else self._own_hosts.refusal(scope)
+        if refusal is not None:
+            raise Unauthenticated(refusal)
         # The cluster's API server is one address, and its question stands in the path of every workload.
         caller = dataclasses.replace(ANONYMOUS, address=_address(scope))
         if not (is_free or is_near):

@@ -151,12 +151,12 @@ class Connection:
 
 def get(path: str, *, key: str | None = None) -> bytes:
     """Return a GET request, of the holder of an API key where one is given."""
-    return f"GET {path} HTTP/1.1\r\nhost: plimsoll\r\n{_shown(key)}\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{_shown(key)}\r\n".encode()
 
 
 def post(path: str, body: bytes, *, key: str | None = None) -> bytes:
     """Return a POST request of a JSON body."""
-    head = f"POST {path} HTTP/1.1\r\nhost: plimsoll\r\n{_shown(key)}content-type: application/json"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{_shown(key)}content-type: application/json"
     return f"{head}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 

@@ -38,7 +38,7 @@ async def latencies(cases: Sequence[Case], repetitions: int) -> dict[Case, Laten
         transport = httpx.ASGITransport(app=app)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://plimsoll", timeout=60.0) as client,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60.0) as client,
         ):
             return {case: await _latency(client, case, repetitions) for case in cases}
 

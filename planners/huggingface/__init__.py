@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planners.huggingface.registry import describe_config, known_model_types
+    from planners.huggingface.registry import (
+        ReadConfig,
+        describe_config,
+        described_parts,
+        known_model_types,
+        read_model,
+    )
 
-__all__ = ["describe_config", "known_model_types"]
+__all__ = ["ReadConfig", "describe_config", "described_parts", "known_model_types", "read_model"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from planners.errors import InvalidModelConfig
@@ -55,6 +55,9 @@ BASE_CLASS_KEYS = frozenset(
     }
 )  # fmt: skip
 
+# Of them, those that may be long and that nothing here or in a dry run looks at.
+BULKY_KEYS = frozenset({"auto_map", "generation_config", "id2label", "label2id", "task_specific_params"})
+
 MOST_LAYERS = 1_000
 MOST_ELEMENTS_A_SIDE = 100_000_000
 
@@ -70,6 +73,7 @@ class ConfigReader:
         self._config = config
         self._pointer = pointer
         self._read: set[str] = {"model_type"}
+        self._looked_for: set[str] = set()
         self._sections: dict[str, ConfigReader] = {}
 
     def size(self, key: str, *, default: int | None = None, most: int = MOST_ELEMENTS_A_SIDE) -> int:
@@ -178,18 +182,22 @@ class ConfigReader:
 
     def is_absent(self, key: str) -> bool:
         """Return whether a key is missing or null."""
+        self._looked_for.add(key)
         return self._config.get(key) is None
 
     def is_text(self, key: str) -> bool:
         """Return whether a key holds text, where it may also hold a number."""
+        self._looked_for.add(key)
         return isinstance(self._config.get(key), str)
 
     def is_list(self, key: str) -> bool:
         """Return whether a key holds a list, where it may also hold one number."""
+        self._looked_for.add(key)
         return isinstance(self._config.get(key), list | tuple)
 
     def is_left_out(self, key: str) -> bool:
         """Return whether the config does not mention the key at all; a null is a mention."""
+        self._looked_for.add(key)
         return key not in self._config
 
     def ignore(self, *keys: str) -> None:
@@ -212,6 +220,20 @@ class ConfigReader:
             for unread in section.unread_keys()
         ]
         return tuple(sorted([*own, *nested]))
+
+    def used(self, config: Mapping[str, Any], *, beside: Collection[str] = ()) -> dict[str, Any]:
+        """Return what counts of `config`, which this reads: what was asked for, and what is known to be without effect.
+
+        Sections likewise; the keys `beside` count in all of them. Labels of classes and places of code do not.
+        """
+        counted = (self._read | self._looked_for | COSMETIC_KEYS | BASE_CLASS_KEYS | set(beside)) - BULKY_KEYS
+        return {key: self._used_value(key, value, beside) for key, value in config.items() if key in counted}
+
+    def _used_value(self, key: str, value: Any, beside: Collection[str]) -> Any:
+        section = self._sections.get(key)
+        if section is None or key in COSMETIC_KEYS or not isinstance(value, Mapping):
+            return value
+        return section.used(value, beside=beside)
 
     def error(self, key: str, detail: str) -> InvalidModelConfig:
         """Return an error that points at `key`."""

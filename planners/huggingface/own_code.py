@@ -47,6 +47,8 @@ RESIDUAL_DROPOUTS: Mapping[str, tuple[str, float]] = {
     "seed_oss": ("residual_dropout", 0.1),
     "starcoder2": ("residual_dropout", 0.0),
 }
+READ_KEYS = frozenset({*ACTIVATION_KEYS, LOGIT_CAP_KEY, *(key for key, _ in RESIDUAL_DROPOUTS.values())})
+"""All that this module looks at in a config."""
 
 Rewrite = Callable[[Operation], Operation]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -48,15 +49,25 @@ from planners.huggingface.gpt import gpt_decoder
 from planners.huggingface.mixture_families import MIXTURE_FAMILIES
 from planners.huggingface.mixtures import mixture_decoder
 from planners.huggingface.multimodal import WRAPPERS, multimodal
+from planners.huggingface.own_code import READ_KEYS as OWN_CODE_KEYS
 from planners.huggingface.own_code import with_own_code
 from planners.huggingface.rope_scaling import stretched_positions
-from planners.huggingface.rotary import interpolated_tables, rotary_fraction
-from planners.huggingface.stored_formats import is_quantized, stored_formats
+from planners.huggingface.rotary import FRACTION_NAMES, interpolated_tables, rotary_fraction
+from planners.huggingface.stored_formats import KEY as QUANTIZATION
+from planners.huggingface.stored_formats import READ_KEYS as FORMAT_KEYS
+from planners.huggingface.stored_formats import is_quantized, stored_formats, without_repeats
 
 UNREAD_FORMAT_NOTE = (
     "'quantization_config' says that the checkpoint is quantized in a way that is not read; a serving plan that names "
     "no format for its weights counts them in bf16."
 )
+
+# Weights, operations and tensors: a hundred times an ordinary model's, and seven times the catalogue's largest tower's.
+MOST_DESCRIBED_PARTS = 8_192
+MOST_NAMED_KEYS = 12
+MOST_NAME_CHARACTERS = 60
+# What is read of a config wherever it stands, whichever family's it is.
+READ_BESIDE_THE_FAMILY = frozenset({*OWN_CODE_KEYS, *FRACTION_NAMES, *FORMAT_KEYS})
 
 Reader = Callable[[ConfigReader, str, str], ModelSpec]
 
@@ -127,10 +138,26 @@ def known_model_types() -> tuple[str, ...]:
     return tuple(sorted(READERS))
 
 
-def describe_config(config: Mapping[str, Any], *, name: str, pointer: str = "/model/config") -> ModelSpec:
-    """Return the description of the model that a `config.json` configures.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfig:
+    """A `config.json` that was read: what it describes, and what of it counted."""
 
-    Keys that no reader asked for are named in the description's assumptions.
+    spec: ModelSpec
+    used: Mapping[str, Any]
+    """The config without what no reader asked for; it is read as the whole is."""
+    unread: str | None
+    """What is said of the rest; None where there is none."""
+
+
+def describe_config(config: Mapping[str, Any], *, name: str, pointer: str = "/model/config") -> ModelSpec:
+    """Return the description of the model that a `config.json` configures; raises what `read_model` does."""
+    return read_model(config, name=name, pointer=pointer).spec
+
+
+def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/config") -> ReadConfig:
+    """Return the description of the model that a `config.json` configures, and what of it was read.
+
+    Some of the keys that no reader asked for are named in the description's assumptions.
     Raises `UnknownModelType` for a family without a reader and
     `InvalidModelConfig` for a config that is missing a size or contradicts itself.
     """
@@ -144,15 +171,50 @@ def describe_config(config: Mapping[str, Any], *, name: str, pointer: str = "/mo
         raise UnknownModelType(model_type, READERS, pointer=f"{pointer}/model_type")
     read = ConfigReader(config, pointer=pointer)
     spec = with_own_code(reader(read, name, model_type), config, model_type)
-    unread = read.unread_keys()
-    notes = (f"These config keys were not used: {', '.join(unread)}.",) if unread else ()
+    _refuse_endless(spec, pointer)
+    unread = _unread_note(read.unread_keys())
+    notes = () if unread is None else (unread,)
     if is_quantized(config) and stored_formats(config, pointer=pointer) is None:
         notes = (*notes, UNREAD_FORMAT_NOTE)
     positions = stretched_positions(config, spec.max_position_embeddings)
-    return dataclasses.replace(
+    described = dataclasses.replace(
         spec,
         max_position_embeddings=positions,
         rotary_fraction=rotary_fraction(config, model_type),
         interpolated_tables=interpolated_tables(model_type, positions),
         assumptions=(*spec.assumptions, *notes),
     )
+    return ReadConfig(spec=described, used=_used(read, config), unread=unread)
+
+
+def _refuse_endless(spec: ModelSpec, pointer: str) -> None:
+    parts = described_parts(spec)
+    if parts > MOST_DESCRIBED_PARTS:
+        raise InvalidModelConfig(
+            f"The model has {parts:,} weights and operations that differ from layer to layer; at most "
+            f"{MOST_DESCRIBED_PARTS:,} can be described.",
+            pointer=pointer,
+        )
+
+
+def described_parts(spec: ModelSpec) -> int:
+    """Return how many weights, operations and tensors a description consists of, like layers counted once."""
+    return sum(len(block.weights) + len(block.operations) + len(block.tensors) for block in spec.blocks)
+
+
+def _used(read: ConfigReader, config: Mapping[str, Any]) -> dict[str, Any]:
+    used = read.used(config, beside=READ_BESIDE_THE_FAMILY)
+    parts: tuple[Any, ...] = (used, used.get("text_config"))
+    for part in parts:
+        if isinstance(part, dict) and isinstance(part.get(QUANTIZATION), Mapping):
+            part[QUANTIZATION] = without_repeats(part[QUANTIZATION])
+    return used
+
+
+def _unread_note(keys: tuple[str, ...]) -> str | None:
+    if not keys:
+        return None
+    named = [key if len(key) <= MOST_NAME_CHARACTERS else f"{key[:MOST_NAME_CHARACTERS]}…" for key in keys]
+    more = len(keys) - MOST_NAMED_KEYS
+    rest = f", and {more:,} more" if more > 0 else ""
+    return f"These config keys were not used: {', '.join(named[:MOST_NAMED_KEYS])}{rest}."

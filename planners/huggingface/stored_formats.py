@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ MXFP4_PACKED = "mxfp4-pack-quantized"
 GROUPED = ("awq", "gptq")
 GROUPED_BITS = 4
 CACHE_BITS = 8
+# What a config says of it beside `quantization_config`.
+READ_KEYS = frozenset({"expert_dtype"})
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,28 @@ def stored_formats(config: Mapping[str, Any], *, pointer: str = "/model/config")
             weights = "mxfp4-fp8"
         return None if weights is None else StoredFormats(weights=weights, kv_cache=_cache(stored))
     return None
+
+
+def without_repeats(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `quantization_config` with one of each of its modules that differ in numbers alone.
+
+    Checkpoints name thousands of modules, layer by layer and expert by expert.
+    """
+    return {key: _distinct(value) for key, value in stored.items()}
+
+
+def _distinct(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        first: dict[tuple[str, str], str] = {}
+        for name, inner in value.items():
+            first.setdefault((_NUMBER.sub("*", str(name)), repr(inner)), name)
+        return {name: _distinct(value[name]) for name in first.values()}
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        named: dict[str, str] = {}
+        for name in value:
+            named.setdefault(_NUMBER.sub("*", name), name)
+        return list(named.values())
+    return value
 
 
 def _parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

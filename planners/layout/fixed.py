@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion
 from planners.hardware import GpuCount
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
-from planners.layout.violations import Violation
+from planners.layout.violations import Violation, whole_heads
 from planners.memory.job import PIPELINE_SCHEDULES
 from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
@@ -109,7 +109,7 @@ def check_values(question: TrainingQuestion) -> None:
         raise InvalidQuestion("offload_target must be cpu or nvme.", pointer="/layout/offload_target")
     if request.offload_target == "nvme" and request.offload == "none":
         raise InvalidQuestion(
-            "offload 'none' puts nothing on NVMe. Say what to offload, or leave offload_target away.",
+            "offload 'none' puts nothing on NVMe. Say what to offload, or omit offload_target.",
             pointer="/layout/offload_target",
         )
     if question.recompute is not None and question.recompute.mode not in RECOMPUTE_MODES:
@@ -177,7 +177,7 @@ def _heads(question: TrainingQuestion) -> Iterator[Violation]:
         yield Violation(
             rule="heads_divide",
             field="tensor_parallel",
-            detail=f"tensor_parallel {tensor} does not divide {' nor '.join(uneven)}.",
+            detail=f"tensor_parallel {tensor} does not divide {' nor '.join(uneven)}. {whole_heads(model)}",
         )
 
 

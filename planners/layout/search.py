@@ -27,7 +27,6 @@ from planners.timing.efficiency import Efficiency, efficiency_on
 from planners.timing.step import (
     StepSeconds,
     concatenated,
-    near_capacity_multiple,
     step_of,
     step_seconds,
     told,
@@ -64,7 +63,7 @@ class Pool:
         job, efficiency = self.job, efficiency_on(self.job.profile.name, hardware)
         if self.seconds[index] == math.inf:
             return step_of(self.layouts, index, job, hardware, efficiency, float(self.peaks[index]))
-        return told(self.steps, index, int(self.layouts.gpus[index]), job, hardware, efficiency)
+        return told(self.steps, self.layouts, index, job, hardware, efficiency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +202,8 @@ def _contenders_of(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, ef
             fitting=0,
         )
     found = peaks.ravel()[cells]
-    every = step_seconds(part.layouts, job, hardware, efficiency)
-    multiple = near_capacity_multiple(found, hardware, efficiency)
-    seconds = _seconds_at(cells, every, multiple, part)
+    every = step_seconds(part.layouts, job, hardware, efficiency, peaks)
+    seconds: FloatArray = np.broadcast_to(every.total, part.shape).ravel()[cells]
     judged = verdicts(found, job, hardware)
     kept = contenders(part.layouts.gpus[cells % part.bases], found, judged, seconds)
     whole = _in_whole(cells[kept], part, bases, grid)
@@ -216,7 +214,7 @@ def _contenders_of(grid: Grid, bases: IntArray, job: Job, hardware: Hardware, ef
         peaks=found[kept],
         verdicts=judged[kept],
         seconds=seconds[kept],
-        steps=every.at_cells(Cells(cells[kept], part.shape)).slowed(multiple[kept]),
+        steps=every.at_cells(Cells(cells[kept], part.shape)),
         fitting=fitting,
     )
 
@@ -238,16 +236,6 @@ def _in_order(grid: Grid, parts: Sequence[_Evaluated]) -> _Evaluated:
         steps=concatenated([part.steps for part in parts]).at_cells(Cells(turn, turn.shape)),
         fitting=sum(part.fitting for part in parts),
     )
-
-
-def _seconds_at(cells: IntArray, steps: StepSeconds, multiple: FloatArray, grid: Grid) -> FloatArray:
-    """Return the step's seconds at cells of a grid; those near the card's capacity take `multiple` times as long."""
-    seconds: FloatArray = np.broadcast_to(steps.total, grid.shape).ravel()[cells]
-    slow = np.flatnonzero(multiple > 1.0)
-    if not slow.size:
-        return seconds
-    seconds[slow] = steps.at_cells(Cells(cells[slow], grid.shape)).slowed(multiple[slow]).total
-    return seconds
 
 
 def _merged(pools: Sequence[Pool]) -> tuple[Pool, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.architecture import Split, Weight
+from planners.derived import Derived
 from planners.layout.candidates import BoolArray, Candidates, IntArray
 from planners.layout.experts import expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
@@ -21,36 +22,54 @@ MESH_ORDER = ("pipeline", "data", "context", "tensor")
 MOST_KEPT_TABLES = 256
 
 
-def sharding_of(layouts: Candidates, index: int, job: Job) -> Sharding:
-    """Return mesh, stages and weights of one layout; the last mesh axis is innermost in a node."""
+def sharding_of(layouts: Candidates, index: int, job: Job, derived: Derived) -> Sharding:
+    """Return mesh, stages and weights of one layout; the last mesh axis is innermost in a node.
+
+    `derived` works out the tables of stages and weights.
+    """
     one = layouts.take([index])
-    rows = all_stages(one, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
     return Sharding(
-        mesh=Mesh(
-            order=MESH_ORDER,
-            shape=(
-                int(one.pipeline_parallel[0]),
-                int(one.data_parallel[0]),
-                int(one.context_parallel[0]),
-                int(one.tensor_parallel[0]),
-            ),
-            expert_parallel=int(one.expert_parallel[0]),
-            expert_tensor_parallel=int(expert_tensor_ranks(one, job)[0]),
-        ),
-        stages=tuple(
-            ShardedStage(
-                stage=int(rows.stage[row, 0]),
-                layers=(int(rows.first_layer[row, 0]), int(rows.first_layer[row, 0] + rows.layers[row, 0]) - 1),
-                chunks=_chunks(one, int(rows.stage[row, 0]), job),
-                embedding=bool(rows.has_embedding[row, 0]),
-                head=bool(rows.has_head[row, 0]),
-            )
-            for row in range(rows.stage.size)
-        ),
-        weights=_weights(
-            _parts_on_stages(job, rows), _shard_layout(one, job), job.profile.name, int(one.zero_stage[0])
-        ),
+        mesh=_mesh(one, job),
+        stages=derived.part("plan.sharding.stages", lambda: _stages(one, job), otherwise=()),
+        weights=derived.part("plan.sharding.weights", lambda: _sharded_weights(one, job), otherwise=()),
     )
+
+
+def _mesh(one: Candidates, job: Job) -> Mesh:
+    return Mesh(
+        order=MESH_ORDER,
+        shape=(
+            int(one.pipeline_parallel[0]),
+            int(one.data_parallel[0]),
+            int(one.context_parallel[0]),
+            int(one.tensor_parallel[0]),
+        ),
+        expert_parallel=int(one.expert_parallel[0]),
+        expert_tensor_parallel=int(expert_tensor_ranks(one, job)[0]),
+    )
+
+
+def _rows(one: Candidates, job: Job) -> StageRows:
+    return all_stages(one, job.model, job.global_batch_size, rule=job.profile.can.stage_rule)
+
+
+def _stages(one: Candidates, job: Job) -> tuple[ShardedStage, ...]:
+    rows = _rows(one, job)
+    return tuple(
+        ShardedStage(
+            stage=int(rows.stage[row, 0]),
+            layers=(int(rows.first_layer[row, 0]), int(rows.first_layer[row, 0] + rows.layers[row, 0]) - 1),
+            chunks=_chunks(one, int(rows.stage[row, 0]), job),
+            embedding=bool(rows.has_embedding[row, 0]),
+            head=bool(rows.has_head[row, 0]),
+        )
+        for row in range(rows.stage.size)
+    )
+
+
+def _sharded_weights(one: Candidates, job: Job) -> tuple[ShardedWeight, ...]:
+    parts = _parts_on_stages(job, _rows(one, job))
+    return _weights(parts, _shard_layout(one, job), job.profile.name, int(one.zero_stage[0]))
 
 
 def _chunks(one: Candidates, stage: int, job: Job) -> tuple[tuple[int, int], ...]:

@@ -7,11 +7,13 @@ were formed: a rule is broken where every layout that could be formed breaks it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from planners.architecture import ModelSpec
 from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
 from planners.layout.experts import expert_counts
@@ -76,7 +78,7 @@ def broken_rules(question: TrainingQuestion, jobs: Sequence[Job]) -> tuple[Viola
         Violation(
             rule=rule.name,
             field=_field(rule, question),
-            detail=f"{counts[rule.name]:,} of {total:,} layouts break a rule: {rule.reason}.",
+            detail=f"{counts[rule.name]:,} of {total:,} possible layouts break this rule: {rule.reason}.",
         )
         for rule in RULES
         if counts[rule.name]
@@ -109,7 +111,7 @@ def _violation(rule: Rule, job: Job, layouts: Candidates, question: TrainingQues
         row = {name: int(some[0]) for name, some in values.items()}
         detail = words(row, job, layouts)
     else:
-        detail = f"{rule.reason}; none of the {len(layouts):,} layouts that could be formed does."
+        detail = f"None of {len(layouts):,} possible layouts obeys this rule: {rule.reason}."
     return Violation(rule=rule.name, field=_field(rule, question), detail=detail)
 
 
@@ -123,7 +125,14 @@ def _heads(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     tensor, model = row["tensor_parallel"], job.model
     heads = (("attention heads", model.attention_heads), ("key-value heads", model.key_value_heads))
     uneven = [f"the {count} {name}" for name, count in heads if count % tensor]
-    return f"tensor_parallel {tensor} does not divide {' and '.join(uneven)}."
+    return f"tensor_parallel {tensor} does not divide {' and '.join(uneven)}. {whole_heads(model)}"
+
+
+def whole_heads(model: ModelSpec) -> str:
+    """Return the tensor-parallel degrees that leave every rank whole heads, in a sentence."""
+    common = math.gcd(model.attention_heads, model.key_value_heads)
+    *some, last = [str(degree) for degree in range(1, common + 1) if common % degree == 0]
+    return f"Whole heads allow {', '.join(some)} or {last}." if some else f"Whole heads allow {last} alone."
 
 
 def _matrices(row: Mapping[str, int], job: Job, layouts: Candidates) -> str:

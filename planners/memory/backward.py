@@ -10,7 +10,7 @@ from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
 from planners.memory.descent import gathered_ahead, layer_gradients, left_to_do
 from planners.memory.expert_units import expert_unit_items
 from planners.memory.head_backward import FP8, head_casts, head_gradient, head_reduction
-from planners.memory.items import NOTHING, Items
+from planners.memory.items import BELOW_ALL_LAYERS, NOTHING, Items
 from planners.memory.kinds_apart import KindApart, where_alike
 from planners.memory.mixture_backward import are_grouped
 from planners.memory.moment import Moment, items_at
@@ -257,6 +257,7 @@ def _embedding_gradient(moment: Moment) -> Items:
         + np.where(moment.is_reduced, traffic.reduce_bytes * held.layer_padded, 0.0)
         + moment.buckets
         + moment.accumulated,
+        layer=BELOW_ALL_LAYERS,
     )
 
 
@@ -279,6 +280,7 @@ def _added_embedding_gradient(moment: Moment) -> Items:
         activations=beside + moment.others_activations + moment.constant_activations,
         logits=NOTHING,
         communication=moment.buckets + moment.accumulated,
+        layer=BELOW_ALL_LAYERS,
     )
 
 

@@ -40,6 +40,7 @@ def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:
                 gradients=held.gradients + own.gradients,
                 optimizer=held.optimizer + own.optimizer,
                 host=held.host + own.host,
+                host_gradients=held.host_gradients + own.host_gradients,
             )
         else:
             held = replace(held, parameters=held.parameters + companion_bytes(companion, layouts, job))

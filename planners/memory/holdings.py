@@ -54,6 +54,7 @@ class Holdings:
     optimizer: FloatArray
     host: FloatArray
     host_parameters: FloatArray
+    host_gradients: FloatArray
     local_parameters: FloatArray
     layer_elements: FloatArray
     layer_frozen: FloatArray
@@ -134,12 +135,17 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
     host_parameters = np.where(to_host == 2, parameters, 0.0)
     whole_gradients = np.where(has_gradients, gradients.total() * states.gradient, 0.0)
     # Where they are on the host, a unit's is on the device only from its reduction until it is sent.
-    on_device = np.where((to_host == 2) & job.profile.weights.offloads_gradients, 0.0, 1.0)
-    waiting = accumulators
-    if job.host_gradient_bytes != states.accumulator:
-        waiting = stored(rules.optimizer_from).total() * job.host_gradient_bytes
+    on_device = np.where(are_gradients_sent(layouts, job), 0.0, 1.0)
+    parts = stored(rules.optimizer_from).total()
+    waiting = parts * job.host_gradient_bytes if job.host_gradient_bytes != states.accumulator else accumulators
     host = np.where(to_host >= 1, masters + moments + waiting, 0.0) + host_parameters
-    host = host + whole_gradients * (1.0 - on_device)
+    host_gradients = np.where(_waits_in_own_format(layouts, job), whole_gradients * (1.0 - on_device), 0.0)
+    host = host + host_gradients
+    if job.profile.zero is not None:
+        # Updated weights come up from a buffer in their own format (`param_buffer_of_bit16_for_cpu_offload_groups`).
+        host = host + np.where(
+            (to_host == 1) & (layouts.zero_stage < HIGHEST_ZERO_STAGE), parts * states.parameter, 0.0
+        )
     if job.optimizer.paged_to_host:
         host = np.where(to_host >= 1, host, moments)
         moments = np.zeros_like(moments)
@@ -152,6 +158,7 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         optimizer=np.where(to_host >= 1, 0.0, masters + moments),
         host=host,
         host_parameters=host_parameters,
+        host_gradients=host_gradients,
         local_parameters=parameter_elements,
         layer_elements=split.largest_layer(),
         layer_frozen=frozen.largest_layer,
@@ -178,6 +185,24 @@ def holdings(layouts: Candidates, rows: StageRows, job: Job) -> Holdings:
         dequantized=frozen.dequantized,
         dummy_gradients=_dummy_gradient_bytes(job, by_parameters),
     )
+
+
+def are_gradients_sent(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where gradients follow the optimizer to the host."""
+    stages = job.profile.weights.offloaded_gradient_stages
+    sent: BoolArray = (layouts.offload >= 1) & in_zero_stages(layouts.zero_stage, stages)
+    return sent
+
+
+def _waits_in_own_format(layouts: Candidates, job: Job) -> BoolArray:
+    """Return where gradients that were sent to the host wait there in their own format.
+
+    DeepSpeed's stage 2 sends those of the last micro-batch as fp32 straight to where the optimizer reads them
+    (stage_1_and_2.py, `copy_grads_in_partition`); one micro-batch needs no other place.
+    """
+    is_flat = np.bool_(job.profile.zero is not None) & (layouts.zero_stage < HIGHEST_ZERO_STAGE)
+    waits: BoolArray = ~is_flat | (layouts.micro_batches(job.global_batch_size) > 1)
+    return waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ PHASES = (
 )
 ALLOCATED_ITEMS = ("parameters", "gradients", "optimizer", "activations", "logits", "communication")
 NOTHING: FloatArray = np.zeros(1)
+# As a layer's number: what comes once the lowest layer has been differentiated.
+BELOW_ALL_LAYERS: FloatArray = np.full(1, -1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,8 @@ class Items:
     """Whole bytes at moments of one phase, in the order of `ALLOCATED_ITEMS`; the arrays broadcast.
 
     Several moments stand along an axis before that of the stages. `layer` is the layer of the stage that is
-    differentiated, 0 the lowest; None where no one layer is.
+    differentiated, 0 the lowest; `BELOW_ALL_LAYERS` where it is the embedding after them; None before them, and where
+    the phase has no layers.
     """
 
     phase: int

@@ -73,6 +73,7 @@ class Job:
     limit_bytes: int
     offload_target: str
     pipeline_schedule: str
+    kernels: str | None
     evaluation: Evaluation | None
     companions: tuple[CompanionJob, ...]
     embedding: BlockWeights
@@ -175,6 +176,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         limit_bytes=question.hardware.limit_bytes,
         offload_target=question.layout.offload_target or "cpu",
         pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
+        kernels=question.kernels,
         evaluation=question.evaluation,
         companions=tuple(_companion(companion, question, profile) for companion in question.companions),
         embedding=_apart(model.embedding, question),

@@ -10,6 +10,8 @@ from planners.architecture import Block, OperationKind
 from planners.memory.profile import Kernels
 from planners.precision import FP32_BYTES
 
+# What the architecture calls the scores by which an indexer chooses what attention reads.
+INDEXER = "index_scores"
 QUERY_LATENT, KEY_VALUE_LATENT, ROUTER = "query_latent", "key_value_latent", "router"
 
 
@@ -26,7 +28,7 @@ def keep_latents(
         return
     norm_bytes = (FP32_BYTES if kernels.norm_keeps_fp32 else 0) + (element_bytes if learning is None else 0)
     for operation in block.operations:
-        if operation.kind is OperationKind.ATTENTION:
+        if operation.kind is OperationKind.ATTENTION and operation.name != INDEXER:
             value, up = operation.inputs[-1], _up_width(block)
             kept[value] = element_bytes * up / widths[value]
         elif operation.kind is not OperationKind.MATMUL or operation.matmul_shape is None:

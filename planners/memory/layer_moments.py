@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from planners.architecture import Block, Operation, OperationKind
 from planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, norm_backward_bytes
+from planners.memory.latents import INDEXER
 from planners.memory.profile import Kernels
 
 # A norm's input and output, the gradients of it that two matrices give, and the residual's.
@@ -105,8 +106,12 @@ def _differentiated(block: Block, learning: frozenset[str]) -> tuple[Operation, 
 
 def _attention(block: Block) -> int | None:
     """Return where the layer's attention stands, None where it has none."""
-    kinds = [operation.kind for operation in block.operations]
-    return kinds.index(OperationKind.ATTENTION) if OperationKind.ATTENTION in kinds else None
+    attentions = (
+        index
+        for index, operation in enumerate(block.operations)
+        if operation.kind is OperationKind.ATTENTION and operation.name != INDEXER
+    )
+    return next(attentions, None)
 
 
 def _second_norm(block: Block) -> int | None:

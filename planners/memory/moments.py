@@ -30,7 +30,8 @@ ABOVE_ALL_LAYERS = np.inf
 class StackedMoments:
     """Every moment: `items` is [moment, item, stage, layout], `phase` [moment], `layer` [moment, stage, layout].
 
-    A layer counts from its stage's lowest; it is `ABOVE_ALL_LAYERS` where no one layer is differentiated.
+    A layer counts from its stage's lowest; it is `ABOVE_ALL_LAYERS` before any is differentiated, and
+    `BELOW_ALL_LAYERS` after all are.
     Of one layout the last axis is gone.
     """
 
@@ -77,7 +78,7 @@ def _moment(phase: str, layer: float, items: FloatArray, layers: Sequence[int]) 
     values = dict(zip(ALLOCATED_ITEMS, map(int, items), strict=True))
     return MemoryMoment(
         phase=phase,
-        layer=layers[int(layer)] if layers and layer != ABOVE_ALL_LAYERS else None,
+        layer=layers[int(layer)] if layers and 0 <= layer < ABOVE_ALL_LAYERS else None,
         allocated_bytes=sum(values.values()),
         items=LiveItems(**values),
     )

@@ -31,7 +31,15 @@ COLUMNS = (
 )
 # A different method or recomputation changes what is held as much as eight times the size does.
 OTHER_KIND_DOUBLINGS = 3.0
-SIZES = ("parameters", "gpus", "tensor_parallel", "pipeline_parallel", "context_parallel", "tokens")
+SIZES_IN_WORDS = {
+    "parameters": "parameters",
+    "gpus": "GPUs",
+    "tensor_parallel": "tensor-parallel ranks",
+    "pipeline_parallel": "pipeline stages",
+    "context_parallel": "context-parallel ranks",
+    "tokens": "tokens per micro-batch",
+}
+SIZES = tuple(SIZES_IN_WORDS)
 # Below a tenth of a doubling two sizes are called the same.
 SAME_DOUBLINGS = 0.1
 
@@ -83,11 +91,18 @@ def nearest_note(layout: Layout, *, method: str, sizes: Mapping[str, float]) -> 
         return None
     run = min(runs, key=lambda one: _doublings(one, layout, method, sizes))
     differences = [*_kinds_apart(run, layout, method), *_sizes_apart(run, sizes)]
-    away = ", ".join(differences) if differences else "the same in every respect compared"
-    return (
-        f"The nearest measured run of {layout.framework} ({run.sizes['parameters'] / 1e9:.3g}B parameters on "
-        f"{run.sizes['gpus']:.0f} GPUs, {run.method}) peaked at {run.ratio:.2f} times the estimate; it is {away}."
+    apart = (
+        f"Unlike this plan it had {_listed(differences)}." if differences else "It is the same in all that we compare."
     )
+    gpus = int(run.sizes["gpus"])
+    return (
+        f"The closest measured run of {layout.framework} ({run.sizes['parameters'] / 1e9:.3g}B parameters on "
+        f"{gpus} GPU{'' if gpus == 1 else 's'}, {run.method}) peaked at {run.ratio:.2f} times the estimate. {apart}"
+    )
+
+
+def _listed(items: list[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def _doublings(run: MeasuredRun, layout: Layout, method: str, sizes: Mapping[str, float]) -> float:
@@ -99,15 +114,15 @@ def _doublings(run: MeasuredRun, layout: Layout, method: str, sizes: Mapping[str
 def _kinds_apart(run: MeasuredRun, layout: Layout, method: str) -> list[str]:
     kinds = []
     if run.method != method:
-        kinds.append(f"of method {run.method}")
+        kinds.append(f"method {run.method}")
     if run.recompute != layout.recompute:
-        kinds.append(f"with recompute {run.recompute}")
+        kinds.append(f"recompute {run.recompute}")
     return kinds
 
 
 def _sizes_apart(run: MeasuredRun, sizes: Mapping[str, float]) -> list[str]:
     return [
-        f"{run.sizes[name] / sizes[name]:.3g} times the {name}"
+        f"{run.sizes[name] / sizes[name]:.3g} times the {SIZES_IN_WORDS[name]}"
         for name in SIZES
         if abs(math.log2(run.sizes[name] / sizes[name])) > SAME_DOUBLINGS
     ]

@@ -3,7 +3,8 @@
 Optimizer states lie on the drives whole; the host has a pool of pinned buffers of
 one sub-group each, in fp32 (`swap_tensor/optimizer_utils.py`: `SwapBufferManager`
 of `largest_numel` elements). Of the parameters the host keeps the first
-`max_in_cpu` elements and a pool of pinned buffers (`partitioned_param_swapper.py`).
+`max_in_cpu` elements and a pool of pinned buffers (`partitioned_param_swapper.py`), and of the gradients those in the
+model's own format (`stage3.py`, `grad_partitions_flat_buffer`); their fp32 copies lie on the drives.
 Asynchronous I/O works in these buffers and brings none of its own.
 Sources: DeepSpeed, `runtime/zero/offload_config.py` and `runtime/zero/config.py`
 for the defaults; Rajbhandari et al. 2021, arXiv:2104.07857.
@@ -47,4 +48,5 @@ def placed(held: Holdings, layouts: Candidates, job: Job) -> Placed:
     pool = np.where(to_host == 2, float(PARAMETER_BUFFERS * PARAMETER_BUFFER_ELEMENTS * size), 0.0)
     kept = np.minimum(held.host_parameters, PARAMETERS_IN_HOST * size)
     paged = np.where(to_host == 0, held.host, 0.0)  # the driver pages to the host and to nothing else
-    return Placed(host=paged + buffers + pool + kept, nvme=held.host - kept - paged)
+    resident = kept + paged + held.host_gradients
+    return Placed(host=buffers + pool + resident, nvme=held.host - resident)

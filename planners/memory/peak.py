@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from planners.derived import Derived
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray, IntArray
 from planners.memory.activation_offload import left_on_device, offloaded_bytes
@@ -24,7 +25,7 @@ from planners.memory.run_ahead import run_ahead_bytes
 from planners.memory.runtime import runtime_bytes
 from planners.memory.spikes import host_peak_bytes, spikes_of
 from planners.memory.stages import StageRows, all_stages, deciding_stages, held_chunks
-from planners.plans import Memory, MemoryItems, StageMemory
+from planners.plans import Memory, MemoryItems, Spike, StageMemory
 
 # Of 19 nanotron runs above 70 of 80 GB the median used 4.9 % of the peak rate, of those at 65 to 70 GB 25.8 %
 # (Ultra-Scale Playbook's benchmark chart): beyond this part of the card the allocator thrashes.
@@ -74,22 +75,29 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:
     """Return the full account of one layout, stage by stage."""
-    return memory_and_peaks(layouts.take([index]), 0, job, hardware)[0]
+    return memory_and_peaks(layouts.take([index]), 0, job, hardware, Derived())[0]
 
 
-def memory_and_peaks(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> tuple[Memory, FloatArray]:
+def memory_and_peaks(
+    layouts: Candidates, index: int, job: Job, hardware: Hardware, derived: Derived
+) -> tuple[Memory, FloatArray]:
     """Return the full account of one layout of a short list, stage by stage, and the peaks of all of them.
 
-    Both come of the same arrays, so that a few layouts beside the one cost next to nothing.
+    Both come of the same arrays, so that a few layouts beside the one cost next to nothing. `derived` works out what
+    is told beside the peaks: the curve over a step, and what is held outside of steps.
     """
     account = _account(layouts, index, job)
-    stages = tuple(_stage_memory(account, row, index) for row in range(account.phase.size))
+    stages = tuple(_stage_memory(account, row, index, derived) for row in range(account.phase.size))
     worst = max(stages, key=lambda stage: stage.peak_bytes)
     items = worst.items
     limit = hardware.limit_bytes
     reserved = items.total_bytes - items.runtime
     band = job.profile.band
-    spikes = spikes_of(layouts, index, account.rows, worst.stage, job, account.held, account.active, hardware)
+    spikes: tuple[Spike, ...] = derived.part(
+        "plan.memory.spikes",
+        lambda: spikes_of(layouts, index, account.rows, worst.stage, job, account.held, account.active, hardware),
+        otherwise=(),
+    )
     memory = Memory(
         peak_bytes=worst.peak_bytes,
         peak_low_bytes=int(worst.peak_bytes * band.low),
@@ -193,7 +201,7 @@ def _layers_of(stage: int, layouts: Candidates, index: int, job: Job) -> tuple[i
     return tuple(chain.from_iterable(held_chunks(job.model, stage, *degrees, rule=job.profile.can.stage_rule)))
 
 
-def _stage_memory(account: Account, row: int, index: int) -> StageMemory:
+def _stage_memory(account: Account, row: int, index: int, derived: Derived) -> StageMemory:
     values = {name: int(account.items[position, row]) for position, name in enumerate(ALLOCATED_ITEMS)}
     items = MemoryItems(**values, fragmentation=int(account.fragmentation[row]), runtime=int(account.runtime[row]))
     first = int(account.rows.first_layer[row, index])
@@ -203,5 +211,9 @@ def _stage_memory(account: Account, row: int, index: int) -> StageMemory:
         peak_bytes=items.total_bytes,
         phase=PHASES[int(account.phase[row])],
         items=items,
-        moments=moments_of(account.moments, row, account.layers[row]),
+        moments=derived.part(
+            "plan.memory.stages.moments",
+            lambda: moments_of(account.moments, row, account.layers[row]),
+            otherwise=(),
+        ),
     )

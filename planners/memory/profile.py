@@ -176,9 +176,9 @@ class WeightTraffic:
     gradients of one layer are reduced (0: reduced where they lie).
     `pipelines_gather_once` marks a stack that under pipeline parallelism gathers a
     stage's weights once a step and sums whole gradients in the reduction's width
-    until the last micro-batch. `offloads_gradients`: gradients go to the host where parameters are there, as soon as
-    they are reduced. `frozen_layers_hold_inputs` marks gathered layers with frozen weights whose
-    hooks hold the recomputed input and its gradient to the end of the backward pass.
+    until the last micro-batch. `offloaded_gradient_stages`: the ZeRO stages in which gradients follow an offloaded
+    optimizer to the host, as soon as they are reduced. `frozen_layers_hold_inputs` marks gathered layers with frozen
+    weights whose hooks hold the recomputed input and its gradient to the end of the backward pass.
     `gather_copies` marks weights that are gathered into one buffer and copied out of it (FSDP2; FSDP1's are views
     of it). `whole_embedding_gradient`: the gradient of an embedding that tensor parallelism splits is made whole.
     `vocabulary_units` gives the embedding, and the last norm with an untied head, gathers
@@ -193,7 +193,7 @@ class WeightTraffic:
     reduce_bytes: int
     gradients_always_resident: bool
     pipelines_gather_once: bool
-    offloads_gradients: bool
+    offloaded_gradient_stages: tuple[int, ...]
     frozen_layers_hold_inputs: bool
     vocabulary_units: bool
     gather_copies: bool

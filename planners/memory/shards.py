@@ -108,7 +108,7 @@ def _policies(framework: str) -> tuple[tuple[str, ...], IntArray]:
     return tuple(policies), np.array([policies.index(name) for name in names])
 
 
-@functools.cache
+@functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
 def _way(policy: str, tensor_parallel: int, shard_ranks: int, expert_parallel: int, cuts_experts: bool) -> Way:
     # As many replicas as experts' ranks leave room for experts on more ranks than share a state.
     layout = ShardLayout(

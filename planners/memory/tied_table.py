@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.memory.items import NOTHING, Items
+from planners.memory.items import BELOW_ALL_LAYERS, NOTHING, Items
 from planners.memory.moment import Moment, items_at
 
 
@@ -38,4 +38,5 @@ def tied_table_items(moment: Moment) -> Iterator[Items]:
         activations=moment.active.message + moment.constant_activations,
         logits=NOTHING,
         communication=gathered + moment.buckets + moment.accumulated,
+        layer=BELOW_ALL_LAYERS,
     )

@@ -6,13 +6,14 @@ runtime/fp16/fused_optimizer.py, traced operation by operation (docs/agreement.m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from planners.layout.candidates import BoolArray, Candidates, FloatArray
-from planners.memory.holdings import Holdings
-from planners.memory.job import Job
+from planners.memory.holdings import Holdings, are_gradients_sent
+from planners.memory.job import BlockWeights, Job
 from planners.memory.nvme import SUB_GROUP_ELEMENTS
 from planners.memory.stages import StageRows
 from planners.precision import FP32_BYTES
@@ -28,9 +29,10 @@ WHOLE, OPTIMIZER_DIVIDED, GRADIENTS_DIVIDED, WEIGHTS_DIVIDED = range(4)
 class ZeroBuffers:
     """Bytes beside the states, by the moments of a step.
 
-    `bucket` stands throughout the backward pass, `copy` is of it as it is reduced, once `copied_from` elements'
-    gradients have been made. `live` are gathered weights, of `weights` in all. `touched` are the whole gradients of the
-    tensors that a rank's part touches, `kept` those of the micro-batches before, `tied` the gradient of a head that
+    `bucket` is allocated throughout the backward pass, and with it the buffer in which offloaded gradients are added
+    up; `copy` is made as gradients are reduced or sent to the host, once `copied_from` elements' have been made. `live`
+    are gathered weights, of `weights` in all. `touched` are the whole gradients of the tensors that a rank's part
+    touches, none where they are sent, `kept` those of the micro-batches before, `tied` the gradient of a head that
     waits for its embedding's, `embedding` that of the embedding. `temporaries` are what the update makes.
     """
 
@@ -78,18 +80,24 @@ def zero_buffers(layouts: Candidates, rows: StageRows, job: Job, held: Holdings)
     weights = size * learning + held.root_frozen + held.layer_frozen * rows.layers
     most = size * (job.profile.zero.max_live_elements + held.largest_matrix_elements / 2)
     live = np.where(is_sharded, np.minimum(weights, most), 0.0)
-    resting = np.where(is_sharded, bucket, 0.0)
+    largest = _largest_tensor(job.parts)
+    # `temp_grad_buffer_for_gpu_offload`: gradients that wait on the host are added to on the device.
+    staged = np.where((layouts.offload >= 1) & is_flat, size * float(largest), 0.0)
+    resting = np.where(is_sharded, bucket, 0.0) + staged
     # One rank has nothing to share: what waits is reduced where it lies.
     copy = np.where((ranks > 1) & (stage >= GRADIENTS_DIVIDED), np.minimum(bucket, size * learning), 0.0)
-    touched = np.where(is_flat, size * np.minimum(_touched_elements(job, part), learning), 0.0)
+    keeps_touched = is_flat & ~are_gradients_sent(layouts, job)
+    touched = np.where(keeps_touched, size * np.minimum(_touched_elements(job, part), learning), 0.0)
     embedding = size * (held.root_elements - held.head_elements)
     return ZeroBuffers(
         forward=resting + live + np.where((stage == OPTIMIZER_DIVIDED) & accumulates, bucket, 0.0),
         step=resting,
-        bucket=np.where(stage >= OPTIMIZER_DIVIDED, bucket, 0.0),
-        copy=copy,
+        bucket=np.where(stage >= OPTIMIZER_DIVIDED, bucket, 0.0) + staged,
+        copy=np.maximum(copy, _sending(layouts, job, part, _largest_tensor((*job.layers, job.head)))),
         copied_from=float(job.profile.weights.bucket_elements),
-        end_copy=_end_copy(layouts, size, bucket, embedding, size * learning),
+        end_copy=np.maximum(
+            _end_copy(layouts, size, bucket, embedding, size * learning), _sending(layouts, job, part, largest)
+        ),
         live=live,
         weights=weights,
         touched=touched,
@@ -122,11 +130,30 @@ def _end_copy(
     return result
 
 
+def _sending(layouts: Candidates, job: Job, part: FloatArray, largest: int) -> FloatArray:
+    """Return what is made on the device as a gradient of so many elements is sent to the host.
+
+    Its norm is taken in fp64, and then it is cast to fp32 (stage_1_and_2.py, `copy_grads_in_partition`; stage3.py,
+    `_offload_grad_partition_at_boundary`); stage 3 copies it back before that, and to drives a bucket's go at once.
+    """
+    is_flat = layouts.zero_stage < WEIGHTS_DIVIDED
+    own = np.where(is_flat, np.minimum(part, largest), np.ceil(largest / layouts.shard_group))
+    making = np.where(is_flat, NORM_BYTES, NORM_BYTES + job.precision.compute_bytes) * own
+    if job.offload_target == "nvme":
+        making = making + FP32_BYTES * np.minimum(part, job.profile.weights.bucket_elements / layouts.shard_group)
+    return np.where(are_gradients_sent(layouts, job), making, 0.0)
+
+
+def _largest_tensor(parts: Sequence[BlockWeights]) -> int:
+    """Return the elements of the largest tensor that learns."""
+    return max((weight.elements for part in parts for weight in part.trainable), default=0)
+
+
 def _update_temporaries(layouts: Candidates, job: Job, held: Holdings, part: FloatArray) -> FloatArray:
     """Return the copies that the update makes: gradients end to end and in fp32, or one in fp64 for its norm."""
     stage, size = layouts.zero_stage, job.precision.compute_bytes
     whole = 2.0 * FP32_BYTES * held.stage_elements  # each gradient in fp32, and then all of them end to end
-    largest = max((weight.elements for block in job.parts for weight in block.trainable), default=0)
+    largest = _largest_tensor(job.parts)
     is_sharded = stage == WEIGHTS_DIVIDED
     at_once = np.where(is_sharded, np.minimum(part, SUB_GROUP_ELEMENTS), part)
     norm = NORM_BYTES * np.where(is_sharded, np.ceil(largest / layouts.shard_group), np.minimum(part, largest))

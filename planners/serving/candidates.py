@@ -57,6 +57,16 @@ class Candidate:
         return self.replica.fits and self.meets_concurrency is not False and self.meets_slo is not False
 
     @property
+    def is_outrun(self) -> bool:
+        """Return whether requests come faster than they are answered, so that ever more of them wait."""
+        return self.settings.requests_per_second is not None and self.meets_concurrency is False
+
+    @property
+    def latency_excess(self) -> float:
+        """Return the latency furthest beyond what was asked of it, as a multiple of that; 1 where all are kept."""
+        return max(1.0, slo_part(self.question, self.state))
+
+    @property
     def output_tokens_per_second(self) -> float:
         """Return the deployment's rate, 0 where nothing runs."""
         if self.state is None or self.deployment is None:
@@ -111,6 +121,15 @@ def keeps_slo(question: ServingQuestion, state: SteadyState | None) -> bool:
         return False
     keeps_first = slo.ttft_seconds is None or state.ttft_seconds <= slo.ttft_seconds
     return keeps_first and (slo.tpot_seconds is None or state.tpot_seconds <= slo.tpot_seconds)
+
+
+def slo_part(question: ServingQuestion, state: SteadyState | None) -> float:
+    """Return the latency that is longest beside what was asked of it, as a multiple of that; 0 where none was."""
+    slo = question.slo
+    if slo is None or state is None:
+        return 0.0
+    pairs = ((state.ttft_seconds, slo.ttft_seconds), (state.tpot_seconds, slo.tpot_seconds))
+    return max((seconds / limit for seconds, limit in pairs if limit is not None), default=0.0)
 
 
 def _assumed_concurrency(question: ServingQuestion, deployment: Deployment, *, has_slo: bool) -> int:

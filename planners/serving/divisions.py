@@ -125,8 +125,8 @@ class Pools:
         def badness(prefill: int) -> tuple[float, ...]:
             candidate = self._at(replicas, prefill)
             load = _load(candidate) if is_paced else 0.0
-            excess = _excess(candidate) if keeps_level else 0.0
-            return max(1.0, load), max(1.0, excess), *objective(candidate), _request_seconds(candidate)
+            excess = candidate.latency_excess if keeps_level else 1.0
+            return max(1.0, load), excess, *objective(candidate), _request_seconds(candidate)
 
         allowed = self._divisions(replicas)
         low, high = allowed[0], allowed[-1]
@@ -178,12 +178,3 @@ def _load(candidate: Candidate) -> float:
     if rate is None or not isinstance(deployment, DisaggregatedDeployment):
         return 0.0
     return rate / deployment.most_requests_per_second
-
-
-def _excess(candidate: Candidate) -> float:
-    """Return the latency that is the longest beside what was asked of it, as a part of that; 0 where none was."""
-    slo, state = candidate.question.slo, candidate.state
-    if slo is None or state is None:
-        return 0.0
-    pairs = ((state.ttft_seconds, slo.ttft_seconds), (state.tpot_seconds, slo.tpot_seconds))
-    return max((seconds / limit for seconds, limit in pairs if limit is not None), default=0.0)

@@ -16,10 +16,14 @@ from planners.serving.efficiency import Efficiency, efficiency, engine_efficienc
 from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
 from planners.serving.settings import Settings
 from planners.serving.weights import Stage
+from planners.timing.efficiency import network_hop_seconds
 
 # Attention's output and the feed-forward's are each summed over the ranks
 # (Shoeybi et al. 2019, arXiv:1909.08053).
 ALL_REDUCES_PER_LAYER = 2
+# A stage hands over its hidden states and the residual beside them
+# (vllm/model_executor/models/llama.py, make_empty_intermediate_tensors).
+HANDED_OVER = 2
 # Bytes that a row through an expert writes and reads around its two products: for each of the hidden features its
 # 8-bit input and its 16-bit output, for each inner one the 16-bit gate and up and their 8-bit product.
 HIDDEN_BYTES_PER_TILE_ROW = 2 * (1 + 2)
@@ -61,7 +65,9 @@ class ReplicaWork:
 
     `operations` are all layers' (`matmuls` of them multiply), each of which takes a kernel's
     start and end however little it does. `tile_bytes` is what kernels move for the rows
-    of whole tiles, one for every expert; 0 where rows are taken as they are. The factors
+    of whole tiles, one for every expert; 0 where rows are taken as they are. `slowest_stage_part`
+    is what the pipeline stage with the most weights reads of those of all; `network_seconds` are the starts of
+    messages from node to node that a token waits for. The factors
     are what a measured run of the same model, GPU and engine took of the estimate.
     """
 
@@ -87,6 +93,8 @@ class ReplicaWork:
     memory_bytes_per_second: float
     tensor_link_bytes_per_second: float
     stage_link_bytes_per_second: float
+    slowest_stage_part: float = 1.0
+    network_seconds: float = 0.0
     quantizes_activations: bool = False
     is_blackwell: bool = False
     token_factor: float = 1.0
@@ -150,6 +158,7 @@ def replica_work(
     link = gpu.link_bytes_per_second if degrees.ranks_per_stage <= within_node else gpu.nic_bytes_per_second
     stage_link = gpu.link_bytes_per_second if degrees.gpus <= within_node else gpu.nic_bytes_per_second
     hidden_bytes = model.hidden_size * settings.weights.dense_bytes
+    stage_bytes = [stage.read_bytes + stage.expert_bytes for stage in stages]
     flops = _token_flops(Same(model))
     if settings.profile.timed_as is None:
         raise NotYetAvailable(
@@ -167,7 +176,7 @@ def replica_work(
             layers for block in model.layers for layers in _cached_layers(block, model.model_type, settings, tensor)
         ),
         all_reduce_bytes_per_token=_exchanged_hidden_states(model, degrees) * hidden_bytes,
-        hop_bytes_per_token=hidden_bytes,
+        hop_bytes_per_token=HANDED_OVER * hidden_bytes,
         layers=model.num_layers,
         operations=flops.operations,
         matmuls=flops.matmuls,
@@ -180,6 +189,8 @@ def replica_work(
         memory_bytes_per_second=gpu.memory_bytes_per_second,
         tensor_link_bytes_per_second=link,
         stage_link_bytes_per_second=stage_link,
+        slowest_stage_part=max(stage_bytes) / sum(stage_bytes),
+        network_seconds=_network_hops(model, degrees, within_node) * network_hop_seconds(),
         quantizes_activations=settings.weights.quantizes_activations(gpu),
         is_blackwell=BLACKWELL_FORMAT in gpu.peak_flops_per_second,
         token_factor=1.0 if settings.learned is None else settings.learned.tpot_factor,
@@ -204,6 +215,16 @@ def _exchanged_hidden_states(model: ModelSpec, degrees: Degrees) -> float:
         return ALL_REDUCES_PER_LAYER * ring * model.num_layers
     gathered = 2 * (group - 1) / group * degrees.attention_data_parallel
     return ring * (ALL_REDUCES_PER_LAYER * model.num_layers - mixtures) + gathered * mixtures
+
+
+def _network_hops(model: ModelSpec, degrees: Degrees, gpus_per_node: int) -> int:
+    """Return how many messages from node to node a token waits for, one after another.
+
+    A ring over n nodes passes each of their borders but one twice in an all-reduce, once to sum and once to gather;
+    a stage on another node is one message away.
+    """
+    nodes, all_nodes = (-(-gpus // gpus_per_node) for gpus in (degrees.ranks_per_stage, degrees.gpus))
+    return ALL_REDUCES_PER_LAYER * model.num_layers * 2 * (nodes - 1) + min(all_nodes, degrees.pipeline_parallel) - 1
 
 
 def _tile_bytes(flops: _TokenFlops, settings: Settings, degrees: Degrees) -> float:

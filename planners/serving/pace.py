@@ -4,6 +4,12 @@ Of a step's terms some are constant, some grow with the requests of one rank and
 with the others beside a request; two do not add up so: the experts read and the
 computation beyond what reading hides. `decode_terms` and `prefill_terms` are the same
 terms one by one, as the fit weighs them.
+
+A pipeline of p stages deals its requests out into p batches, one in each stage. A token passes
+all stages: p stage times, each with its own start and its host's work for a p-th of the requests,
+and p - 1 hand-overs. A batch that carries a prompt holds up all behind it, in every stage; only
+prompts that follow one another fill the pipe (Agrawal et al. 2024, Sarathi-Serve,
+arXiv:2403.02310, section 3.3). No fitted run had stages: these terms are first principles alone.
 """
 
 from __future__ import annotations
@@ -68,7 +74,10 @@ class Pace:
     first_seconds: float
     first_seconds_per_other: float
     prompt_seconds: float
+    hop_seconds: float
     hop_seconds_per_request: float
+    prompts_per_step: float
+    prompt_chunks: int
     tokens_per_step: float
     drafting_part: float
 
@@ -76,17 +85,33 @@ class Pace:
         """Return the requests of one rank's step."""
         return max(1.0, running / self.work.pipeline_parallel / self.work.attention_data_parallel)
 
+    def others_prompts(self, running: float) -> float:
+        """Return how many other requests' prompts a step of all stages may carry, each as far as it holds a token up.
+
+        A prompt alone in the pipe holds up by its passing through all stages, many by one stage's part each.
+        """
+        others = max(1.0, running / self.work.attention_data_parallel) - 1
+        following = others * self.prompts_per_step * self.prompt_chunks
+        return others * pipe_part(self.work.pipeline_parallel, following)
+
     def decode_seconds(self, running: float) -> float:
-        """Return the time of one step of the engine, hops and drafting apart."""
+        """Return the time of one step through all stages, hops and drafting apart.
+
+        Stages that are all busy wait for the one with the most to read.
+        """
         part, weights = self.rank_requests(running), self.work.efficiency.decode
-        seconds = self.step_seconds + part * self.step_seconds_per_request + (part - 1) * self.step_seconds_per_other
+        seconds = self.step_seconds + part * self.step_seconds_per_request
+        prompts = self.others_prompts(running) * self.step_seconds_per_other
         experts = 0.0
         if self.expert_seconds:
             tokens = max(1.0, running / self.work.pipeline_parallel) * self.computed_tokens
             experts = self.expert_seconds * self.work.touched_part(tokens)
             seconds += weights["expert_weights"] * experts
         beyond = part * self.compute_seconds_per_request - self.dense_seconds - experts
-        return seconds + weights["compute_beyond_reading"] * beyond if beyond > 0 else seconds
+        if beyond > 0:
+            seconds += weights["compute_beyond_reading"] * beyond
+        busy = min(float(self.work.pipeline_parallel), max(1.0, running))
+        return seconds * max(1.0, busy * self.work.slowest_stage_part) + prompts
 
     def token_seconds(self, running: float) -> float:
         """Return the time between two tokens of one of `running` requests that run at once.
@@ -95,7 +120,8 @@ class Pace:
         until its part has passed all of them. Tokens are drafted by one layer, as by
         multi-token prediction (arXiv:2412.19437, section 2.2) and EAGLE (arXiv:2401.15077).
         """
-        seconds = self.decode_seconds(running) + self.rank_requests(running) * self.hop_seconds_per_request
+        hops = self.hop_seconds + self.rank_requests(running) * self.hop_seconds_per_request
+        seconds = self.decode_seconds(running) + hops
         return self.work.token_factor * seconds * (1 + self.drafting_part) / self.tokens_per_step
 
     def first_token_seconds(self, running: float) -> float:
@@ -103,6 +129,16 @@ class Pace:
         others = self.rank_requests(running) - 1
         step = self.work.efficiency.prefill["decode_step"] * self.decode_seconds(running)
         return self.work.first_token_factor * (self.first_seconds + others * self.first_seconds_per_other + step)
+
+
+def pipe_part(stages: int, following: float) -> float:
+    """Return the part of a passing through all stages that each of so many chunks takes, one after another.
+
+    All have passed after `following` + `stages` - 1 stage times (Huang et al. 2019, GPipe, arXiv:1811.06965,
+    section 2.3); one chunk alone takes the whole passing.
+    """
+    chunks = max(1.0, following)
+    return (chunks + stages - 1) / (chunks * stages)
 
 
 def pace_of(work: ReplicaWork, traffic: Traffic) -> Pace:
@@ -116,7 +152,7 @@ def _pace(same: Same[ReplicaWork], traffic: Traffic) -> Pace:
     efficiency = work.efficiency
     step, prompt = step_terms(work, traffic), prompt_terms(work, traffic)
     constant = {name: efficiency.prefill[name] * term for name, term in prompt.constant.items()}
-    hop = work.hop_seconds(1)
+    hop, hops = work.hop_seconds(1), work.pipeline_parallel - 1
     return Pace(
         work=work,
         computed_tokens=traffic.draft_tokens + 1,
@@ -126,10 +162,17 @@ def _pace(same: Same[ReplicaWork], traffic: Traffic) -> Pace:
         dense_seconds=step.dense_seconds,
         compute_seconds_per_request=step.compute_seconds_per_request,
         expert_seconds=work.expert_bytes / work.memory_bytes_per_second,
-        first_seconds=sum(constant.values()) + _wire_seconds(work, traffic, efficiency) + traffic.prefill_tokens * hop,
+        first_seconds=sum(constant.values())
+        + _wire_seconds(work, traffic, efficiency)
+        + traffic.prefill_tokens * hop
+        + work.network_seconds,
         first_seconds_per_other=_weighed(efficiency.prefill, prompt.per_other),
         prompt_seconds=_prompt_seconds(work, traffic, efficiency),
+        # A message's start takes a hand-over what it takes a layer's all-reduces.
+        hop_seconds=hops * efficiency.decode["parallel_layers"] + work.network_seconds,
         hop_seconds_per_request=hop,
+        prompts_per_step=traffic.tokens_per_step / traffic.output_tokens,
+        prompt_chunks=_chunks(traffic.prefill_tokens),
         tokens_per_step=traffic.tokens_per_step,
         drafting_part=traffic.draft_tokens / work.layers,
     )
@@ -168,6 +211,10 @@ def _prefill_of_others(work: ReplicaWork, tokens: int) -> dict[str, float]:
     }
 
 
+def _chunks(tokens: int) -> int:
+    return -(-tokens // CHUNK_TOKENS)
+
+
 def step_terms(work: ReplicaWork, traffic: Traffic) -> StepTerms:
     """Return a step's terms.
 
@@ -175,8 +222,8 @@ def step_terms(work: ReplicaWork, traffic: Traffic) -> StepTerms:
     sends one in the time of its own steps. Drafted tokens are all computed.
     """
     context, computed = traffic.context_tokens, traffic.draft_tokens + 1
-    dense = work.read_bytes / work.memory_bytes_per_second
-    each = traffic.tokens_per_step / traffic.output_tokens / work.pipeline_parallel
+    dense, stages = work.read_bytes / work.memory_bytes_per_second, float(work.pipeline_parallel)
+    each = traffic.tokens_per_step / traffic.output_tokens
     return StepTerms(
         constant={
             "dense_weights": dense,
@@ -185,12 +232,12 @@ def step_terms(work: ReplicaWork, traffic: Traffic) -> StepTerms:
             "blackwell_operations": float(work.operations if work.is_blackwell else 0),
             "parallel_layers": float(work.layers if work.ranks_per_stage > 1 else 0),
             "quantized_matmuls": float(work.matmuls if work.quantizes_activations else 0),
-            "steps": 1.0,
+            "steps": stages,
         },
         per_request={
             "cache": work.cache_seconds(context),
             "all_reduce": work.all_reduce_seconds(computed),
-            "requests": 1.0,
+            "requests": stages,
         },
         per_other={name: each * term for name, term in _prefill_of_others(work, traffic.prefill_tokens).items()},
         dense_seconds=dense,
@@ -208,11 +255,12 @@ def prompt_terms(work: ReplicaWork, traffic: Traffic) -> PromptTerms:
     compute = work.prefill_compute_seconds(tokens)
     is_mixture = work.mixture_layers > 0
     chunk = min(tokens, CHUNK_TOKENS)
+    own = compute * pipe_part(work.pipeline_parallel, _chunks(tokens))
     return PromptTerms(
         constant={
             "requests": 1.0,
-            "compute_dense": 0.0 if is_mixture else compute,
-            "compute_mixture": compute if is_mixture else 0.0,
+            "compute_dense": 0.0 if is_mixture else own,
+            "compute_mixture": own if is_mixture else 0.0,
             "operations": float(work.operations),
             "weights": work.weight_bytes_read(chunk) / work.memory_bytes_per_second,
         },
@@ -234,7 +282,7 @@ def decode_terms(work: ReplicaWork, running: float, traffic: Traffic) -> Mapping
     return {
         **terms.constant,
         **{name: part * term for name, term in terms.per_request.items()},
-        **{name: (part - 1) * term for name, term in terms.per_other.items()},
+        **{name: pace.others_prompts(running) * term for name, term in terms.per_other.items()},
         "expert_weights": experts,
         "compute_beyond_reading": max(0.0, beyond),
     }

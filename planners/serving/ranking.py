@@ -7,18 +7,22 @@ from planners.serving.replica import FITS
 
 
 def rank(candidate: Candidate) -> tuple[float, ...]:
-    """Return the sort key, least first: what is kept, then the objective, then fewer GPUs.
+    """Return the sort key, least first: what is kept, then the objective, then fewer GPUs and smaller replicas.
 
-    Where nothing fits, the closest is the one whose cache holds the largest part
-    of a request, and where none has a cache at all, the one that needs least a GPU.
+    Of deployments that do not keep all that was asked, those that requests outrun come last; of the others the one
+    whose latencies are least beyond what was asked comes first, before one that holds more requests at once. Where
+    nothing fits, the closest is the one whose cache holds the largest part of a request, and where none has a cache
+    at all, the one that needs the least memory per GPU.
     """
     replica = candidate.replica
     kept = (
         0.0 if replica.fits else 1.0,
         0.0 if replica.keeps_limit else 1.0,
         0.0 if replica.verdict == FITS else 1.0,
+        0.0 if candidate.is_satisfying else 1.0,
+        1.0 if candidate.is_outrun else 0.0,
+        candidate.latency_excess,
         0.0 if candidate.meets_concurrency is not False else 1.0,
-        0.0 if candidate.meets_slo is not False else 1.0,
     )
     if candidate.state is None or candidate.deployment is None:
         items = replica.memory.items

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
@@ -13,10 +14,16 @@ from planners.serving.choices import allowed_choices
 from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
 from planners.serving.divisions import Pools
 from planners.serving.ranking import rank
-from planners.serving.replica import Replica, plan_replica, work_of
+from planners.serving.replica import FITS, Replica, plan_replica, work_of
 from planners.serving.settings import Settings, resolve_settings
 from planners.serving.weights import layout_obstacle
 from planners.stopping import ShouldStop, never
+
+# Every number of pipeline stages and of attention's ranks is looked at in ranges of up to so many GPUs, beyond that
+# the first few numbers and 24, 32, 48, 64 ...
+MOST_GPUS_IN_FULL, FIRST_DEGREES = 64, 16
+# More ranks than any layer has experts, of which each rank needs one at least.
+MOST_ATTENTION_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,34 +98,45 @@ def search_layouts(
 ) -> Found:
     """Return the candidates of one kind of GPUs in one choice of formats and limits, best first by the objective.
 
-    Raises `ImpossibleLayout` if the fixed degrees leave none, with what forbids the first of them, and
-    `PlanningStopped` once `should_stop` says so.
+    Small replicas are looked at first; where few GPUs are what is wanted most, no odd division that takes more of
+    them than a deployment that keeps all that was asked. Raises what forbids the first degrees where none are left,
+    and `PlanningStopped` once `should_stop` says so.
     """
     _check_fixed(question)
     candidates: list[Candidate] = []
     considered = excluded = 0
-    obstacles: list[ImpossibleLayout] = []
-    for degrees in _degrees(question):
+    obstacles: list[PlimsollError] = []
+    enough = math.inf
+    for degrees in sorted(_degrees(question), key=lambda degrees: degrees.gpus):
+        if degrees.gpus > enough and not _is_usual(question, degrees):
+            continue
         choices = _replica_choices(question, degrees.gpus)
-        obstacle = _obstacle(question, degrees)
+        obstacle: PlimsollError | None = _obstacle(question, degrees)
+        if obstacle is None and choices:
+            if should_stop():
+                raise PlanningStopped
+            try:
+                replica = plan_replica(question, settings, degrees)
+            except PlimsollError as error:
+                obstacle = error
         if obstacle is not None or not choices:
             excluded += 1
             obstacles.extend([obstacle] if obstacle is not None else [])
             continue
         considered += 1
-        if should_stop():
-            raise PlanningStopped
-        replica = plan_replica(question, settings, degrees)
-        candidates.extend(_with_replicas(question, settings, replica, choices, entry, should_stop))
+        found = list(_with_replicas(question, settings, replica, choices, entry, should_stop))
+        candidates.extend(found)
+        if _wants_fewest(question):
+            enough = min(
+                [enough, *(each.gpus for each in found if each.is_satisfying and each.replica.verdict == FITS)]
+            )
     if not candidates:
         raise _nothing_left(question, obstacles, considered)
     candidates.sort(key=rank)
     return Found(candidates=tuple(candidates), considered=considered, excluded=excluded)
 
 
-def _nothing_left(
-    question: ServingQuestion, obstacles: Sequence[ImpossibleLayout], considered: int
-) -> ImpossibleLayout:
+def _nothing_left(question: ServingQuestion, obstacles: Sequence[PlimsollError], considered: int) -> PlimsollError:
     """Return why no candidate is left."""
     if question.disaggregated is not None and not (obstacles and not considered):
         return ImpossibleLayout(
@@ -173,61 +191,69 @@ def _check_fixed(question: ServingQuestion) -> None:
 
 
 def _degrees(question: ServingQuestion) -> Iterator[Degrees]:
-    """Yield replicas' degrees: tensor within a node unless fixed, pipelines that divide or double.
+    """Yield the degrees of replicas that the GPUs allow, fixed ones as they are fixed, the rest every one there is.
 
-    Models with experts share them out over 1, 2, 4 ... ranks of attention data
-    parallelism within a node, each expert whole or divided.
+    Models with experts share them out over ranks of attention data parallelism, each expert whole or divided.
     """
-    layout, hardware = question.layout, question.hardware
-    most = hardware.gpus.maximum
-    node = min(most, hardware.gpus_per_node)
-    tensors = (layout.tensor_parallel,) if layout.tensor_parallel is not None else tuple(range(1, node + 1))
-    for tensor in tensors:
-        for attention in _attention_ranks(question, node // tensor):
-            pipelines = (
-                (layout.pipeline_parallel,)
-                if layout.pipeline_parallel is not None
-                else tuple(_pipelines(question, most // (tensor * attention)))
-            )
-            for experts in _expert_ranks(question, tensor * attention):
-                for pipeline in pipelines:
-                    yield Degrees(
+    layout, most = question.layout, question.hardware.gpus.maximum
+    for tensor in _fixed_or(layout.tensor_parallel, range(1, min(most, question.model.attention_heads) + 1)):
+        for attention in _fixed_or(layout.attention_data_parallel, _attention_ranks(question, most // tensor)):
+            ranks = tensor * attention
+            stages = _numbers(question, min(most // ranks, question.model.num_layers))
+            for experts in _fixed_or(layout.expert_parallel, _expert_ranks(question, ranks)):
+                for pipeline in _fixed_or(layout.pipeline_parallel, stages):
+                    degrees = Degrees(
                         tensor_parallel=tensor,
                         pipeline_parallel=pipeline,
                         attention_data_parallel=attention,
                         expert_parallel=experts,
                         decode_context_parallel=layout.decode_context_parallel or 1,
                     )
+                    if layout.pipeline_parallel is not None or _replica_choices(question, degrees.gpus):
+                        yield degrees
 
 
-def _attention_ranks(question: ServingQuestion, room: int) -> Iterator[int]:
-    fixed = question.layout.attention_data_parallel
-    if fixed is not None:
-        yield fixed
-        return
-    degree = 1
-    while degree == 1 or (has_experts(question.model) and degree <= room):
-        yield degree
-        degree *= 2
+def _is_usual(question: ServingQuestion, degrees: Degrees) -> bool:
+    """Return whether degrees are those of machines: within a node, doubled."""
+    doubled = (degrees.attention_data_parallel, degrees.pipeline_parallel)
+    return degrees.ranks_per_stage <= question.hardware.gpus_per_node and all(not each & (each - 1) for each in doubled)
 
 
-def _expert_ranks(question: ServingQuestion, ranks: int) -> tuple[int, ...]:
-    fixed = question.layout.expert_parallel
-    if fixed is not None:
-        return (fixed,)
-    return (1, ranks) if has_experts(question.model) and ranks > 1 else (1,)
+def _fixed_or(fixed: int | None, allowed: Iterable[int]) -> Iterable[int]:
+    return allowed if fixed is None else (fixed,)
 
 
-def _pipelines(question: ServingQuestion, room: int) -> Iterator[int]:
+def _attention_ranks(question: ServingQuestion, room: int) -> Sequence[int]:
+    """Return over how many ranks attention may be copied."""
+    return _numbers(question, min(room, MOST_ATTENTION_RANKS)) if has_experts(question.model) else (1,)
+
+
+def _numbers(question: ServingQuestion, most: int) -> Sequence[int]:
+    """Return the degrees up to `most` to look at: what divides the GPUs, every number of a range of few.
+
+    Of a range of many, beyond the first few, 1, 2, 3, 4, 6, 8, 12 ... only, unless the fewest GPUs are wanted.
+    """
     gpus = question.hardware.gpus
-    most = min(room, question.model.num_layers)
     if gpus.minimum == gpus.maximum:
-        yield from (degree for degree in range(1, most + 1) if gpus.minimum % degree == 0)
-        return
-    degree = 1
-    while degree <= most:
-        yield degree
-        degree *= 2
+        return [number for number in range(1, most + 1) if gpus.maximum % number == 0]
+    if gpus.maximum <= MOST_GPUS_IN_FULL or _wants_fewest(question):
+        return range(1, most + 1)
+    doubled = (times * 2**power for times in (1, 3) for power in range(most.bit_length()))
+    return sorted(number for number in {*range(1, FIRST_DEGREES + 1), *doubled} if number <= most)
+
+
+def _wants_fewest(question: ServingQuestion) -> bool:
+    """Return whether fewer GPUs are better than anything else, once all that was asked is kept."""
+    return question.hardware.gpus.is_free or question.objective == "fewest_gpus"
+
+
+def _expert_ranks(question: ServingQuestion, ranks: int) -> Iterable[int]:
+    """Return over how many ranks whole experts may be dealt out: all or none with vLLM, else any divisor."""
+    if not has_experts(question.model):
+        return (1,)
+    if question.engine == "vllm":
+        return sorted({1, ranks})
+    return (degree for degree in range(1, min(ranks, MOST_ATTENTION_RANKS) + 1) if ranks % degree == 0)
 
 
 def _replica_choices(question: ServingQuestion, gpus_per_replica: int) -> range:

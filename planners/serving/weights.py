@@ -81,6 +81,7 @@ def _broken_rule(same: Same[ModelSpec], layout: ShardLayout) -> BrokenRule | Non
     try:
         for weight in (weight for block in model.layers for weight in block.weights if is_expert(weight)):
             checkpoint_tensor(weight, layout, VLLM)
+            expert_span(weight.experts, layout.expert_parallel, 0, VLLM)
     except ImpossibleLayout as impossible:
         return impossible.broken[0]
     return None

@@ -26,6 +26,7 @@ from planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
 from planners.memory.job import BlockWeights, Job
 from planners.memory.recompute_modules import again
 from planners.timing.efficiency import Efficiency
+from planners.timing.fusion import saved_bytes
 from planners.timing.recurrent import chunked_flops
 from planners.timing.unpacking import unpacking_seconds
 
@@ -144,7 +145,8 @@ class _Clock:
         self._attention_rate = attention_peak * self._gpu.attention_peak_fraction * efficiency.stack.attention_multiple
         self._square_rate = attention_peak * self._gpu.matmul_peak_fraction
         self._memory_rate = hardware.gpu.memory_bytes_per_second * self._gpu.memory_bandwidth_fraction
-        self._moving_rate = self._memory_rate / efficiency.stack.traffic_multiple
+        self._traffic_multiple = efficiency.stack.traffic_multiple
+        self._measured_kernels = efficiency.stack.measured_kernels
         # Under a causal mask a token attends to half the sequence and itself.
         self._context = (job.sequence_length + 1) / 2
 
@@ -214,10 +216,16 @@ class _Clock:
         )
 
     def moved(self, operations: Sequence[Operation], block: Block) -> FloatArray:
-        """Return the forward seconds of everything else: each tensor read or written once."""
+        """Return the forward seconds of everything else: so much for each tensor read or written."""
         sequence, tensor = _moved_widths(tuple(operations), Same(block))
         per_token = sequence / self._sequence_division + tensor / self._tensor
-        result: FloatArray = self._tokens * per_token * (self._job.precision.compute_bytes / self._moving_rate)
+        once = per_token * self._job.precision.compute_bytes
+        own = once * self._traffic_multiple
+        saved = saved_bytes(tuple(operations), block, self._job.kernels, self._measured_kernels)
+        fused = saved[0] / self._sequence_division + saved[1] / self._tensor
+        # However much is fused, what goes in is read and what comes out is written.
+        moved = own - np.minimum(fused, np.maximum(own - once, 0.0))
+        result: FloatArray = self._tokens * moved / self._memory_rate
         return result
 
 

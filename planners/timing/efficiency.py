@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 # A card of no known generation is taken for this file, which says so.
 UNKNOWN_GENERATION = "other"
+# Cards that clients describe have ids of their own.
+MOST_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +47,31 @@ class GpuEfficiency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StalledRuns:
+    """How many of a stack's measured runs stalled, of those with a pipeline or without, and at least so large.
+
+    A plan is told of the first that it is like.
+    """
+
+    with_pipeline: bool
+    nodes: int
+    tensor_parallel: int
+    memory_fraction: float
+    runs: int
+    stalled: int
+    described: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StackEfficiency:
     """How one training stack runs those kernels.
 
     `low` and `high` are the band of models without experts, `expert_low` and
     `expert_high` of those with. `expert_weight_multiple` is how often an
     expert's weights and gradients cross memory in a micro-batch over the least (read in
-    both passes, the gradient added). `traffic_multiple` is how often kernels that are not fused read and write each
-    tensor. `host_layer_seconds` is what the host needs to launch one layer's
+    both passes, the gradient added). `traffic_multiple` is how often the kernels that
+    the stack was measured with (`measured_kernels`, a name of `planners/timing/fusion.py`)
+    read and write each tensor. `host_layer_seconds` is what the host needs to launch one layer's
     forward and backward pass for one micro-batch (`host_expert_layer_seconds` where
     experts are routed to); `host_collective_seconds` adds
     to it for each tensor-parallel collective and each node that it spans, and
@@ -68,12 +87,9 @@ class StackEfficiency:
     that nothing hides. `gather_calls` is how many calls gather one layer's
     weights. `adds_gradients_in_products` marks stacks whose weight-gradient
     products add to the sum as they write. `stage_policy` is `layers` (equal layers, the head on top) or `cost`
-    (embedding and head weigh as much as they compute). From `stall_nodes` nodes
-    on (0: never), a stage waits `stall_seconds` for each neighbour in every micro-batch, and
-    without a pipeline tensor-parallel ranks take the host as long as beside one. Groups of
-    `stall_tensor_ranks` and more wait for neighbours on however few nodes, and without a
-    pipeline nowhere.
-    `near_capacity_slowdown` is how many times longer a step takes on a full card.
+    (embedding and head weigh as much as they compute). `stall_seconds` is what a stage
+    waits for each neighbour in every micro-batch in the stack's slow mode, which only the
+    upper bound includes; `stalled_runs` count the measured runs in it (`planners/timing/stalls.py`).
     """
 
     name: str
@@ -85,6 +101,7 @@ class StackEfficiency:
     expert_low: float
     expert_high: float
     traffic_multiple: float
+    measured_kernels: str
     expert_weight_multiple: float
     host_layer_seconds: float
     host_expert_layer_seconds: float
@@ -103,10 +120,8 @@ class StackEfficiency:
     data_hop_multiple: float
     attention_multiple: float
     stage_policy: str
-    stall_nodes: int
-    stall_tensor_ranks: int
     stall_seconds: float
-    near_capacity_slowdown: float
+    stalled_runs: tuple[StalledRuns, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +153,8 @@ class Efficiency:
 
     @property
     def provenance(self) -> str:
-        """Return where the figures come from, for people."""
-        return f"{self.stack.provenance}; {self.gpu.provenance}"
+        """Return where the figures come from, in whole sentences."""
+        return f"{self.stack.provenance} {self.gpu.provenance}"
 
     @property
     def overlap_fraction(self) -> float:
@@ -152,7 +167,7 @@ class Efficiency:
         return self.gpu.memory_bandwidth_fraction
 
 
-@functools.cache
+@functools.lru_cache(maxsize=MOST_KEPT)
 def load_efficiency(framework: str = "reference", gpu_id: str = "") -> Efficiency:
     """Return the efficiencies of a framework on a card of the catalogue.
 
@@ -175,7 +190,7 @@ def efficiency_on(framework: str, hardware: Hardware) -> Efficiency:
     shipped, site = load_efficiency(framework, hardware.gpu.id), hardware.site
     if site is None:
         return shipped
-    measured: dict[str, Any] = {**site.fractions, "provenance": site.provenance}
+    measured: dict[str, Any] = {**site.fractions, "provenance": f"The GPU's rates are {site.provenance}."}
     gpu = replace(shipped.gpu, **measured)
     return replace(shipped, gpu=gpu, stack=_with_spread(shipped.stack, site.spread.get(shipped.stack.name, 1.0)))
 
@@ -200,9 +215,15 @@ def _gpus() -> Mapping[str, GpuEfficiency]:
 def _stacks() -> Mapping[str, StackEfficiency]:
     """Return every stack; one that is `like` another takes from it what its own file leaves out."""
     tables = _tables("stacks")
-    return {
-        name: _read(StackEfficiency, {**tables.get(table.get("like", ""), {}), "like": "", **table})
+    whole = {
+        name: {"stalled_runs": [], **tables.get(table.get("like", ""), {}), "like": "", **table}
         for name, table in tables.items()
+    }
+    return {
+        name: _read(
+            StackEfficiency, {**table, "stalled_runs": [_read(StalledRuns, runs) for runs in table["stalled_runs"]]}
+        )
+        for name, table in whole.items()
     }
 
 
@@ -210,6 +231,11 @@ def _stacks() -> Mapping[str, StackEfficiency]:
 def _common() -> CommonEfficiency:
     text = (resources.files("planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
     return _read(CommonEfficiency, tomllib.loads(text))
+
+
+def network_hop_seconds() -> float:
+    """Return the time that a message's start takes from one node to another."""
+    return _common().network_hop_seconds
 
 
 def _tables(folder: str) -> dict[str, dict[str, Any]]:

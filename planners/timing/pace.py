@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.hardware import Hardware
-from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray
+from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
 from planners.memory.job import Job
 from planners.timing.compute import layer_seconds
 from planners.timing.efficiency import Efficiency
@@ -95,24 +95,9 @@ def host_seconds_per_layer(layouts: Candidates, job: Job, hardware: Hardware, ef
     tensor = layouts.tensor_parallel
     nodes = -(-tensor // hardware.gpus_per_node)
     collectives = np.where(tensor > 1, COLLECTIVES_PER_LAYER * stack.host_collective_seconds * nodes, 0.0)
-    waits = (tensor > 1) & _waits_for_ranks(layouts, hardware, efficiency)
+    # Every tensor-parallel rank adds to a layer's launches beside a pipeline that leaves the node.
+    waits = (tensor > 1) & (layouts.pipeline_parallel > 1) & (layouts.gpus > hardware.gpus_per_node)
     result: FloatArray = own + collectives + np.where(waits, tensor * stack.host_rank_seconds, 0.0)
-    return result
-
-
-def _waits_for_ranks(layouts: Candidates, hardware: Hardware, efficiency: Efficiency) -> BoolArray:
-    """Return where every tensor-parallel rank adds to a layer's launches.
-
-    That is beside a pipeline that leaves the node, and without one on machines so
-    large that the stack's runs stalled there, unless the groups are as wide as those
-    that stalled beside pipelines only.
-    """
-    stack = efficiency.stack
-    pipelined = (layouts.pipeline_parallel > 1) & (layouts.gpus > hardware.gpus_per_node)
-    if not stack.stall_nodes:
-        return pipelined
-    large = layouts.gpus >= stack.stall_nodes * hardware.gpus_per_node
-    result: BoolArray = pipelined | (large & (layouts.tensor_parallel < stack.stall_tensor_ranks))
     return result
 
 

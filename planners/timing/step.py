@@ -12,7 +12,6 @@ from planners.layout.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArra
 from planners.layout.grid import Cells
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import PIPEDREAM, Job
-from planners.memory.peak import NEAR_CAPACITY_FRACTION
 from planners.plans import Step, StepParts
 from planners.timing.activation_traffic import activation_offload_seconds
 from planners.timing.collectives import send_seconds
@@ -20,6 +19,7 @@ from planners.timing.companions import companion_backward_seconds, companion_for
 from planners.timing.efficiency import Efficiency
 from planners.timing.nvme import nvme_seconds
 from planners.timing.pace import Pace, micro_batch_pace
+from planners.timing.stalls import stall_seconds
 from planners.timing.traffic import (
     Groups,
     data_parallel_seconds,
@@ -31,7 +31,6 @@ from planners.timing.traffic import (
 
 # The host's optimizer reads and writes fp32 master weights and two moments and reads the gradient: 7 x 4 bytes.
 HOST_OPTIMIZER_BYTES = 28
-MOST_NEIGHBOURS = 2  # of a stage in the middle of a pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +67,6 @@ class StepSeconds:
         """Return the parts at cells of the layouts' grid, as a list."""
         return StepSeconds(**{name: cells.of(getattr(self, name)) for name in PART_NAMES})
 
-    def slowed(self, multiple: FloatArray) -> StepSeconds:
-        """Return every part times `multiple`."""
-        return StepSeconds(**{name: getattr(self, name) * multiple for name in PART_NAMES})
-
 
 PART_NAMES = tuple(entry.name for entry in fields(StepSeconds))
 
@@ -96,22 +91,20 @@ def step_seconds(
     The slowest stage sets the pace: one more layer, or the head; each stage by
     its kernels or by its host, whichever is slower. Data-parallel traffic hides
     behind the computation of the micro-batches it belongs to, up to the overlap
-    fraction. `peaks` are the layouts' peak bytes; near the card's capacity a step
-    slows down in all its parts.
+    fraction. `peaks` are the layouts' peak bytes, which decide how much of a paged
+    optimizer's states is evicted: none where they are not given.
     """
     groups = rank_groups(layouts, job, hardware, efficiency)
     pace = micro_batch_pace(layouts, job, hardware, efficiency, groups)
     micro_batches = layouts.micro_batches(job.global_batch_size).astype(np.float64)
     compute = micro_batches * (pace.forward + pace.backward + pace.recompute)
-    seconds = StepSeconds(
+    return StepSeconds(
         forward=micro_batches * pace.forward + companion_forward_seconds(layouts, job, hardware, efficiency),
         backward=micro_batches * pace.backward + companion_backward_seconds(layouts, job, hardware, efficiency),
         recompute=micro_batches * pace.recompute,
         tensor_parallel=micro_batches * pace.exchange,
         expert_parallel=micro_batches * pace.expert_exchange,
-        pipeline_bubble=_fill_seconds(layouts, job, pace)
-        + _boundary_seconds(layouts, job, groups, efficiency)
-        + _stall_seconds(layouts, job, hardware, efficiency),
+        pipeline_bubble=_fill_seconds(layouts, job, pace) + _boundary_seconds(layouts, job, groups, efficiency),
         data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace)
         + sum(
             _exposed_data_parallel(layouts, learning, groups, efficiency, compute, pace) for learning in _learning(job)
@@ -120,6 +113,7 @@ def step_seconds(
         + efficiency.stack.step_seconds
         + sum(_optimizer_seconds(layouts, learning, hardware, efficiency) for learning in _learning(job)),
         offload=_offload_seconds(layouts, job, hardware, efficiency)
+        + _paging_seconds(layouts, job, hardware, efficiency, peaks)
         + activation_offload_seconds(
             layouts,
             job,
@@ -129,48 +123,35 @@ def step_seconds(
             backward=micro_batches * (pace.backward + pace.recompute),
         ),
     )
-    if peaks is None:
-        return seconds
-    return seconds.slowed(near_capacity_multiple(peaks, hardware, efficiency))
-
-
-def near_capacity_multiple(peaks: FloatArray, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return how many times longer a step takes for a given peak: 1 up to the limit's near part, then linearly more.
-
-    An allocator that cannot grow frees its cached blocks and asks the driver
-    again, which stops the device each time.
-    """
-    fill = (peaks / hardware.limit_bytes - NEAR_CAPACITY_FRACTION) / (1.0 - NEAR_CAPACITY_FRACTION)
-    # A peak that nobody knows (NaN) slows nothing.
-    reached = np.nan_to_num(np.clip(fill, 0.0, 1.0))
-    result: FloatArray = 1.0 + (efficiency.stack.near_capacity_slowdown - 1.0) * reached
-    return result
 
 
 def step_of(
     layouts: Candidates, index: int, job: Job, hardware: Hardware, efficiency: Efficiency, peak: float | None = None
 ) -> Step:
-    """Return one layout's step as clients receive it; `peak` is its peak bytes.
+    """Return one layout's step as clients receive it; `peak` is its peak bytes."""
+    one, peaks = layouts.take([index]), None if peak is None else np.array([peak])
+    return told(step_seconds(one, job, hardware, efficiency, peaks), one, 0, job, hardware, efficiency)
+
+
+def told(
+    seconds: StepSeconds, layouts: Candidates, index: int, job: Job, hardware: Hardware, efficiency: Efficiency
+) -> Step:
+    """Return one of several timed layouts' steps as clients receive it.
 
     The rate counts the model's own operations only, three times the forward
-    pass under a causal mask; operations done again are not counted.
+    pass under a causal mask; operations done again are not counted. The upper bound
+    holds the stalls that the estimate leaves out.
     """
-    peaks = None if peak is None else np.array([peak], dtype=np.float64)
-    seconds = step_seconds(layouts.take([index]), job, hardware, efficiency, peaks)
-    return told(seconds, 0, int(layouts.gpus[index]), job, hardware, efficiency)
-
-
-def told(seconds: StepSeconds, index: int, gpus: int, job: Job, hardware: Hardware, efficiency: Efficiency) -> Step:
-    """Return one of several timed steps, that of a layout of so many GPUs, as clients receive it."""
     parts = StepParts(**{name: float(getattr(seconds, name)[index]) for name in PART_NAMES})
     total = parts.total_seconds
     tokens = job.global_batch_size * job.sequence_length
-    rate = train_flops_per_token(job) * tokens / total / gpus
+    rate = train_flops_per_token(job) * tokens / total / int(layouts.gpus[index])
     low, high = efficiency.band(experts=bool(job.model.experts_per_token))
+    stalls = float(stall_seconds(layouts.take([index]), job, efficiency)[0])
     return Step(
         seconds=total,
         low_seconds=total * low,
-        high_seconds=total * high,
+        high_seconds=total * high + stalls,
         parts=parts,
         tokens_per_second=tokens / total,
         tflops_per_gpu=rate / 1e12,
@@ -220,23 +201,6 @@ def _boundary_seconds(layouts: Candidates, job: Job, groups: Groups, efficiency:
     return result
 
 
-def _stall_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
-    """Return the waits at the boundaries of a pipeline's stages where the stack's runs stalled.
-
-    A stage meets each of its neighbours once forward and once backward in every
-    micro-batch, and waits at each of both; filling and draining pass every boundary
-    but one more.
-    """
-    stack = efficiency.stack
-    if not stack.stall_nodes:
-        return np.zeros(1)
-    large = layouts.gpus >= stack.stall_nodes * hardware.gpus_per_node
-    wide = layouts.tensor_parallel >= stack.stall_tensor_ranks
-    others = layouts.pipeline_parallel - 1
-    waits = np.minimum(others, MOST_NEIGHBOURS) * layouts.micro_batches(job.global_batch_size) + others
-    return np.where(large | wide, waits * stack.stall_seconds, 0.0)
-
-
 def _exposed_data_parallel(
     layouts: Candidates, job: Job, groups: Groups, efficiency: Efficiency, compute: FloatArray, pace: Pace
 ) -> FloatArray:
@@ -271,7 +235,7 @@ def _optimizer_seconds(layouts: Candidates, job: Job, hardware: Hardware, effici
 
 def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency) -> FloatArray:
     """Return gradients down, the optimizer on the host, and weights up, one after another."""
-    if not (job.optimizer.paged_to_host or layouts.offload.any()):
+    if not layouts.offload.any():
         return np.zeros(1)
     divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
     elements = stage_parameters(layouts, job) / divided
@@ -280,15 +244,32 @@ def _offload_seconds(layouts: Candidates, job: Job, hardware: Hardware, efficien
     there_and_back = 2.0 * elements * size / pcie
     on_host = elements * HOST_OPTIMIZER_BYTES / efficiency.common.host_memory_bytes_per_second
     weights_up = 2.0 * layouts.micro_batches(job.global_batch_size) * elements * size / pcie
-    if job.profile.weights.offloads_gradients:
+    if "optimizer" not in job.profile.can.offload:
         # The parameters lie on the host: shards in their own width go up for each gather, gradients' come down.
         passes = np.where(layouts.zero_stage == HIGHEST_ZERO_STAGE, 2.0, 1.0)
         each = passes * job.states.parameter + job.states.gradient
         there_and_back = layouts.micro_batches(job.global_batch_size) * elements * each / pcie
         weights_up = np.zeros(1)
     offloaded = np.where(layouts.offload >= 1, there_and_back + on_host, 0.0)
-    paged = 2.0 * job.optimizer.moments * elements * (job.optimizer.moment_bytes or job.states.moment) / pcie
-    if job.optimizer.paged_to_host:
-        offloaded = np.where(layouts.offload >= 1, offloaded, paged)
     drives = nvme_seconds(layouts, job, hardware, efficiency, elements)
     return offloaded + np.where(layouts.offload == 2, weights_up, 0.0) + drives
+
+
+def _paging_seconds(
+    layouts: Candidates, job: Job, hardware: Hardware, efficiency: Efficiency, peaks: FloatArray | None
+) -> FloatArray:
+    """Return the round trip of those of a paged optimizer's states that do not fit beside the step's peak.
+
+    They lie in CUDA's managed memory, whose pages leave the device only under
+    pressure: at the peak so many bytes as are over the limit, which come back for
+    the update (Dettmers et al. 2023, section 3, arXiv:2305.14314). `peaks` hold none of them.
+    """
+    if peaks is None or not job.optimizer.paged_to_host:
+        return np.zeros(1)
+    divided = np.where(layouts.zero_stage >= job.profile.sharding.optimizer_from, shard_ranks(layouts, job), 1)
+    moment = job.states.moment if job.optimizer.moment_bytes is None else job.optimizer.moment_bytes
+    states = stage_parameters(layouts, job) / divided * job.optimizer.moments * moment
+    evicted = np.clip(peaks + states - hardware.limit_bytes, 0.0, states)
+    rate = hardware.gpu.pcie_bytes_per_second * efficiency.common.pcie_fraction
+    result: FloatArray = np.where(layouts.offload == 0, 2.0 * evicted / rate, 0.0)
+    return result

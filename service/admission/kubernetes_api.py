@@ -28,6 +28,8 @@ LONGEST_SECONDS = 1.5
 # A workload is created moments after the ConfigMap it names was: a change must be seen soon, a refusal sooner.
 KEPT_SECONDS = 5.0
 MOST_KEPT = 256
+# A larger one is read anew each time.
+MOST_KEPT_BYTES = 64 * 2**10
 # Kubernetes takes no ConfigMap of more than 1 MiB; escapes in JSON make it longer.
 MOST_BYTES = 3 * 2**20
 # Names are DNS labels and subdomains (RFC 1123).
@@ -88,8 +90,10 @@ class KubernetesApi:
         """Return the object at a path of the API; raises ObjectNotRead."""
         found = self._kept.get(path)
         if found is None:
-            found = _parsed(await self._asked(f"{self._url}{path}", kind), kind)
-            self._kept.put(path, found)
+            content = await self._asked(f"{self._url}{path}", kind)
+            found = _parsed(content, kind)
+            if len(content) <= MOST_KEPT_BYTES:
+                self._kept.put(path, found)
         return found
 
     async def _asked(self, url: str, kind: str) -> bytes:

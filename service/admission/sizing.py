@@ -17,7 +17,7 @@ from planners.serving.answer import ServingAnswer
 from planners.stopping import ShouldStop
 from planners.training import plan_training
 from service.admission.budget import Budget
-from service.canonical import canonical_json
+from service.canonical import digest
 from service.gpus import resolve_hardware
 from service.models.resolving import ModelResolver
 from service.plans.questions import in_stored_formats
@@ -47,7 +47,7 @@ class Sizer:
 
     def remembered(self, request: Mapping[str, Any]) -> Sized | None:
         """Return the answer where it was given lately; quick enough for an event loop."""
-        return self._known.get(canonical_json(request))
+        return self._known.get(digest(request))
 
     def answer(self, request: Mapping[str, Any], budget: Budget) -> Sized:
         """Return the answer to the body of a planning request: a training job where it has a part `training`.
@@ -56,7 +56,7 @@ class Sizer:
         Raises InvalidQuestion for a body that is no such request, PlanningStopped once the
         budget is spent, and what else the planners raise.
         """
-        key = canonical_json(request)
+        key = digest(request)
         remembered = self._known.get(key)
         if remembered is not None:
             return remembered

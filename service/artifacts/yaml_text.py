@@ -23,6 +23,7 @@ LINES = re.compile(rf"(?! )({PRINTABLE}+\n)+")
 
 # Most of what manifests say is the same in each.
 MOST_REMEMBERED_TEXTS = 4_096
+MOST_REMEMBERED_CHARACTERS = 400
 
 
 def yaml_text(*documents: Mapping[str, Any]) -> str:
@@ -66,7 +67,7 @@ def _add_sequence(lines: list[str], value: Sequence[Any], indent: str) -> None:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
-        return _text(value)
+        return _text(value) if len(value) <= MOST_REMEMBERED_CHARACTERS else _written(value)
     if isinstance(value, float):
         # YAML 1.1 takes 1e-08 for a word; a float there has a point.
         text = repr(value)
@@ -77,6 +78,10 @@ def _scalar(value: Any) -> str:
 
 @functools.lru_cache(MOST_REMEMBERED_TEXTS)
 def _text(value: str) -> str:
+    return _written(value)
+
+
+def _written(value: str) -> str:
     is_plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
     return value if is_plain else UNPRINTABLE.sub(_escaped, json.dumps(value, ensure_ascii=False))
 

@@ -17,6 +17,7 @@ from service.untrusted_files import UnusableFile, whole_content
 log = structlog.get_logger(__name__)
 
 MOST_IN_MEMORY = 256
+MOST_IN_MEMORY_BYTES = 32 * 2**20
 MOST_FILES = 1_024
 MOST_FILE_BYTES = 2**20
 
@@ -37,7 +38,9 @@ class HubCache:
     def __init__(self, folder: Path, *, lasting_seconds: float) -> None:
         self._folder = folder
         self._lasting_seconds = lasting_seconds
-        self._recent: RecentlyUsed[str, _Kept] = RecentlyUsed(MOST_IN_MEMORY)
+        self._recent: RecentlyUsed[str, _Kept] = RecentlyUsed(
+            MOST_IN_MEMORY, most_bytes=MOST_IN_MEMORY_BYTES, size_bytes=lambda kept: len(kept.content)
+        )
 
     def get(self, address: str, *, is_lasting: bool) -> bytes | None:
         """Return what was kept for an address; None where it is nothing, or too old unless `is_lasting`."""

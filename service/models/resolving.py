@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planners.architecture import ModelSpec
 from planners.catalogue import Catalogue, typical_config
-from planners.errors import PlimsollError
-from planners.huggingface import describe_config
+from planners.errors import InvalidModelConfig, PlimsollError
+from planners.huggingface import described_parts, read_model
 from planners.huggingface.stored_formats import StoredFormats, stored_formats
+from planners.kept import forget
 from service.allowed_paths import allowed_path
-from service.canonical import canonical_json
+from service.canonical import canonical_json, digest
 from service.checkpoints.comparison import CheckpointReport, checkpoint_report
 from service.checkpoints.headers import checkpoint_state, read_checkpoint
 from service.models.config_files import read_config
@@ -26,8 +27,15 @@ from service.settings import Settings
 if TYPE_CHECKING:
     from service.hub.configs import HubClient
 
-MOST_DESCRIPTIONS = 256
+MOST_DESCRIPTIONS = 1_024
+MOST_DESCRIPTION_BYTES = 32 * 2**20
 MOST_REPORTS = 64
+BYTES_OF_A_PART = 400
+"""What a weight, an operation or a tensor of a description takes in memory; 290 to 430 in the catalogue."""
+MOST_ASKED_BYTES = 256 * 2**20
+"""Of descriptions, each counted as often as it was asked about, before all that planning keeps of them is forgotten."""
+MOST_USED_CONFIG_BYTES = 64 * 2**10
+"""What is read of the catalogue's longest config takes 8 kB."""
 
 GIVEN = "given in the request"
 READ = "read from the folder"
@@ -41,7 +49,8 @@ class ResolvedModel:
     """A model that a request named, with all that follows from it.
 
     `assumptions` are the description's and those of how it was found. `is_listed`
-    says whether the catalogue knows it by `name`. `checkpoint` compares it with the
+    says whether the catalogue knows it by `name`; of the config of another, `config`
+    is what was read, and `unread` says what was not. `checkpoint` compares it with the
     safetensors of the folder it was read from, where there are any; `stored` are the
     formats of a quantized checkpoint, as its name or its config tells them.
     """
@@ -54,23 +63,44 @@ class ResolvedModel:
     source: str = GIVEN
     stored: StoredFormats | None = None
     checkpoint: CheckpointReport | None = None
+    unread: str | None = None
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Return what tells it from other models: its name and config, and where its checkpoint is another model."""
+        """Return what tells it from other models: its name, what was read of its config, and what is said of the rest.
+
+        And where its checkpoint is another model. What no reader asked for changes no answer but by being named in it.
+        """
         told = {"name": self.name, "config": self.config}
-        if self.checkpoint is None or self.checkpoint.agrees:
-            return told
-        return {**told, "disagreements": self.checkpoint.disagreements}
+        if self.unread is not None:
+            told["unread"] = self.unread
+        if self.checkpoint is not None and not self.checkpoint.agrees:
+            told["disagreements"] = self.checkpoint.disagreements
+        return told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Described:
+    """A config as it was read, and what is kept of it."""
+
+    spec: ModelSpec
+    config: Mapping[str, Any]
+    unread: str | None
+    stored: StoredFormats | None
+    size_bytes: int
 
 
 class ModelResolver:
     """Finds and describes models; descriptions are kept, because reading one costs milliseconds."""
 
-    def __init__(self, catalogue: Catalogue, settings: Settings) -> None:
+    def __init__(self, catalogue: Catalogue, settings: Settings, *, most_asked_bytes: int = MOST_ASKED_BYTES) -> None:
+        self._most_asked_bytes = most_asked_bytes
         self._catalogue = catalogue
         self._settings = settings
-        self._described: RecentlyUsed[str, ModelSpec] = RecentlyUsed(MOST_DESCRIPTIONS)
+        self._described: RecentlyUsed[str, _Described] = RecentlyUsed(
+            MOST_DESCRIPTIONS, most_bytes=MOST_DESCRIPTION_BYTES, size_bytes=lambda described: described.size_bytes
+        )
+        self._asked_bytes = 0
         self._reports: RecentlyUsed[ReportKey, CheckpointReport] = RecentlyUsed(MOST_REPORTS)
 
     @cached_property
@@ -131,7 +161,7 @@ class ModelResolver:
         state = checkpoint_state(folder)
         if not state:
             return None
-        key = (str(folder), state, canonical_json(model.config))
+        key = (str(folder), state, digest(model.config))
         report = self._reports.get(key)
         if report is not None:
             return report
@@ -151,20 +181,47 @@ class ModelResolver:
         assumptions: tuple[str, ...] = (),
         is_listed: bool = False,
     ) -> ResolvedModel:
-        # An id of the catalogue is no JSON, and its config does not change.
-        key = name if is_listed else canonical_json([name, config, pointer])
-        spec = self._described.get(key)
-        if spec is None:
-            spec = describe_config(config, name=name, pointer=pointer)
-            self._described.put(key, spec)
+        key = name if is_listed else digest([name, config, pointer])
+        described = self._described.get(key)
+        if described is None:
+            described = _described(config, name=name, pointer=pointer, is_listed=is_listed)
+            self._described.put(key, described)
+        self._note_asked(described)
         return ResolvedModel(
             name=name,
-            config=config,
-            spec=spec,
-            assumptions=(*assumptions, *spec.assumptions),
+            config=described.config,
+            spec=described.spec,
+            assumptions=(*assumptions, *described.spec.assumptions),
             is_listed=is_listed,
-            stored=stored_formats(config, pointer=pointer),
+            stored=described.stored,
+            unread=described.unread,
         )
+
+    def _note_asked(self, described: _Described) -> None:
+        """Forget what planning keeps of models once what was asked about has come to too much."""
+        self._asked_bytes += described.size_bytes
+        if self._asked_bytes > self._most_asked_bytes:
+            self._asked_bytes = 0
+            forget()
+
+
+def _described(config: Mapping[str, Any], *, name: str, pointer: str, is_listed: bool) -> _Described:
+    read = read_model(config, name=name, pointer=pointer)
+    used_bytes = len(canonical_json(read.used).encode())
+    if used_bytes > MOST_USED_CONFIG_BYTES and not is_listed:
+        raise InvalidModelConfig(
+            f"What is read of this config takes {used_bytes:,} bytes, and at most {MOST_USED_CONFIG_BYTES:,} are kept. "
+            "Shorten its lists and texts.",
+            pointer=pointer,
+        )
+    return _Described(
+        spec=read.spec,
+        # The catalogue's own are no stranger's.
+        config=config if is_listed else read.used,
+        unread=None if is_listed else read.unread,
+        stored=stored_formats(config, pointer=pointer),
+        size_bytes=BYTES_OF_A_PART * described_parts(read.spec) + used_bytes,
+    )
 
 
 def _name_in(config: Mapping[str, Any]) -> str:

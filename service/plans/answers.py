@@ -9,7 +9,16 @@ from typing import Any, Literal, NoReturn
 
 from pydantic_core import to_json
 
-from planners.plans import Advice, Alternative, Comparison, FleetEntry, SearchCounts, TrainingAnswer, TrainingPlan
+from planners.plans import (
+    Advice,
+    Alternative,
+    Comparison,
+    FleetEntry,
+    Omitted,
+    SearchCounts,
+    TrainingAnswer,
+    TrainingPlan,
+)
 from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingFleetEntry, ServingPlan
 from service.artifacts.training import LaunchFiles
 
@@ -36,7 +45,10 @@ class PlanIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlanBody:
-    """The answer to `POST /plan/train`; `missing_artifacts` are launch files that could not say what was planned."""
+    """The answer to `POST /plan/train`; `missing_artifacts` are launch files that could not say what was planned.
+
+    `omitted` are parts of the answer that could not be worked out, and are empty or null in it.
+    """
 
     plan_id: str
     planner_version: str
@@ -55,6 +67,7 @@ class TrainPlanBody:
     artifacts: Mapping[str, Any]
     missing_artifacts: Mapping[str, tuple[str, ...]]
     assumptions: tuple[str, ...]
+    omitted: tuple[Omitted, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +123,7 @@ def train_body(
         comparisons=answer.comparisons,
         fleet=answer.fleet,
         missing_artifacts=artifacts.missing,
+        omitted=(*answer.omitted, *artifacts.omitted),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from planners.derived import Derived
 from planners.errors import InvalidQuestion
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware
@@ -23,7 +24,7 @@ from service.artifacts.kubernetes_training import training_manifests
 from service.artifacts.serving import serving_artifacts
 from service.artifacts.slurm import slurm_script
 from service.artifacts.training import LaunchFiles, TrainingLaunch, training_artifacts
-from service.canonical import digest
+from service.canonical import canonical_json, digest
 from service.models.resolving import ResolvedModel
 from service.persistence.records import SeenModel, StoredPlan
 from service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
@@ -99,11 +100,15 @@ def _with_cluster_files(
     files: LaunchFiles, resolved: ResolvedQuestion, layout: Layout, hardware: Hardware
 ) -> LaunchFiles:
     """Return a training plan's launch files with those of cluster schedulers."""
+    derived = Derived()
     name, plan_id = resolved.model.name, resolved.identity.plan_id
-    manifests = training_manifests(name, layout, hardware, Placement(plan_id=plan_id, gpu=hardware.gpu))
-    script = slurm_script(name, layout, hardware, plan_id)
+    placement = Placement(plan_id=plan_id, gpu=hardware.gpu)
+    script = derived.part("artifacts.slurm", lambda: slurm_script(name, layout, hardware, plan_id), otherwise=None)
+    manifests: dict[str, str] = derived.part(
+        "artifacts.kubernetes", lambda: training_manifests(name, layout, hardware, placement), otherwise={}
+    )
     made = manifests if script is None else {"slurm": script, **manifests}
-    return dataclasses.replace(files, files={**files.files, **made})
+    return dataclasses.replace(files, files={**files.files, **made}, omitted=(*files.omitted, *derived.omitted))
 
 
 def made_plan(resolved: ResolvedQuestion, answer: Answerer, should_stop: ShouldStop) -> tuple[StoredPlan, TimedSearch]:
@@ -134,6 +139,11 @@ def _stored(resolved: ResolvedQuestion, body: TrainPlanBody | InferPlanBody, har
         model_config=resolved.model.config,
         answer=body_json(body),
     )
+
+
+def stored_bytes(plan: StoredPlan) -> int:
+    """Return what a plan's row takes, but for what the database adds and saves."""
+    return len(plan.answer) + len(canonical_json(plan.request)) + len(canonical_json(plan.model_config))
 
 
 def seen_model(model: ResolvedModel) -> SeenModel:

@@ -18,16 +18,17 @@ from planners.catalogue import Catalogue
 from planners.errors import UnknownGpu, UnknownModel
 from planners.hardware import SiteEfficiency
 from service.answers import PlanQuestion
-from service.canonical import canonical_json
+from service.canonical import digest
 from service.errors import PlanNotFound
 from service.measurements.learning import NOTHING_LEARNED, LearnedStarts, nothing_learned
 from service.models.resolving import ModelResolver
 from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanKind, PlanSummary, StoredPlan
 from service.plans.answers import TimedSearch
-from service.plans.making import Answerer, infer_answer, made_plan, seen_model, train_answer
+from service.plans.making import Answerer, infer_answer, made_plan, seen_model, stored_bytes, train_answer
 from service.plans.questions import QuestionResolver, ResolvedQuestion, asked_parts
 from service.plans.store import PlanDatabase
 from service.plans.threads import PlanningThreads
+from service.rate_limits import StorageLimits
 from service.recently_used import RecentlyUsed
 from service.requests.models import HubModel, PathModel
 from service.requests.serving import InferRequest
@@ -35,6 +36,8 @@ from service.requests.training import TrainRequest
 from service.settings import Settings
 
 MOST_REMEMBERED_PLANS = 512
+# In each of two memories, which mostly hold the same answers; an ordinary one takes 10 to 60 kB.
+MOST_REMEMBERED_BYTES = 32 * 2**20
 # Once a day a plan that is asked for is looked up again, and noted as asked for: it is kept by that.
 REMEMBERED_SECONDS = 86_400.0
 
@@ -85,11 +88,10 @@ class PlanningService:
         self._catalogue = catalogue
         self.models = models
         self._questions = QuestionResolver(catalogue, models)
-        self._by_request: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(
-            MOST_REMEMBERED_PLANS, seconds=REMEMBERED_SECONDS
-        )
-        self._by_id: RecentlyUsed[str, PlannedAnswer] = RecentlyUsed(MOST_REMEMBERED_PLANS, seconds=REMEMBERED_SECONDS)
+        self._by_request = _remembered_answers()
+        self._by_id = _remembered_answers()
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
+        self._storage = StorageLimits(settings.key_stored_bytes_per_day)
         self._threads = PlanningThreads(
             settings.request_timeout_seconds,
             most_of_one=settings.key_planning_threads,
@@ -153,7 +155,7 @@ class PlanningService:
         sites = await self._calibrations()
         revisions = {gpu: site.revision for gpu, site in sites.items()}
         lessons = await self._learnings() if kind == "infer" else NOTHING_LEARNED
-        key = None if changes else canonical_json([kind, asked_parts(request), revisions, lessons.revision])
+        key = None if changes else digest([kind, asked_parts(request), revisions, lessons.revision])
         remembered = None if key is None else self._by_request.get(key)
         if remembered is not None:
             return remembered
@@ -175,12 +177,14 @@ class PlanningService:
                 return await self._found_again(resolved.identity.plan_id)
         # Before the search, which would be in vain.
         self._database.plans.check_backlog()
+        self._storage.check(asker.name)
         stored, search = await self._threads.run(
             lambda should_stop: made_plan(resolved, answer, should_stop), asked_by=asker.name
         )
         if not await self._database.plans.put(stored, reader=asker.reader):
             # Stored before, here or by another replica, with another search time.
             return await self._found_again(stored.plan_id)
+        self._storage.note(asker.name, stored_bytes(stored))
         if self._on_planned is not None:
             self._on_planned(stored, search, asker.reader)
         if not resolved.model.is_listed:
@@ -225,6 +229,15 @@ class PlanningService:
             return None if name is None else self._catalogue.gpu(name).id
         except UnknownGpu:
             return name
+
+
+def _remembered_answers() -> RecentlyUsed[str, PlannedAnswer]:
+    return RecentlyUsed(
+        MOST_REMEMBERED_PLANS,
+        seconds=REMEMBERED_SECONDS,
+        most_bytes=MOST_REMEMBERED_BYTES,
+        size_bytes=lambda answer: len(answer.body),
+    )
 
 
 def _retrieve_error(done: asyncio.Future[Any]) -> None:

@@ -26,6 +26,7 @@ def plan_text(body: Mapping[str, Any]) -> str:
         _launch(body["artifacts"]),
         notes("Launch files not made", _missing(body.get("missing_artifacts", {}))),
         notes("Assumptions", body["assumptions"]),
+        notes("Left out", [f"{each['part']}: {each['reason']}" for each in body.get("omitted", [])]),
         _search(body["search"]),
     ]
     return joined(sections)

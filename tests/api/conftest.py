@@ -31,6 +31,6 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://plimsoll") as opened,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as opened,
     ):
         yield opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ START_SECONDS = 30
 HEAD_AND_BODY_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 
-HEAD = b"POST /plan/infer HTTP/1.1\r\nhost: plimsoll\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
-WHOLE = b"GET /healthz HTTP/1.1\r\nhost: plimsoll\r\n\r\n"
-UNREAD = b"POST /no/such/address HTTP/1.1\r\nhost: plimsoll\r\ncontent-length: 100\r\n\r\n"
+HEAD = b"POST /plan/infer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
+WHOLE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+UNREAD = b"POST /no/such/address HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,15 @@ def all_that_comes(connection: socket.socket) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nhost: plimsoll\r\n"])
+def answered(connection: socket.socket) -> bool:
+    """Return whether a request is answered with 200, its whole body read."""
+    with http.client.HTTPResponse(connection, method="GET") as response:
+        response.begin()
+        response.read()
+        return response.status == 200
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n"])
 def test_a_head_that_does_not_come_costs_the_connection(connection: socket.socket, begun: bytes):
     connection.sendall(begun)
     assert all_that_comes(connection) == b""
@@ -60,7 +69,7 @@ def test_a_head_that_does_not_come_costs_the_connection(connection: socket.socke
 
 def test_the_second_head_of_a_connection_is_waited_for_no_longer(connection: socket.socket):
     connection.sendall(WHOLE)
-    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert answered(connection)
     connection.sendall(WHOLE[:-4])
     assert all_that_comes(connection) == b""
 
@@ -68,14 +77,14 @@ def test_the_second_head_of_a_connection_is_waited_for_no_longer(connection: soc
 @pytest.mark.parametrize("begun", [b"\r\n", b"\r\n\r\n"])
 def test_empty_lines_after_an_answer_keep_no_connection(connection: socket.socket, begun: bytes):
     connection.sendall(WHOLE)
-    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert answered(connection)
     connection.sendall(begun)
     assert all_that_comes(connection) == b""
 
 
 def test_a_protocol_that_was_asked_for_in_vain_keeps_no_connection(connection: socket.socket):
     connection.sendall(WHOLE[:-2] + b"connection: upgrade\r\nupgrade: h2c\r\n\r\n")
-    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert answered(connection)
     connection.sendall(b"PRI * HTTP/2.0\r\n\r\n")
     assert all_that_comes(connection) == b""
 
@@ -93,7 +102,7 @@ def test_a_large_body_that_nobody_reads_is_no_head(connection: socket.socket):
     connection.sendall(UNREAD.replace(b"100", str(len(body)).encode()))
     assert connection.recv(65536).startswith(b"HTTP/1.1 404")
     connection.sendall(body + WHOLE)
-    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert answered(connection)
 
 
 def test_a_body_that_does_not_come_is_refused_and_the_connection_closed(connection: socket.socket):
@@ -131,10 +140,10 @@ def test_a_large_head_that_ends_is_answered(connection: socket.socket):
     # The whole head is as large as it may be.
     rest = MOST_HEAD_BYTES - len(WHOLE) - len(b"x: \r\n")
     connection.sendall(WHOLE[:-2] + b"x: " + b"a" * rest + b"\r\n\r\n")
-    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert answered(connection)
 
 
 def test_many_requests_on_one_connection_are_answered(connection: socket.socket):
     for _ in range(20):
         connection.sendall(WHOLE)
-        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        assert answered(connection)

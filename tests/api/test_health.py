@@ -25,7 +25,7 @@ async def test_without_a_database_it_is_alive_and_not_ready():
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://plimsoll") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
         assert (await client.get("/healthz")).status_code == 200
         response = await client.get("/readyz")
@@ -39,7 +39,7 @@ async def test_an_empty_database_is_not_ready(empty_database_url: str):
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://plimsoll") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
         assert (await client.get("/readyz")).status_code == 503
 

@@ -108,7 +108,7 @@ async def test_a_request_that_waits_for_a_lock_is_answered_and_its_connection_is
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://plimsoll", timeout=60) as client,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client,
     ):
         with psycopg.connect(libpq_url(database_url)) as holder:
             holder.execute("LOCK TABLE plans IN ACCESS EXCLUSIVE MODE")

@@ -62,7 +62,7 @@ def closed_app() -> FastAPI:
 @pytest.fixture
 async def visitor(closed_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of the pages."""
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=closed_app), base_url="http://plimsoll") as opened:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=closed_app), base_url="http://localhost") as opened:
         yield opened
 
 

@@ -29,7 +29,7 @@ PIPELINED = 1_000
 STREAMS = 500
 SLOW_CLIENTS = 100
 
-HEALTH = b"GET /healthz HTTP/1.1\r\nhost: plimsoll\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 QUESTION = json.dumps(
     {"model": TINY_MODEL, "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1}, "serving": {"max_model_len": 64}}
 ).encode()
@@ -60,7 +60,7 @@ def connected(api: Part) -> socket.socket:
 
 def post(*headers: str, body: bytes = QUESTION, length: bool = True) -> bytes:
     """Return a planning request with these headers beside the usual ones."""
-    lines = ["POST /plan/infer HTTP/1.1", "host: plimsoll", "content-type: application/json", *headers]
+    lines = ["POST /plan/infer HTTP/1.1", "host: localhost", "content-type: application/json", *headers]
     if length:
         lines.append(f"content-length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body
@@ -117,7 +117,7 @@ def test_a_head_that_two_servers_could_read_in_two_ways_is_refused_and_smuggles_
     api: Part, headers: tuple[str, ...]
 ):
     # Behind it stands what a proxy might have taken for the body, and this server must not take for a request.
-    smuggled = b"GET /smuggled HTTP/1.1\r\nhost: plimsoll\r\n\r\n"
+    smuggled = b"GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n"
     statuses = answers(api, post(*headers, body=smuggled))
     assert [status // 100 for status in statuses] == [4]
     assert "/smuggled" not in httpx.get(f"{address(api)}/metrics", trust_env=False, timeout=60).text
@@ -127,9 +127,9 @@ def test_a_head_that_two_servers_could_read_in_two_ways_is_refused_and_smuggles_
     ("sent", "status"),
     [
         (b"\r\n\r\n\0\x01\x02\xff\r\n\r\n", 400),
-        (b"GET http://169.254.169.254/latest HTTP/1.1\r\nhost: plimsoll\r\nconnection: close\r\n\r\n", 404),
-        (b"CONNECT example.com:443 HTTP/1.1\r\nhost: plimsoll\r\nconnection: close\r\n\r\n", 400),
-        (b"GET /healthz HTTP/9.9\r\nhost: plimsoll\r\n\r\n", 400),
+        (b"GET http://169.254.169.254/latest HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", 404),
+        (b"CONNECT example.com:443 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", 400),
+        (b"GET /healthz HTTP/9.9\r\nhost: localhost\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"GET /" + b"a" * MOST_HEAD_BYTES + b" HTTP/1.1\r\n", 400),
@@ -234,7 +234,7 @@ def test_five_hundred_streams_of_events_leave_everyone_else_answered(api: Part):
     ):
         job_id = client.post("/quantize", json={"model": TINY_MODEL, "scheme": "nf4"}).json()["job"]["job_id"]
         for stream in streams:
-            stream.sendall(f"GET /jobs/{job_id}/events HTTP/1.1\r\nhost: plimsoll\r\n\r\n".encode())
+            stream.sendall(f"GET /jobs/{job_id}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         for stream in streams:
             assert b"queued" in _until(stream, b"queued")
         for path in ("/healthz", "/readyz", "/plans", f"/jobs/{job_id}", "/metrics"):

@@ -98,7 +98,8 @@ def test_without_failures_nothing_is_lost():
 
 
 def test_the_run_names_spare_nodes_where_an_availability_is_asked_for():
-    asked = question(framework="fsdp2", gpus=64, resilience=Resilience(target_availability=0.99, repair_seconds=86_400))
+    given = Resilience(gpu_failures_per_month=0.08, target_availability=0.99, repair_seconds=86_400)
+    asked = question(framework="fsdp2", gpus=64, resilience=given)
     run = plan_training(asked).plan.run
     # 8 GPUs at 0.08 / 30 a day are 0.0213 failures a node and day: up 97.9 % of the time with repairs of a day. All of
     # 8 are up 84.5 %, at least 8 of 9 98.5 %, of 10 99.9 %.

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.errors import RateLimited, TooManyWrongKeys
-from service.rate_limits import RateLimits, WrongKeyLimits, caller_at
+from service.errors import RateLimited, StorageLimitReached, TooManyWrongKeys
+from service.rate_limits import RateLimits, StorageLimits, WrongKeyLimits, caller_at
 
 
 class Clock:
@@ -71,3 +71,23 @@ def test_an_address_may_show_a_minutes_worth_of_wrong_keys_at_once():
 )
 def test_a_site_has_one_bucket_however_many_addresses_it_has(host: str, caller: str):
     assert caller_at(host) == caller
+
+
+def test_a_caller_stores_a_days_worth_and_what_was_under_way_and_no_more():
+    clock = Clock()
+    limits = StorageLimits(86_400, clock=clock)  # a byte a second
+    limits.note("a", 86_000)
+    limits.check("a")
+    limits.note("a", 1_000)
+    with pytest.raises(StorageLimitReached, match="86,400 bytes a day") as refused:
+        limits.check("a")
+    assert refused.value.retry_after_seconds == 601  # 600 too many, and one to go on with
+    limits.check("b")
+    clock.now = 601.0
+    limits.check("a")
+
+
+def test_no_limit_of_bytes_limits_nothing():
+    limits = StorageLimits(0)
+    limits.note("a", 10**15)
+    limits.check("a")

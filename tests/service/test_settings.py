@@ -62,6 +62,10 @@ def test_queues_stand_between_commas(monkeypatch):
         ("tls_key_file", "/only/one"),
         ("tls_client_ca_file", "/without/a/certificate"),
         ("key_requests_per_second", "-1"),
+        ("allowed_hosts", "plimsoll.example:8000"),
+        ("allowed_hosts", "http://plimsoll.example"),
+        ("trusted_proxies", "proxy"),
+        ("trusted_proxies", "10.0.0.1/8"),
     ],
 )
 def test_a_value_that_makes_no_sense_stops_the_start(monkeypatch, name, value):

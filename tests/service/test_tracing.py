@@ -68,7 +68,7 @@ async def test_a_request_is_traced_by_its_route(tracer, exported):
         await send({"type": "http.response.body", "body": b""})
 
     transport = httpx.ASGITransport(app=Traced(app, tracer))
-    async with httpx.AsyncClient(transport=transport, base_url="http://plimsoll") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         await client.get("/plans/one-of-many", headers={"traceparent": PARENT})
     (span,) = exported.get_finished_spans()
     assert span.name == "GET /plans/{plan_id}"

@@ -129,9 +129,10 @@ export function artifactsPart({ plan_id: planId, artifacts, missing_artifacts: m
     reasons.length ? el("div", { class: "missing" }, el("h3", {}, "Programs that have no options for this plan"), el("ul", {}, reasons)) : null);
 }
 
-/** Return what was assumed, and which plan this is. */
+/** Return what was assumed, what had to be left out, and which plan this is. */
 export function assumptionsPart(answer) {
-  return section("Assumptions", el("ul", {}, answer.assumptions.map((line) => el("li", {}, line))),
+  const omitted = (answer.omitted ?? []).map(({ part, reason }) => el("li", {}, "Left out: ", el("strong", {}, part), `: ${reason}`));
+  return section("Assumptions", el("ul", {}, answer.assumptions.map((line) => el("li", {}, line)), omitted),
     el("p", { class: "quiet" }, "Plan ", el("code", {}, answer.plan_id), ` · planner ${answer.planner_version} · catalogue ${answer.catalogue_revision} · `,
       el("a", { href: `/ui/jobs?plan_id=${encodeURIComponent(answer.plan_id)}` }, "validate it"), " · ",
       el("a", { href: `/ui/compare?a=${encodeURIComponent(answer.plan_id)}` }, "compare it")));

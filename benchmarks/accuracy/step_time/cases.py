@@ -126,6 +126,7 @@ class Case:
     hardware: Hardware
     precision: str
     attention: str
+    kernels: str | None
     sequence_length: int
     global_batch_size: int
     layout: Mapping[str, tuple[int, ...]]
@@ -206,6 +207,8 @@ def published_case(row: Row) -> Case | str:
         hardware=_hardware(row),
         precision=PRECISIONS[row["precision"]],
         attention=attention,
+        # As the stack runs by itself, but where a row says otherwise.
+        kernels="eager" if framework == "fsdp2" and row["notes"].startswith("eager") else None,
         sequence_length=int(row["seq"]),
         global_batch_size=int(row["global_batch"]),
         layout=layout,
@@ -234,6 +237,7 @@ def nanotron_case(row: Row) -> Case | str:
         hardware=_hardware(row),
         precision="bf16-mixed",
         attention="flash",
+        kernels=None,
         sequence_length=int(row["seq"]),
         global_batch_size=sequences,
         layout={

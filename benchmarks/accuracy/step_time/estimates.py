@@ -15,11 +15,10 @@ from planners.memory.job import Job, training_job
 from planners.memory.profile import load_profile
 from planners.questions import Recompute, TrainingQuestion
 from planners.timing.efficiency import load_efficiency
+from planners.timing.stalls import stall_seconds
 from planners.timing.step import step_seconds
 
-STATED_MEMORY_ABSENT = np.nan
-
-Seconds = Callable[[Candidates, Job, Hardware, FloatArray], FloatArray]
+Seconds = Callable[[Candidates, Job, Hardware], FloatArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,6 @@ class Group:
     hardware: Hardware
     layouts: Candidates
     owner: IntArray
-    peaks: FloatArray
 
 
 def grouped(cases: Sequence[Case]) -> list[Group]:
@@ -39,7 +37,14 @@ def grouped(cases: Sequence[Case]) -> list[Group]:
     for index, case in enumerate(cases):
         key = (
             (case.framework, case.gpu, case.hardware.gpu.nic_bytes_per_second, case.hardware.gpus.minimum),
-            (case.model.num_layers, case.model.hidden_size, case.model.parameters, case.precision, case.attention),
+            (
+                case.model.num_layers,
+                case.model.hidden_size,
+                case.model.parameters,
+                case.precision,
+                case.attention,
+                case.kernels,
+            ),
             (case.sequence_length, case.global_batch_size),
         )
         together.setdefault(key, []).append(index)
@@ -50,7 +55,7 @@ def estimated_seconds(groups: Sequence[Group], count: int, seconds: Seconds) -> 
     """Return the estimate of each of `count` cases, the best of its open choices."""
     best = np.full(count, np.inf)
     for group in groups:
-        taken = seconds(group.layouts, group.job, group.hardware, group.peaks)
+        taken = seconds(group.layouts, group.job, group.hardware)
         np.minimum.at(best, group.owner, taken)
     return best
 
@@ -71,19 +76,23 @@ def _group(cases: Sequence[Case], indices: Sequence[int]) -> Group:
         sequence_length=first.sequence_length,
         global_batch_size=first.global_batch_size,
         attention=first.attention,
+        kernels=first.kernels,
         recompute=Recompute(mode="none"),
     )
-    peaks = [cases[index].peak_bytes for index in owner]
     return Group(
         job=training_job(question, load_profile(first.framework)),
         hardware=first.hardware,
         layouts=candidates_from_rows(rows),
         owner=np.array(owner),
-        peaks=np.array([STATED_MEMORY_ABSENT if peak is None else peak for peak in peaks]),
     )
 
 
-def planned_seconds(layouts: Candidates, job: Job, hardware: Hardware, peaks: FloatArray) -> FloatArray:
+def planned_seconds(layouts: Candidates, job: Job, hardware: Hardware) -> FloatArray:
     """Return the planner's answer with the efficiencies it ships."""
     efficiency = load_efficiency(job.profile.name, hardware.gpu.id)
-    return step_seconds(layouts, job, hardware, efficiency, peaks).total
+    return step_seconds(layouts, job, hardware, efficiency).total
+
+
+def stalls(layouts: Candidates, job: Job, hardware: Hardware) -> FloatArray:
+    """Return how much longer a step may take in the stack's slow mode."""
+    return stall_seconds(layouts, job, load_efficiency(job.profile.name, hardware.gpu.id))

@@ -5,7 +5,8 @@
 Least squares on the logarithm of estimated over measured seconds, by
 Levenberg-Marquardt, with Huber's weights so that runs that went wrong (a bad
 node, a retry) do not pull. Each source weighs as the square root of its cases.
-Parameters stay inside physical bounds. `low` and `high` of a stack are quantiles
+A stack may have a slow mode (`planners/timing/stalls.py`): each run is fitted by the mode that is nearer to it, and
+its upper bound holds the slow one. Parameters stay inside physical bounds. `low` and `high` of a stack are quantiles
 of errors on cases that a fit had not seen: the fitted part is cut into folds, and
 each fold is estimated by a fit to the others.
 """
@@ -29,6 +30,7 @@ from benchmarks.accuracy.step_time.cases import Case, all_cases
 from benchmarks.accuracy.step_time.estimates import Group, grouped
 from benchmarks.accuracy.step_time.statistics import FloatArray
 from planners.timing.efficiency import Efficiency, load_efficiency
+from planners.timing.stalls import stall_seconds
 from planners.timing.step import step_seconds
 
 # Beyond this error (in logarithms, about 10 %) a case pulls with a constant force only (Huber 1964): the mean error is
@@ -102,7 +104,6 @@ PARAMETERS: tuple[Parameter, ...] = (
     _fraction("stacks", "nanotron", "network_fraction", 0.02),
     _size("stacks", "nanotron", "data_hop_multiple", 1.0, 50.0),
     _size("stacks", "nanotron", "stall_seconds", 0.0, 3.0),
-    _size("stacks", "nanotron", "near_capacity_slowdown", 1.0, 12.0),
 )
 
 
@@ -115,23 +116,33 @@ class Fit:
         self.measured = np.array([case.seconds for case in cases])
         counts = Counter(case.source for case in cases)
         self.weights = np.array([counts[case.source] ** -0.25 for case in cases])
-        self._cache: dict[tuple[int, tuple[float, ...]], FloatArray] = {}
+        self._cache: dict[tuple[int, tuple[float, ...]], tuple[FloatArray, FloatArray]] = {}
 
     def residuals(self, values: FloatArray) -> FloatArray:
-        """Return the logarithms of estimated over measured."""
-        best = np.full(len(self.cases), np.inf)
-        for number, group in enumerate(self.groups):
-            np.minimum.at(best, group.owner, self._seconds(number, group, values))
-        logarithms: FloatArray = np.log(best / self.measured)
-        return logarithms
+        """Return the logarithms of estimated over measured, by the mode that is nearer to the measured."""
+        estimated, stalls = self.both(values)
+        plain, stalled = np.log(estimated / self.measured), np.log((estimated + stalls) / self.measured)
+        nearer: FloatArray = np.where(np.abs(plain) <= np.abs(stalled), plain, stalled)
+        return nearer
 
-    def _seconds(self, number: int, group: Group, values: FloatArray) -> FloatArray:
+    def both(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return each case's estimated seconds, and how much longer its stack's slow mode takes."""
+        estimated, stalls = np.full(len(self.cases), np.inf), np.full(len(self.cases), np.inf)
+        for number, group in enumerate(self.groups):
+            for best, found in zip((estimated, stalls), self._seconds(number, group, values), strict=True):
+                np.minimum.at(best, group.owner, found)
+        return estimated, stalls
+
+    def _seconds(self, number: int, group: Group, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         base = load_efficiency(group.job.profile.name, group.hardware.gpu.id)
         mine = [i for i, one in enumerate(PARAMETERS) if one.file in (base.gpu.name, base.stack.name)]
         key = (number, tuple(values[mine]))
         if key not in self._cache:
             efficiency = changed(base, {i: float(values[i]) for i in mine})
-            self._cache[key] = step_seconds(group.layouts, group.job, group.hardware, efficiency, group.peaks).total
+            self._cache[key] = (
+                step_seconds(group.layouts, group.job, group.hardware, efficiency).total,
+                stall_seconds(group.layouts, group.job, efficiency),
+            )
         return self._cache[key]
 
 
@@ -195,32 +206,34 @@ def _loss(residual: FloatArray, weights: FloatArray) -> float:
     return float((weights**2 * np.where(size <= HUBER, size**2, HUBER * (2 * size - HUBER))).sum())
 
 
-def unseen_residuals(cases: Sequence[Case], values: FloatArray) -> FloatArray:
-    """Return the logarithms of estimated over measured, each case by a fit to the folds it is not in."""
+def unseen_multiples(cases: Sequence[Case], values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return measured over estimated, each case by a fit to the folds it is not in; the second less the stalls."""
     fold = np.array([zlib.crc32(case.identity[::-1].encode()) % FOLDS for case in cases])
-    whole, found = Fit(cases), np.empty(len(cases))
+    whole, multiples, unstalled = Fit(cases), np.empty(len(cases)), np.empty(len(cases))
     for number in range(FOLDS):
         others = Fit([case for case, mine in zip(cases, fold, strict=True) if mine != number])
-        found[fold == number] = whole.residuals(fitted_values(others, values))[fold == number]
-    return found
+        estimated, stalls = whole.both(fitted_values(others, values))
+        multiples[fold == number] = (whole.measured / estimated)[fold == number]
+        unstalled[fold == number] = ((whole.measured - stalls) / estimated)[fold == number]
+    return multiples, unstalled
 
 
-def bands(cases: Sequence[Case], residuals: FloatArray) -> dict[tuple[str, str], tuple[float, float]]:
+def bands(
+    cases: Sequence[Case], multiples: FloatArray, unstalled: FloatArray
+) -> dict[tuple[str, str], tuple[float, float]]:
     """Return low and high of each stack, with and without experts: quantiles that leave the stated coverage inside.
 
     Of n cases the k-th from either end is taken, k the whole part of (n + 1) times the share
     outside on that side, so that a further case lies inside as often as stated (Vovk et al. 2005).
     """
-    multiple = np.exp(-residuals)
     outside = (1 - load_efficiency().common.coverage) / 2
     found = {}
     kinds = [(case.framework, "expert_" if case.model.experts_per_token else "") for case in cases]
     for kind in sorted(set(kinds)):
         mine = np.array([other == kind for other in kinds])
         if mine.sum() >= FEWEST_FOR_BAND:
-            ordered = np.sort(multiple[mine])
-            rank = max(int((ordered.size + 1) * outside), 1)
-            low, high = ordered[rank - 1], ordered[-rank]
+            rank = max(int((mine.sum() + 1) * outside), 1)
+            low, high = np.sort(multiples[mine])[rank - 1], np.sort(unstalled[mine])[-rank]
             found[kind] = (min(float(low), 1.0), max(float(high), 1.0))
     return found
 
@@ -259,7 +272,7 @@ def main() -> None:
     for one, old, new in zip(PARAMETERS, before, values, strict=True):
         edge = "  (at its bound)" if new in (one.low, one.high) else ""
         print(f"{one.file:10} {one.key:30} {old:10.4g} -> {new:10.4g}{edge}")
-    ranges = bands(fit.cases, unseen_residuals(fit.cases, values))
+    ranges = bands(fit.cases, *unseen_multiples(fit.cases, values))
     for (stack, kind), (low, high) in ranges.items():
         print(f"{stack:10} {kind}band {low:.2f} to {high:.2f}")
     if arguments.write:

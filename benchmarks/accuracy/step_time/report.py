@@ -20,15 +20,22 @@ TABLES = (
     "selective recompute table 5",
     "Llama 3 table 4",
 )
-# Runs beyond this multiple stalled: like runs beside them, of the same layout but for one degree, did not.
-STALLED_MULTIPLE = 2.5
+# A pipeline stalled if it took over half as much longer as its stack's slow mode does: few runs are in between.
+STALLED_SHARE = 0.5
+# A run without a pipeline is slow beyond this multiple of its estimate.
+SLOW_MULTIPLE = 2.0
 # Rank correlation means little over fewer layouts.
 FEWEST_LAYOUTS = 5
 PARTS = (("fitted", False), ("held out", True))
 
 
 def time_sections(
-    cases: Sequence[Case], estimated: FloatArray, low: FloatArray, high: FloatArray, left_out: Counter[str]
+    cases: Sequence[Case],
+    estimated: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    stalls: FloatArray,
+    left_out: Counter[str],
 ) -> Iterator[Section]:
     """Yield every table. Errors are fractions of the measured, bias is the median signed error."""
     measured = np.array([case.seconds for case in cases])
@@ -36,7 +43,7 @@ def time_sections(
     errors_by = partial(_errors_by, cases=cases, estimated=estimated, measured=measured, low=low, high=high, held=held)
     for name, key in _GROUPINGS.items():
         yield Section(name=f"time-by-{name}", title=f"Step time, by {name}", lines=tuple(errors_by(name, key)))
-    stalled = tuple(_stalled(cases, estimated, measured, held))
+    stalled = tuple(_stalled(cases, estimated, measured, stalls))
     yield Section(name="time-stalled", title="Step time, nanotron's runs that stalled", lines=stalled)
     ranking = tuple(_ranking(cases, estimated, measured, held))
     yield Section(name="time-ranking", title="Step time, rank correlation and regret", lines=ranking)
@@ -86,17 +93,32 @@ def _errors_by(
         yield line
 
 
-def _stalled(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> Iterator[str]:
-    """Yield how many of nanotron's runs took far longer than their like, and the errors of the others."""
+def _stalled(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, stalls: FloatArray) -> Iterator[str]:
+    """Yield how many of nanotron's pipelines were in the slow mode, by what they have in common, each once."""
     ours = np.array([case.framework == "nanotron" for case in cases])
-    went_wrong = ours & (measured > STALLED_MULTIPLE * estimated)
-    for part, is_held in PARTS:
-        chosen = ours & (held == is_held)
-        signed = estimated[chosen & ~went_wrong] / measured[chosen & ~went_wrong] - 1
-        yield (
-            f"nanotron, {part}: {int((chosen & went_wrong).sum())} of {int(chosen.sum())} runs took over"
-            f" {STALLED_MULTIPLE:g} times the estimate; mean error of the others {_percent(np.abs(signed).mean())}"
-        )
+    pipelined = ours & (stalls > 0)
+    stalled = pipelined & (measured - estimated > STALLED_SHARE * stalls)
+    nodes = np.array([case.hardware.gpus.minimum // case.hardware.gpus_per_node for case in cases])
+    tensor = np.array([case.layout["tensor_parallel"][0] for case in cases])
+    full = np.array([(case.peak_bytes or 0) / case.hardware.limit_bytes for case in cases])
+    yield f"{'pipelines':40}  runs stalled  mean error of those that did not"
+    left = pipelined
+    for name, chosen in (
+        ("64 nodes", nodes >= 64),
+        ("32 tensor-parallel ranks and more", tensor >= 32),
+        ("over 83% of the card by the first rank", full > 0.83),
+        ("other, several nodes", nodes > 1),
+        ("other, one node", nodes == 1),
+    ):
+        some = left & chosen
+        fine = some & ~stalled
+        error = np.abs(estimated[fine] / measured[fine] - 1).mean() if fine.any() else np.nan
+        yield f"{name:40}{int(some.sum()):6d}{int((some & stalled).sum()):8d}  {_percent(error)}"
+        left = left & ~chosen
+    yield f"{'no pipeline':40}  runs over {SLOW_MULTIPLE:g} times the estimate"
+    for name, chosen in (("64 nodes", nodes >= 64), ("fewer", nodes < 64)):
+        some = ours & ~pipelined & chosen
+        yield f"{name:40}{int(some.sum()):6d}{int((some & (measured > SLOW_MULTIPLE * estimated)).sum()):8d}"
 
 
 def _ranking(cases: Sequence[Case], estimated: FloatArray, measured: FloatArray, held: BoolArray) -> Iterator[str]:

@@ -7,9 +7,12 @@ is not made, and the reasons are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planners.derived import Derived
+from planners.plans import Omitted
 from service.artifacts.training.accelerate import ACCELERATE
 from service.artifacts.training.adapters import BITSANDBYTES, PEFT
 from service.artifacts.training.atorch import ATORCH
@@ -60,20 +63,38 @@ STARTERS = frozenset({"torchrun", "horovod", "horovod-hosts", "dlrover"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFiles:
-    """The launch files of a plan by name, and why the others that it should have could not be written."""
+    """The launch files of a plan by name, and why the others that it should have could not be written.
+
+    `missing` are those whose program has no option for what was planned, `omitted` those whose writing failed.
+    """
 
     files: Mapping[str, Content]
     missing: Mapping[str, tuple[str, ...]]
+    omitted: tuple[Omitted, ...] = ()
 
 
-def training_artifacts(launch: TrainingLaunch) -> LaunchFiles:
-    """Return every launch file that is for such plans, or why it cannot be written."""
-    targets = [target for target in TARGETS if target.is_for(launch)]
-    reasons = {target.name: (*target.why_not(launch), *_left_to_scripts(target, launch)) for target in targets}
-    return LaunchFiles(
-        files={target.name: target.write(launch) for target in targets if not reasons[target.name]},
-        missing={name: found for name, found in reasons.items() if found},
-    )
+def training_artifacts(launch: TrainingLaunch, derived: Derived | None = None) -> LaunchFiles:
+    """Return every launch file that is for such plans, or why it cannot be written; `derived` writes each apart."""
+    files: dict[str, Content] = {}
+    missing: dict[str, tuple[str, ...]] = {}
+    derived = derived or Derived()
+    for target in TARGETS:
+        written = functools.partial(_write, target, launch, files, missing)
+        derived.part(f"artifacts.{target.name}", written, otherwise=None)
+    return LaunchFiles(files=files, missing=missing, omitted=derived.omitted)
+
+
+def _write(
+    target: Target, launch: TrainingLaunch, files: dict[str, Content], missing: dict[str, tuple[str, ...]]
+) -> None:
+    """Add the target's file, or the reasons why there is none, where it is for such plans."""
+    if not target.is_for(launch):
+        return
+    reasons = (*target.why_not(launch), *_left_to_scripts(target, launch))
+    if reasons:
+        missing[target.name] = reasons
+    else:
+        files[target.name] = target.write(launch)
 
 
 def _left_to_scripts(target: Target, launch: TrainingLaunch) -> tuple[str, ...]:

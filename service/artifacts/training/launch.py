@@ -34,6 +34,9 @@ class Placeholder(str):
     __slots__ = ()
 
 
+# Without a budget of tokens a plan has no number of steps.
+STEPS = Placeholder("$TRAIN_ITERS")
+
 # The text of a file, or the JSON object it holds.
 Content: TypeAlias = str | Mapping[str, Any]
 
@@ -61,6 +64,11 @@ class TrainingLaunch:
     def model_path(self) -> str:
         """Return what a program loads the model by."""
         return self.model_name or MODEL_FOLDER
+
+    @property
+    def steps(self) -> int | Placeholder:
+        """Return the steps of the run, for a program that will not start without them."""
+        return self.plan.run.steps or STEPS
 
     @property
     def has_whole_nodes(self) -> bool:

@@ -54,7 +54,7 @@ def megatron_deepspeed_options(launch: TrainingLaunch) -> dict[str, Value]:
         "seq-length": question.sequence_length,
         "micro-batch-size": layout.micro_batch_size,
         "global-batch-size": question.global_batch_size,
-        "train-iters": launch.plan.run.steps,
+        "train-iters": launch.steps,
         "lr": LEARNING_RATE,
         "optimizer": "adam" if question.optimizer == "adamw" else "sgd",
         **PRECISIONS[question.precision],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ from service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
 from service.worker.quantization.error import ErrorSums
 from service.worker.quantization.measuring import MeasuredTensor, TensorMeasurer
 from service.worker.quantization.output_folder import OutputFolder, sha256
+from service.worker.quantization.progress import ByteProgress
 from service.worker.quantization.report import TensorReport
 from service.worker.quantization.shard_file import PlannedTensor, ShardFile
 from service.worker.quantization.sources import READ_DTYPES, SourceTensor, WeightSource, matrix
@@ -84,14 +85,14 @@ class CheckpointWriter:
         checkpoint: CheckpointFormat,
         measurer: TensorMeasurer,
         workers: ChunkWorkers,
-        advance: Callable[[SourceTensor], None],
+        progress: ByteProgress,
     ) -> None:
-        """Take what makes tensors; `advance` is called after each of them."""
+        """Take what makes tensors; `progress` hears of each of them."""
         self._source = source
         self._checkpoint = checkpoint
         self._measurer = measurer
         self._workers = workers
-        self._advance = advance
+        self._progress = progress
 
     def write(self, shards: Sequence[Shard], folder: OutputFolder) -> WrittenCheckpoint:
         """Write what is not there yet, and the index; raises OSError and `NonFiniteWeights`."""
@@ -104,7 +105,7 @@ class CheckpointWriter:
                 if shard.name in found:
                     written.add(shard.name, found[shard.name])
                     for tensor in shard.tensors:
-                        self._advance(tensor)
+                        self._progress.skip(tensor)
                     continue
                 record = self._write_shard(shard, folder)
                 if last is not None:
@@ -132,7 +133,7 @@ class CheckpointWriter:
                     if not self._is_finite(tensor, line):
                         non_finite.append(tensor.name)
                     file.write_bytes(tensor.name, line)
-                self._advance(tensor)
+                self._progress.advance(tensor)
             file.finish()
         return {
             "bytes": folder.file(shard.name).stat().st_size,

@@ -154,6 +154,9 @@ class CompressedCheckpoint:
             "ignore": _ignored_modules(tensors),
             "kv_cache_scheme": None,
             "global_compression_ratio": None,
+            # compressed-tensors 0.20.0 gives a module that is still to be filled zero points of their unpacked shape,
+            # so that transformers takes packed ones only where it restores the weights as it loads.
+            **({} if scheme.is_symmetric else {"dequantize": True}),
         }
 
     def _planned_groups(self, tensor: SourceTensor, rows: int, columns: int) -> tuple[PlannedTensor, ...]:

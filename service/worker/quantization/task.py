@@ -130,7 +130,7 @@ class _Job:
                 notes.append(TENSORS_LEFT_ALONE_NOTE.format("initialised" if self._folder is None else "read"))
             else:
                 checkpoint = checkpoint_format(self._settings)
-                writer = CheckpointWriter(self._source, checkpoint, measurer, workers, progress.advance)
+                writer = CheckpointWriter(self._source, checkpoint, measurer, workers, progress)
                 written = writer.write(planned_shards(self._source.tensors, checkpoint), folder)
                 measured = written.measured
                 notes += [*checkpoint.notes, *_written_notes(written)]

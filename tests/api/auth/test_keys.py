@@ -31,7 +31,7 @@ async def served(
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False, client=address)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://plimsoll") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
         yield client
 

@@ -96,3 +96,8 @@ def test_an_unknown_cluster_is_refused_with_those_of_its_family() -> None:
         catalogue().cluster("p5.49xlarge")
     assert "p5.48xlarge" in refusal.value.nearest
     assert refusal.value.pointer == "/hardware/cluster"
+
+
+def test_a_card_s_own_box_is_the_catalogue_s_of_its_kind() -> None:
+    box, card = catalogue().cluster("pcie-8x-rtx-4090-24gb"), catalogue().gpu("rtx-4090")
+    assert (card.gpus_per_node, card.nic_bytes_per_second) == (box.gpus_per_node, box.nic_bytes_per_second)

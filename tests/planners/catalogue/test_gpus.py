@@ -87,8 +87,13 @@ def test_rates_and_counts_are_within_what_exists(gpu: Gpu) -> None:
     assert gpu.link_kind in LINK_KINDS
     assert gpu.nic_bytes_per_second < gpu.link_bytes_per_second <= 900e9
     assert 15e9 <= gpu.pcie_bytes_per_second <= 450e9
-    assert gpu.gpus_per_node in {1, 4, 8, 72}
     assert gpu.assumptions
+
+
+@every_gpu
+def test_eight_gpus_are_one_box_but_of_a_superchip(gpu: Gpu) -> None:
+    # A GH200 server holds one; a rack of GB200 or GB300 is one NVLink domain.
+    assert gpu.gpus_per_node == {"gh200-96gb": 1, "gb200-nvl-186gb": 72, "gb300-nvl-279gb": 72}.get(gpu.id, 8)
 
 
 @every_gpu

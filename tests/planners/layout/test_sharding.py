@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from planners.derived import Derived
 from planners.layout.sharding import sharding_of
 from tests.planners.factories import llama
 from tests.planners.sharding.models import DEEPSEEK, GPT_OSS, spec
@@ -9,7 +10,7 @@ from tests.planners.training_cases import job, one_layout
 
 
 def sharding(framework: str = "megatron", **degrees: int):
-    return sharding_of(one_layout(**degrees), 0, job(framework))
+    return sharding_of(one_layout(**degrees), 0, job(framework), Derived())
 
 
 def test_the_mesh_has_tensor_innermost():
@@ -27,7 +28,9 @@ def test_stages_name_their_layers_embedding_and_head():
 
 
 def test_experts_count_through_a_stage_in_their_own_way():
-    mesh = sharding_of(one_layout(data_parallel=4, expert_parallel=4), 0, job("megatron", model=spec(GPT_OSS))).mesh
+    mesh = sharding_of(
+        one_layout(data_parallel=4, expert_parallel=4), 0, job("megatron", model=spec(GPT_OSS)), Derived()
+    ).mesh
     assert (mesh.expert_parallel, mesh.expert_tensor_parallel) == (4, 1)
 
 
@@ -40,7 +43,7 @@ def test_each_stage_has_its_own_layers_and_the_ends_of_the_model():
 
 def test_a_tied_matrix_stands_on_both_ends_of_a_pipeline():
     tied = job("megatron", model=llama(tie_word_embeddings=True))
-    table = sharding_of(one_layout(pipeline_parallel=2), 0, tied)
+    table = sharding_of(one_layout(pipeline_parallel=2), 0, tied, Derived())
     (embedding,) = [weight for weight in table.weights if weight.split == "vocabulary"]
     assert (embedding.copies, embedding.stage_copies) == (1, (1, 1))
 
@@ -68,7 +71,7 @@ def test_the_vocabulary_is_cut_as_the_framework_does(framework: str, rows: int):
 
 
 def test_fused_experts_are_one_tensor_a_layer():
-    table = sharding_of(one_layout(tensor_parallel=2), 0, job("megatron", model=spec(GPT_OSS)))
+    table = sharding_of(one_layout(tensor_parallel=2), 0, job("megatron", model=spec(GPT_OSS)), Derived())
     counted = sum(weight.copies * math.prod(weight.shape) for weight in table.weights)
     assert counted == spec(GPT_OSS).parameters
     first = next(weight for weight in table.weights if weight.name.endswith("experts.gate_up_proj"))
@@ -89,7 +92,7 @@ def test_an_interleaved_stage_holds_a_run_of_layers_of_each_chunk():
 def test_an_interleaved_stage_has_the_weights_of_its_chunks_layers():
     # 8 layers, the first three dense, on 2 stages in 2 chunks: 0, 1, 4, 5 and 2, 3, 6, 7 have 2 and 1 of them.
     model = spec(DEEPSEEK, num_hidden_layers=8, first_k_dense_replace=3)
-    table = sharding_of(one_layout(pipeline_parallel=2, virtual_pipeline=2), 0, job("megatron", model=model))
+    table = sharding_of(one_layout(pipeline_parallel=2, virtual_pipeline=2), 0, job("megatron", model=model), Derived())
     copies = {weight.name: weight.stage_copies for weight in table.weights}
     assert copies["model.layers.*.mlp.gate_proj.weight"] == (2, 1)
     assert copies["model.layers.*.mlp.gate.weight"] == (2, 3)

@@ -39,3 +39,12 @@ def test_the_router_s_input_is_kept_in_fp32_besides():
 
 def test_other_attention_is_left_as_it_is():
     assert kept_of(llama().layers[0]) == {"value": 2.0, "key_value_latent": 2.0}
+
+
+def test_an_indexer_s_weights_are_no_value():
+    indexed = describe_config(dict(catalogue().model("deepseek-ai/DeepSeek-V3.2").config), name="v3.2").layers[-1]
+    assert [op.name for op in indexed.operations if op.inputs[-1] == "index_weights"] == ["index_scores"]
+    kept = kept_of(indexed)
+    assert "index_weights" not in kept
+    # 128 heads of 128 features of keys without position and as many of values.
+    assert kept["value"] == 2 * (128 + 128) / 128

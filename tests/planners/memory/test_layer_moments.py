@@ -1,5 +1,7 @@
 """A small Llama's layer: hidden 64, 4 heads and 2 of keys and values of 16, feed-forward 128."""
 
+from planners.catalogue import catalogue
+from planners.huggingface import describe_config
 from planners.memory.layer_moments import (
     NOTHING_KEPT,
     kept_at_attention,
@@ -70,3 +72,11 @@ def test_behind_an_adapter_of_queries_all_is_kept_but_the_first_norm():
     whole, needed = unneeded_bytes(LAYER, KERNELS, attention="flash", element_bytes=2, learning=learning)
     assert whole.sequence_bytes - needed.sequence_bytes == 4 * 64 + 4
     assert whole.tensor_bytes == needed.tensor_bytes
+
+
+def test_an_indexer_s_scores_are_not_the_layer_s_attention():
+    model = describe_config(dict(catalogue().model("deepseek-ai/DeepSeek-V3.2").config), name="v3.2")
+    indexed = model.layers[-1]
+    kept = kept_at_attention(indexed, KERNELS, attention="flash", element_bytes=2, learning=None)
+    # The gradients of query, key, value and output: 128 heads of 192, 192, 128 and 128 features, in 16 bits.
+    assert kept.tensor_bytes >= 2 * 128 * (192 + 192 + 128 + 128)

@@ -30,6 +30,13 @@ def test_a_step_goes_forward_back_from_the_top_layer_and_ends_with_the_optimizer
     ]
 
 
+def test_the_embedding_s_gradient_comes_after_every_layer():
+    # Megatron's embedding makes its whole gradient last, when nothing that the layers kept is left.
+    moments = [moment for moment in _moments(framework="megatron") if moment.phase == "backward"]
+    assert [moment.layer for moment in moments] == [3, 2, 0, None]
+    assert moments[-1].items.activations < moments[-2].items.activations
+
+
 def test_every_phase_has_its_place():
     assert sorted(IN_ORDER) == sorted(PHASES)
 

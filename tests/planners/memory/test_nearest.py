@@ -22,7 +22,7 @@ def test_a_run_that_was_measured_is_its_own_nearest():
     layout = replace(LAYOUT, framework="nanotron", recompute=run.recompute)
     note = nearest_note(layout, method=run.method, sizes=sizes())
     assert note is not None
-    assert note.endswith("it is the same in every respect compared.")
+    assert note.endswith("It is the same in all that we compare.")
 
 
 def test_distance_is_told_size_by_size_and_kind_by_kind():
@@ -30,7 +30,7 @@ def test_distance_is_told_size_by_size_and_kind_by_kind():
     most = max(run.sizes["tokens"] for run in measured_runs("nanotron"))
     note = nearest_note(layout, method="full", sizes=sizes(tokens=64 * most))
     assert note is not None
-    assert "with recompute none" in note
+    assert "Unlike this plan it had recompute none" in note
     assert "times the tokens" in note
 
 

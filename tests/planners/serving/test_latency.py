@@ -8,10 +8,11 @@ import pytest
 
 from planners.catalogue import catalogue
 from planners.errors import NotYetAvailable
+from planners.serving.batching import Deployment
 from planners.serving.degrees import Degrees
 from planners.serving.efficiency import efficiency
 from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.pace import decode_terms, pace_of, prefill_terms
+from planners.serving.pace import decode_terms, pace_of, pipe_part, prefill_terms
 from planners.serving.replica import plan_replica, work_of
 from planners.serving.settings import resolve_settings
 from planners.serving.traffic import Traffic
@@ -154,6 +155,47 @@ def test_a_pipeline_passes_its_hidden_states_on():
     assert step_of(two, 1) > step_of(one, 1)
     # Half the batch a stage: two stages serve 64 requests' cache as fast as one serves 32.
     assert step_of(two, 64, context=4096) < step_of(one, 64, context=4096)
+
+
+@pytest.mark.parametrize(
+    ("stages", "following", "part"),
+    # Each of 5 chunks through 4 stages takes 8 stage times / 5; a stage time is a quarter of the whole passing.
+    [(4, 0.2, 1.0), (4, 1, 1.0), (4, 5, 8 / 5 / 4), (1, 0.2, 1.0), (1, 9, 1.0)],
+)
+def test_a_chunk_alone_in_the_pipe_holds_it_up_by_its_whole_passing(stages, following, part):
+    assert pipe_part(stages, following) == pytest.approx(part)
+
+
+def test_a_prompt_that_meets_no_other_holds_a_token_up_in_every_stage():
+    # 8 others send one prompt each in 1,000 tokens: 0.008 a token, never two in the pipe.
+    work, traffic = work_at(pipeline_parallel=2), Traffic(input_tokens=1024, output_tokens=1000)
+    held_up = decode_terms(work, 9, traffic)["others_prefill_dense"]
+    assert held_up == pytest.approx(8 / 1000 * work.prefill_compute_seconds(1024))
+
+
+def test_every_stage_has_a_steps_start_and_its_hosts_work():
+    terms = decode_terms(work_at(pipeline_parallel=4), 64, Traffic(input_tokens=1, output_tokens=2000))
+    # 16 requests in each of 4 stages.
+    assert (terms["steps"], terms["requests"]) == (4, 64)
+
+
+def test_busy_stages_wait_for_the_one_that_reads_the_most():
+    # The stages have 10 or 11 of 32 layers, and the last the head as well.
+    work = work_at(pipeline_parallel=3)
+    level = dataclasses.replace(work, slowest_stage_part=1 / 3)
+    assert work.slowest_stage_part > 1 / 3
+    assert step_of(work, 1) == step_of(level, 1)
+    hops = 2 * work.efficiency.decode["parallel_layers"] + 4 * work.hop_seconds(1)
+    stretched = (step_of(work, 12) - hops) / (step_of(level, 12) - hops)
+    assert stretched == pytest.approx(3 * work.slowest_stage_part, rel=1e-3)
+
+
+@pytest.mark.parametrize("clients", [8, 64, 512])
+def test_replicas_outrun_the_stages_of_a_pipeline_on_as_many_gpus(clients):
+    traffic = Traffic(input_tokens=1024, output_tokens=1024)
+    replicas = Deployment(work=work_at(), places=512, replicas=8, traffic=traffic)
+    stages = Deployment(work=work_at(pipeline_parallel=8), places=512, replicas=1, traffic=traffic)
+    assert replicas.at(clients).requests_per_second > stages.at(clients).requests_per_second
 
 
 def test_ranks_on_several_nodes_talk_over_the_network():

@@ -156,9 +156,32 @@ def test_gpus_are_at_least_one_and_a_range_runs_upwards(gpus):
     assert caught.value.pointer == "/hardware/gpus"
 
 
-def test_tensor_parallelism_is_searched_within_a_node_only():
-    result = found(hardware=hardware(8, gpus_per_node=4))
-    assert max(candidate.replica.degrees.tensor_parallel for candidate in result.candidates) == 4
+def test_tensor_ranks_on_several_nodes_are_searched_and_wait_for_the_network():
+    # Two nodes of 4: each of 2 all-reduces of 32 layers passes the border between them twice, 14 us each.
+    candidates = found(hardware=hardware(8, gpus_per_node=4), concurrency=1).candidates
+    wide = next(each for each in candidates if degrees(each) == (8, 1, 1))
+    near = next(each for each in found(gpus=8, concurrency=1).candidates if degrees(each) == (8, 1, 1))
+    slower = wide.state.tpot_seconds - near.state.tpot_seconds
+    assert slower == pytest.approx(2 * 32 * 2 * 14e-6, rel=0.05)
+
+
+def test_a_range_looks_at_degrees_that_divide_any_number_within_it():
+    # Heads divide by 1, 2, 4 and 8: 12, 6, 3 and 1 pipelines of up to 12 GPUs, of 9 to 12 those that come to one.
+    pipelines = {each.replica.degrees.gpus for each in found(gpus=(9, 12)).candidates}
+    assert {9, 10, 11, 12} <= pipelines
+
+
+def test_degrees_that_a_models_experts_forbid_are_left_out_and_not_raised():
+    # Eight ranks would leave four of them without one of 4 experts.
+    spec = model(MIXTRAL, num_local_experts=4)
+    experts = {each.replica.degrees.expert_parallel for each in found(spec, gpus=8, max_model_len=1024).candidates}
+    assert experts == {1, 2, 4}
+
+
+@pytest.mark.parametrize("gpus", [10**6, (1, 10**6)])
+def test_a_million_gpus_are_searched_as_fast_as_a_hundred(gpus):
+    result = found(model(MIXTRAL), gpus=gpus)
+    assert result.considered < 5_000
 
 
 def test_where_nothing_has_a_cache_the_closest_needs_least_of_a_gpu():

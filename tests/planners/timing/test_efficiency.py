@@ -21,7 +21,7 @@ def test_a_card_is_found_by_the_start_of_its_id():
 
 
 def test_a_card_of_no_measured_generation_says_so():
-    assert "no measured generation" in load_efficiency("megatron", "mi300x-192gb").provenance
+    assert "No card of this generation was measured" in load_efficiency("megatron", "mi300x-192gb").provenance
 
 
 def test_a_stack_without_a_file_is_timed_as_the_textbook_s():
@@ -50,7 +50,6 @@ def test_what_stacks_hide_is_a_part_and_their_bands_hold_the_estimate(name: str)
     assert 0 <= stack.tensor_overlap_fraction <= 1
     assert 0 < stack.low < 1 < stack.high
     assert 0 < stack.expert_low < 1 < stack.expert_high
-    assert stack.near_capacity_slowdown >= 1
     assert stack.provenance
 
 

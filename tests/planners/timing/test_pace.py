@@ -36,14 +36,6 @@ def test_the_host_needs_more_for_collectives_and_for_a_pipeline_beside_them():
     assert seconds(pipeline_parallel=16) == pytest.approx(1e-3)
 
 
-@pytest.mark.parametrize(("ranks", "data", "added"), [(4, 2, 0.0), (4, 4, 4 * 2e-3), (8, 2, 0.0)])
-def test_ranks_wait_without_a_pipeline_on_large_machines_unless_their_groups_are_wide(ranks, data, added):
-    efficiency = plain(host_rank_seconds=2e-3, stall_nodes=2, stall_tensor_ranks=8)
-    one = one_layout(tensor_parallel=ranks, data_parallel=data)
-    found = host_seconds_per_layer(one, job(model=MODEL), hardware(8), efficiency)[0]
-    assert found == pytest.approx(added)
-
-
 def test_a_layer_is_as_slow_as_its_host():
     # Half a second a layer is more than any kernel here: 32 layers, a third forward and two thirds backward.
     slow = pace(plain(host_layer_seconds=0.5))

@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planners.timing.efficiency import load_efficiency
-from planners.timing.step import near_capacity_multiple, step_seconds, train_flops_per_token
+from planners.timing.step import step_of, step_seconds, train_flops_per_token
 from tests.planners.factories import gpu, hardware, llama, small_llama
 from tests.planners.timing.efficiencies import plain
 from tests.planners.training_cases import job, one_layout, step
@@ -146,52 +145,30 @@ def test_torchtitan_s_a100_runs_are_met_within_a_seventh(sizes, recompute, token
     assert 128 * 4096 / seconds / 64 == pytest.approx(tokens_per_second_per_gpu, rel=1 / 7)
 
 
-@pytest.mark.parametrize(
-    ("part_of_limit", "multiple"),
-    # Nothing up to 88 % of the card, then linearly to three times at the limit: half way at 94 %.
-    [(0.5, 1.0), (0.88, 1.0), (0.94, 2.0), (1.0, 3.0), (1.2, 3.0), (np.nan, 1.0)],
-)
-def test_a_step_slows_down_near_the_card_s_capacity(part_of_limit, multiple):
-    limit = hardware(8).limit_bytes
-    found = near_capacity_multiple(np.array([part_of_limit * limit]), hardware(8), plain(near_capacity_slowdown=3.0))
-    assert found[0] == pytest.approx(multiple)
-
-
-def test_near_capacity_every_part_is_slower():
-    asked, one = job("reference"), one_layout(data_parallel=8)
-    peaks = np.array([float(hardware(8).limit_bytes)])
-    efficiency = plain(near_capacity_slowdown=3.0)
-    free = step_seconds(one, asked, hardware(8), efficiency)
-    full = step_seconds(one, asked, hardware(8), efficiency, peaks)
-    assert full.total[0] == pytest.approx(3 * free.total[0])
-    assert full.optimizer[0] == pytest.approx(3 * free.optimizer[0])
-
-
-def stalled(efficiency, **degrees):
-    ranks = math.prod(degrees.values())
+def test_stalls_are_in_the_upper_bound_alone():
     asked = job("reference", model=small_llama(), sequence_length=256, global_batch_size=64)
-    return step_seconds(one_layout(**degrees), asked, hardware(ranks), efficiency).pipeline_bubble[0]
-
-
-def test_stalls_begin_at_the_stack_s_number_of_nodes():
-    efficiency = plain(stall_nodes=2, stall_tensor_ranks=8, stall_seconds=10.0)
-    # Eight GPUs are one node. On two, 8 micro-batches of each replica meet the one neighbour, and one wait fills.
-    assert stalled(efficiency, data_parallel=4, pipeline_parallel=2) < 1.0
-    assert stalled(efficiency, data_parallel=8, pipeline_parallel=2) == pytest.approx(90.0, rel=1e-3)
-
-
-def test_a_stage_waits_for_each_of_its_neighbours():
-    efficiency = plain(stall_nodes=2, stall_tensor_ranks=8, stall_seconds=10.0)
+    one = one_layout(data_parallel=4, pipeline_parallel=4)
+    free, stalling = (step_of(one, 0, asked, hardware(16), plain(stall_seconds=wait)) for wait in (0.0, 10.0))
+    assert stalling.seconds == free.seconds
+    assert stalling.low_seconds == free.low_seconds
     # Two neighbours in each of 16 micro-batches, and three boundaries to fill and drain: 35 waits.
-    assert stalled(efficiency, data_parallel=4, pipeline_parallel=4) == pytest.approx(350.0, rel=1e-3)
+    assert stalling.high_seconds - free.high_seconds == pytest.approx(350.0)
 
 
-def test_wide_groups_stall_beside_a_pipeline_and_not_without_one():
-    efficiency = plain(stall_nodes=64, stall_tensor_ranks=2, stall_seconds=10.0)
-    # 64 micro-batches and one more wait to fill the second stage.
-    assert stalled(efficiency, tensor_parallel=2, pipeline_parallel=2) == pytest.approx(650.0, rel=1e-3)
-    assert stalled(efficiency, tensor_parallel=2) == 0.0
-    assert stalled(efficiency, pipeline_parallel=2) < 1.0
+# A rank has 8.03e9 parameters and two moments each in fp32: 64.2e9 bytes, which go down and up at 0.8 of 64 GB/s.
+PAGED_BYTES = 2 * 4 * 8.03e9
+
+
+@pytest.mark.parametrize(
+    ("beyond_bytes", "evicted_bytes"),
+    [(-1e9, 0.0), (0.0, 0.0), (10e9, 10e9), (PAGED_BYTES, PAGED_BYTES), (90e9, PAGED_BYTES)],
+    ids=["room", "just full", "10 GB over", "all over", "not even the rest fits"],
+)
+def test_paged_states_travel_as_far_as_they_do_not_fit(beyond_bytes, evicted_bytes):
+    asked, cards = job("reference", optimizer="paged-adamw"), hardware(8)
+    peak = cards.limit_bytes - PAGED_BYTES + beyond_bytes
+    taken = step_of(one_layout(data_parallel=8), 0, asked, cards, load_efficiency(), peak)
+    assert taken.parts.offload == pytest.approx(2 * evicted_bytes / (0.8 * 64e9), abs=5e-3)
 
 
 def test_sends_between_stages_are_exposed_as_often_as_the_stack_says():

@@ -12,7 +12,7 @@ import pytest
 from planners.catalogue import catalogue
 from planners.errors import InvalidModelConfig, InvalidQuestion, UnknownModel
 from planners.hardware import SiteEfficiency
-from service.errors import HubUnreachable, InvalidCheckpoint, Overloaded, PathNotAllowed
+from service.errors import HubUnreachable, InvalidCheckpoint, Overloaded, PathNotAllowed, StorageLimitReached
 from service.models.resolving import ModelResolver
 from service.persistence.database import Database
 from service.persistence.records import PlanFilter
@@ -53,6 +53,24 @@ async def test_an_answer_is_stored_when_it_is_given(database: Database):
 async def test_another_replica_gives_the_same_bytes(database: Database):
     first, second = await planned(service(database)), await planned(service(database))
     assert second == first
+
+
+async def test_who_stored_a_days_worth_is_refused_and_still_given_what_is_stored():
+    asked = service(DatabaseInMemory(), key_stored_bytes_per_day=1)
+    first = await planned(asked)
+    with pytest.raises(StorageLimitReached):
+        await planned(asked, objective="cost")
+    assert await planned(asked) == first
+
+
+async def test_what_was_not_read_of_a_config_is_stored_nowhere(database: Database):
+    answer = await planned(service(database), model={"config": {**TINY_CONFIG, "unread": "x" * 5_000}})
+    stored = await database.plans.get(answer.plan_id)
+    assert stored.model_config == TINY_CONFIG
+    assert stored.request["model"]["config"] == TINY_CONFIG
+    assert "x" * 100 not in stored.answer
+    (seen,) = (await database.models_seen.page()).items
+    assert seen.config == TINY_CONFIG
 
 
 ONE_LAYOUT = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}

@@ -187,6 +187,14 @@ def test_positions_are_scaled_as_llama_3_does():
     assert (found["use_rope_scaling"], found["rope_scaling_factor"], found["rotary_base"]) == (True, "8.0", "500000")
 
 
+@pytest.mark.parametrize("target", ["megatron", "pai-megatron"])
+def test_a_run_without_a_number_of_tokens_leaves_its_steps_to_the_reader(target: str):
+    # Megatron-LM, training/arguments.py: without --train-iters and --train-samples there is nothing to train.
+    model = {**LLAMA_31_8B, "model_type": "qwen2"} if target == "pai-megatron" else LLAMA_31_8B
+    content = training_artifacts(launch("megatron", config=model)).files[target]
+    assert "--train-iters $TRAIN_ITERS" in content
+
+
 def test_what_the_catalogue_leaves_away_is_asked_of_the_reader():
     bare = {name: value for name, value in LLAMA_31_8B.items() if not name.startswith(("rope", "rms"))}
     listed = told(launch("megatron", config=bare, model_name="org/name"))

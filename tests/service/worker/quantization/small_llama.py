@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from pathlib import Path
@@ -29,20 +28,27 @@ def numbers(name: str, shape: tuple[int, ...]) -> torch.Tensor:
     return ((mixed.double() / 65521 - 0.5) * 0.1).view(shape)
 
 
-def weights(dtype: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
+# bitsandbytes packs 4-bit weights anew on processors with AVX-512 BF16, if each row is whole blocks of 64 and there are
+# whole blocks of 32 rows (0.50.2, functional.py, `_convert_weight_packed_for_cpu`); other widths it cannot run there.
+IN_WHOLE_BLOCKS = {**CONFIG, "intermediate_size": 192}
+
+
+def weights(dtype: torch.dtype = torch.bfloat16, config: dict[str, Any] = CONFIG) -> dict[str, torch.Tensor]:
     """Return every tensor of the model; the scales of norms are 1."""
-    spec = describe_config(CONFIG, name="small")
+    spec = describe_config(config, name="small")
     return {
         name: torch.ones(weight.shape, dtype=dtype) if "norm" in name else numbers(name, weight.shape).to(dtype)
         for name, weight in spec.named_weights()
     }
 
 
-def write_checkpoint(folder: Path, tensors: dict[str, torch.Tensor] | None = None, *, files: int = 1) -> Path:
+def write_checkpoint(
+    folder: Path, tensors: dict[str, torch.Tensor] | None = None, *, files: int = 1, config: dict[str, Any] = CONFIG
+) -> Path:
     """Write the model, or these tensors, to so many files; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = weights() if tensors is None else tensors
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    tensors = weights(config=config) if tensors is None else tensors
+    (folder / "config.json").write_text(json.dumps(config))
     if files == 1:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return folder
@@ -60,13 +66,3 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
         with safe_open(path, "pt") as file:
             tensors.update({name: file.get_tensor(name) for name in sorted(file.keys())})
     return tensors
-
-
-def described(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's quantization config, and dtype, shape and SHA-256 of each of its tensors."""
-    tensors = {}
-    for name, tensor in sorted(stored(folder).items()):
-        content = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-        tensors[name] = f"{tensor.dtype} {list(tensor.shape)} {hashlib.sha256(content).hexdigest()}"
-    config = json.loads((folder / "config.json").read_text())
-    return {"quantization_config": config["quantization_config"], "tensors": tensors}

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from planners.errors import InvalidQuestion, NotYetAvailable
 from service.errors import InvalidCheckpoint, PathNotAllowed
@@ -22,9 +22,8 @@ from service.worker.quantization import checkpoint_writer
 from service.worker.quantization.output_folder import PARTIAL_SUFFIX
 from service.worker.quantization.quantized import NonFiniteWeights
 from service.worker.quantization.task import run
-from tests.service.worker.quantization.small_llama import CONFIG, described, stored, weights, write_checkpoint
+from tests.service.worker.quantization.small_llama import CONFIG, stored, weights, write_checkpoint
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "transformers_bitsandbytes.json").read_text())
 TARGET = "service.worker.quantization.task:run"
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 SETTINGS = {
@@ -32,6 +31,25 @@ SETTINGS = {
     "fp4": {"scheme": "fp4"},
     "int8-channel": {"scheme": "int8-channel"},
 }
+FOUR_BITS = {"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.bfloat16}
+BY_TRANSFORMERS = {
+    "nf4-double": {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, **FOUR_BITS},
+    "fp4": {"bnb_4bit_quant_type": "fp4", **FOUR_BITS},
+    "int8-channel": {"load_in_8bit": True},
+}
+
+
+@pytest.fixture(scope="module")
+def saved_by_transformers(tmp_path_factory):
+    """What transformers saves after it quantized the model itself, here: a mean's last bit depends on the processor."""
+    folder = tmp_path_factory.mktemp("transformers")
+    source = write_checkpoint(folder / "source")
+    for name, options in BY_TRANSFORMERS.items():
+        model = AutoModelForCausalLM.from_pretrained(
+            source, quantization_config=BitsAndBytesConfig(**options), dtype=torch.bfloat16, device_map="cpu"
+        )
+        model.save_pretrained(folder / name)
+    return folder
 
 
 @pytest.fixture
@@ -63,13 +81,25 @@ def small_shards(monkeypatch, shard_bytes=40_000):
     monkeypatch.setitem(checkpoint_writer.planned_shards.__kwdefaults__, "shard_bytes", shard_bytes)
 
 
+# Of bitsandbytes' own loading, not of what is written.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
-def test_what_is_written_is_what_transformers_saves(roots, monkeypatch, name, sharded):
+def test_what_is_written_is_what_transformers_saves(roots, monkeypatch, saved_by_transformers, name, sharded):
     if sharded:
         small_shards(monkeypatch)
     run(request(roots, **SETTINGS[name]), ignore)
-    assert described(roots / "outputs" / "made") == GOLDEN[name]
+    made, saved = roots / "outputs" / "made", saved_by_transformers / name
+    assert quantization_config(made) == quantization_config(saved)
+    ours, own = stored(made), stored(saved)
+    assert ours.keys() == own.keys()
+    for tensor_name, tensor in own.items():
+        assert ours[tensor_name].dtype == tensor.dtype, tensor_name
+        assert torch.equal(ours[tensor_name], tensor), tensor_name
+
+
+def quantization_config(folder):
+    return json.loads((folder / "config.json").read_text())["quantization_config"]
 
 
 def test_an_index_places_every_tensor_of_every_shard(roots, monkeypatch):
@@ -188,13 +218,11 @@ def test_a_job_begun_again_after_it_published_gives_its_result(roots):
     assert again == json.loads(json.dumps(first))
 
 
-def test_progress_counts_every_byte_with_rate_and_time_left(roots):
+def test_progress_counts_every_byte(roots):
     calls = []
     run(request(roots), lambda *call: calls.append(call))
     total = sum(tensor.nbytes for tensor in weights().values())
     assert calls[-1][:3] == (total, total, "bytes")
-    assert "MB/s" in calls[1][3]
-    assert "s left" in calls[1][3]
 
 
 def test_a_full_disk_fails_the_job_and_leaves_nothing(roots, monkeypatch):

@@ -12,7 +12,7 @@ from service.worker.quantization.chunk_workers import ChunkWorkers
 from service.worker.quantization.compressed_checkpoint import COMPRESSED_SCHEMES
 from service.worker.quantization.schemes import quantizer
 from service.worker.quantization.task import run
-from tests.service.worker.quantization.small_llama import CONFIG, weights, write_checkpoint
+from tests.service.worker.quantization.small_llama import CONFIG, IN_WHOLE_BLOCKS, weights, write_checkpoint
 
 # Of the readers, not of what they read: bitsandbytes' and compressed-tensors' own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -57,14 +57,33 @@ def logits(model):
         return model(TOKENS).logits
 
 
+def loaded_both_ways(source, made, scheme):
+    """The model as transformers quantizes it while it loads, and as it was written."""
+    quantize(source, made, scheme, double_quantization=True)
+    return loaded(source, quantization_config=BY_BITSANDBYTES[scheme]), loaded(made)
+
+
+@pytest.mark.parametrize("scheme", BY_BITSANDBYTES)
+@pytest.mark.parametrize("config", [CONFIG, IN_WHOLE_BLOCKS], ids=["in parts of blocks", "in whole blocks"])
+def test_transformers_loads_the_weights_of_its_own_quantization(folders, scheme, config):
+    source, made = folders
+    own, ours = loaded_both_ways(write_checkpoint(source, config=config), made, scheme)
+    for (name, expected), (_, found) in zip(own.named_parameters(), ours.named_parameters(), strict=True):
+        assert torch.equal(expected, found), name
+
+
 @pytest.mark.parametrize("scheme", BY_BITSANDBYTES)
 def test_transformers_computes_with_it_as_with_its_own_quantization(folders, scheme):
     source, made = folders
-    quantize(source, made, scheme, double_quantization=True)
-    own = loaded(source, quantization_config=BY_BITSANDBYTES[scheme])
-    ours = loaded(made)
-    for (name, expected), (_, found) in zip(own.named_parameters(), ours.named_parameters(), strict=True):
-        assert torch.equal(expected, found), name
+    own, ours = loaded_both_ways(write_checkpoint(source, config=IN_WHOLE_BLOCKS), made, scheme)
+    assert torch.equal(logits(own), logits(ours))
+
+
+def test_transformers_computes_without_packing_for_the_processor(folders, monkeypatch):
+    # Processors with AVX-512 BF16 multiply by packed weights, all others by these.
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
+    source, made = folders
+    own, ours = loaded_both_ways(source, made, "nf4")
     assert torch.equal(logits(own), logits(ours))
 
 
@@ -93,7 +112,23 @@ def test_transformers_loads_the_weights_that_compressed_tensors_holds(folders, s
     assert torch.isfinite(logits(model)).all()
 
 
-@pytest.mark.parametrize("scheme", ["fp8", "fp8-channel", "int8", "int8-group", "mxfp4"])
+# Key and value projections of 12 rows, whose zero points fill no whole words of eight.
+ODD_ROWS = {**CONFIG, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 12}
+
+
+@pytest.mark.parametrize("config", [CONFIG, ODD_ROWS], ids=["whole words", "parts of words"])
+def test_int4_loads_without_being_told_how(folders, config):
+    source, made = folders
+    write_checkpoint(source, config=config)
+    settings = scheme_settings("int4", block_size=32)
+    quantize(source, made, "int4", block_size=32)
+    found = dict(loaded(made).named_parameters())
+    for name, weight in weights(config=config).items():
+        expected = restored(weight, settings).half().bfloat16() if name.endswith("proj.weight") else weight
+        assert torch.equal(found[name], expected), name
+
+
+@pytest.mark.parametrize("scheme", ["fp8", "fp8-channel", "int8", "int8-group", "int4", "mxfp4"])
 def test_transformers_takes_the_quantized_tensors_as_they_are(folders, scheme):
     source, made = folders
     quantize(source, made, scheme, block_size=32)

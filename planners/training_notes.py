@@ -1,0 +1,245 @@
+"""What a training answer says in words: its summary, and the assumptions it rests on.
+
+Every note is a function of its own that yields whole sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from planners.layout.violations import named_fields
+from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
+from planners.memory.nearest import nearest_note, plan_sizes
+from planners.memory.recurrent import block_scan
+from planners.plans import Layout, TrainingPlan
+from planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
+from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
+from planners.run import SECONDS_AN_HOUR
+from planners.timing.efficiency import Efficiency
+from planners.timing.stalls import risks
+
+GIB = 2**30
+OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
+OFFLOADED_TO = {"cpu": "in host memory", "nvme": "on NVMe"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a note may speak of."""
+
+    question: TrainingQuestion
+    job: Job
+    plan: TrainingPlan
+    efficiency: Efficiency
+
+    @property
+    def layout(self) -> Layout:
+        """Return how the plan divides the work."""
+        return self.plan.layout
+
+
+def counted(number: int, thing: str) -> str:
+    """Return so many of a thing in words: 1 GPU, 2,048 GPUs."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str:
+    """Return the answer in one sentence, and a second one on the deadline where there is one."""
+    layout, memory = plan.layout, plan.memory
+    needs = f"{memory.peak_bytes / GIB:.1f} GiB of {memory.limit_bytes / GIB:.1f} GiB per GPU in {memory.phase}"
+    where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}"
+    how = f"{where}, {_degrees(layout)}, {', '.join(_choices(layout))}"
+    if verdict == "no":
+        return f"Does not fit: {how} needs {needs}, the least of all layouts tried."
+    word = "Fits" if verdict == "fits" else "Fits tightly"
+    speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
+    return f"{word}: {how} needs {needs} and takes {speed}.{_in_time(question, plan)}"
+
+
+def _degrees(layout: Layout) -> str:
+    degrees = f"data {layout.data_parallel} x tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel}"
+    if layout.context_parallel > 1:
+        degrees += f" x context {layout.context_parallel}"
+    if layout.expert_parallel > 1:
+        degrees += f", experts over {layout.expert_parallel}"
+    return degrees
+
+
+def _choices(layout: Layout) -> Iterator[str]:
+    """Yield every choice of a layout beside its degrees that changes what it holds or takes."""
+    is_grouped = layout.zero_stage > 0 and layout.shard_group != layout.data_parallel
+    yield f"ZeRO {layout.zero_stage}" + (f" over groups of {layout.shard_group}" if is_grouped else "")
+    accumulated = layout.gradient_accumulation_steps
+    yield f"micro-batch {layout.micro_batch_size}" + (f" x {accumulated} accumulated" if accumulated > 1 else "")
+    layers = layout.recompute_layers
+    yield f"recompute {layout.recompute}" + ("" if layers is None else f" of {counted(layers, 'layer')} per stage")
+    if layout.sequence_parallel:
+        yield "sequence parallel"
+    if layout.virtual_pipeline > 1:
+        yield f"{layout.virtual_pipeline} virtual stages per GPU"
+    if layout.pipeline_schedule != ONE_FORWARD_ONE_BACKWARD:
+        yield f"schedule {layout.pipeline_schedule}"
+    if layout.offload != "none":
+        yield f"{OFFLOADED[layout.offload]} {OFFLOADED_TO[layout.offload_target]}"
+    if layout.activation_offload:
+        yield "activations offloaded to host memory"
+    if layout.fused_cross_entropy:
+        yield "fused loss"
+
+
+def _in_time(question: TrainingQuestion, plan: TrainingPlan) -> str:
+    """Return a sentence on whether the run keeps its deadline; nothing where none was asked for."""
+    deadline, alone, expected = question.deadline_seconds, plan.run.seconds, plan.run.expected_seconds
+    if question.objective != "deadline" or deadline is None or alone is None or expected is None:
+        return ""
+    word = "misses" if alone > deadline else "keeps" if expected <= deadline else "keeps only without failures"
+    hours = [f"{seconds / SECONDS_AN_HOUR:,.1f} h" for seconds in (alone, expected, deadline)]
+    return f" The run of {hours[0]}, {hours[1]} with failures, {word} the deadline of {hours[2]}."
+
+
+def _memory(told: Told) -> Iterator[str]:
+    profile, job = told.job.profile, told.job
+    bounds = f"{profile.band.low:.2f} to {profile.band.high:.2f} times the estimate"
+    yield (
+        f"Memory follows the profile {profile.name!r} ({profile.title}). The peak may be {bounds}. "
+        f"{profile.band.reason}"
+    )
+    sizes = plan_sizes(told.layout, parameters=job.model.parameters, sequence_length=job.sequence_length)
+    nearest = nearest_note(told.layout, method=job.method, sizes=sizes)
+    if nearest is not None:
+        yield nearest
+    yield "host_bytes is the host memory per GPU."
+
+
+def _time(told: Told) -> Iterator[str]:
+    efficiency, stack = told.efficiency, told.efficiency.stack
+    low, high = efficiency.band(experts=bool(told.question.model.experts_per_token))
+    yield (
+        f"{efficiency.provenance} A step may take {low:.2f} to {high:.2f} times the estimate; "
+        f"{efficiency.common.coverage:.0%} of such runs are expected to."
+    )
+    yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
+    yield "TFLOP/s and utilization count causal attention and no recomputation."
+    parts = {
+        "data-parallel traffic": stack.data_overlap_fraction,
+        "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction,
+        "the exchange with experts": stack.expert_overlap_fraction,
+    }
+    hidden = [f"up to {fraction:.0%} of {name}" for name, fraction in parts.items() if fraction > 0]
+    overlap = (
+        f"{' and '.join(hidden)} overlaps compute; nothing else does." if hidden else "no traffic overlaps compute."
+    )
+    yield overlap[0].upper() + overlap[1:]
+    yield f"Attention runs on {told.question.attention} kernels."
+
+
+def _chosen_by_search(told: Told) -> Iterator[str]:
+    """Yield what the search switched on though nobody asked for it."""
+    layout, named = told.layout, named_fields(told.question)
+    switched = {
+        "sequence_parallel": layout.sequence_parallel,
+        "virtual_pipeline": layout.virtual_pipeline > 1 and layout.virtual_pipeline,
+        "shard_group": layout.zero_stage > 0 and layout.shard_group != layout.data_parallel and layout.shard_group,
+        "recompute": layout.recompute != "none" and layout.recompute,
+        "fused_cross_entropy": layout.fused_cross_entropy,
+    }
+    chosen = [
+        f"{field} {str(value).lower()}"
+        for field, value in switched.items()
+        if value is not False and field not in named
+    ]
+    if chosen:
+        yield f"The search chose what the request leaves open: {', '.join(chosen)}."
+    if layout.activation_offload:
+        by = "" if "activation_offload" in named else " The search chose this; activation_offload false rules it out."
+        yield f"Saved activations wait in host memory between the forward and the backward pass.{by}"
+    if layout.offload != "none":
+        by = "" if "offload" in named else " The search chose this; offload none rules it out."
+        what, where = OFFLOADED[layout.offload], OFFLOADED_TO[layout.offload_target]
+        yield f"{what[0].upper()}{what[1:]} are kept {where}.{by}"
+
+
+def _layers(told: Told) -> Iterator[str]:
+    job, question = told.job, told.question
+    if any(weight.experts > 1 for part in job.layers for weight in part.block.weights):
+        if told.layout.expert_parallel == 1:
+            yield "Every rank has all experts, which are assumed to be equally busy."
+        elif question.expert_imbalance == 1.0:
+            yield "Experts are assumed to be equally busy; set expert_imbalance where the busiest rank has more tokens."
+        else:
+            busy = f"{question.expert_imbalance:g} times the mean rank's tokens"
+            yield f"The busiest expert-parallel rank has {busy}."
+    if any(block_scan(part.block) is not None for part in job.layers):
+        yield (
+            "Recurrent layers run on the kernels of mamba_ssm, causal_conv1d and flash-linear-attention; no measured "
+            "run of such a model is on record."
+        )
+    if job.fp8 is not None:
+        yield "What products in fp8 keep follows Transformer Engine's source; no measured run is on record."
+    positions = question.model.max_position_embeddings
+    if positions is not None and question.sequence_length > positions:
+        yield f"The sequence is longer than the {positions} positions the model was configured for."
+
+
+def _elsewhere(told: Told) -> Iterator[str]:
+    """Yield what is said of memory off the GPU and of what rides along with the model that learns."""
+    job = told.job
+    if job.offload_target == "nvme" and told.question.hardware.nvme_bytes_per_second is None:
+        rate = told.efficiency.common.nvme_bytes_per_second / 1e9
+        yield f"NVMe drives are assumed to give each GPU {rate:.1f} GB/s, a DGX-2's published share."
+    if job.companions:
+        yield "Companions run forward after the policy, and gathering them overlaps. Generation is not in the step."
+    if job.method != "full":
+        merged = job.model.parameters * job.precision.compute_bytes / GIB
+        yield f"Merged into the base, the adapters add nothing to serve: {merged:.1f} GiB of weights."
+    if job.gradient_compression != "none":
+        yield "Compressing gradients is assumed to cost no time; its effect on convergence is not planned."
+    if job.optimizer.paged_to_host:
+        yield "Paged optimizer states are counted in host memory, where memory pressure moves them."
+
+
+def _failures(told: Told) -> Iterator[str]:
+    given = told.question.resilience
+    if given.gpu_failures_per_month == GPU_FAILURES_PER_MONTH:
+        yield (
+            f"Failures follow Llama 3's 16,384 GPUs: 419 unexpected interruptions in 54 days, or "
+            f"{GPU_FAILURES_PER_MONTH:g} per GPU and month."
+        )
+    if given.checkpoint_bytes_per_second is None:
+        rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
+        yield f"Checkpoints are written and read at {rate:.0f} MB/s per GPU, the sustained rate of Llama 3's storage."
+    if given.restart_seconds is None:
+        yield (
+            f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published bound for detection and diagnosis, plus "
+            "the time to read the checkpoint."
+        )
+
+
+def _nodes(told: Told) -> Iterator[str]:
+    """Yield how the GPUs stand in nodes, where there are several: a slow network between them decides much."""
+    hardware, gpus = told.question.hardware, told.layout.gpus
+    nodes = -(-gpus // hardware.gpus_per_node)
+    if nodes > 1:
+        rate = hardware.gpu.nic_bytes_per_second / 1e9
+        yield (
+            f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {rate:.3g} GB/s per GPU between "
+            "nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."
+        )
+
+
+def _model_and_gpu(told: Told) -> Iterator[str]:
+    yield from told.question.model.assumptions
+    yield from told.question.hardware.gpu.assumptions
+
+
+NOTES: tuple[Callable[[Told], Iterator[str]], ...] = (
+    _memory,
+    _time,
+    _chosen_by_search,
+    _layers,
+    _elsewhere,
+    _failures,
+    _nodes,
+    _model_and_gpu,
+)

@@ -1,0 +1,43 @@
+"""Tests of the order of candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from planners.questions import ServiceLevel
+from planners.serving.batching import SteadyState
+from planners.serving.candidates import Candidate
+from planners.serving.ranking import rank
+from planners.serving.search import search_fleet
+from tests.planners.serving.factories import question
+
+LEVEL = ServiceLevel(tpot_seconds=0.01)
+
+
+def candidate(*, tpot_seconds: float, rate: float = 1.0, meets_concurrency: bool | None = None, **changes) -> Candidate:
+    """Return a deployment of one H100 with the latencies and the rate given."""
+    found = search_fleet((question(slo=LEVEL, **changes),)).candidates[0]
+    state = SteadyState(ttft_seconds=0.1, tpot_seconds=tpot_seconds, requests_per_second=rate, running=1.0)
+    return dataclasses.replace(
+        found,
+        state=state,
+        meets_concurrency=meets_concurrency,
+        meets_slo=tpot_seconds <= 0.01,
+    )
+
+
+def test_what_keeps_all_that_was_asked_comes_before_what_is_faster():
+    kept, faster = candidate(tpot_seconds=0.01, rate=1), candidate(tpot_seconds=0.011, rate=9)
+    assert rank(kept) < rank(faster)
+
+
+def test_what_misses_a_latency_least_comes_before_what_holds_more_requests():
+    near = candidate(tpot_seconds=0.014, meets_concurrency=False, concurrency=4)
+    far = candidate(tpot_seconds=0.024, meets_concurrency=True, concurrency=4)
+    assert rank(near) < rank(far)
+
+
+def test_what_requests_outrun_comes_last():
+    outrun = candidate(tpot_seconds=0.02, meets_concurrency=False, requests_per_second=1.0)
+    slow = candidate(tpot_seconds=0.5, meets_concurrency=True, requests_per_second=1.0)
+    assert rank(slow) < rank(outrun)
