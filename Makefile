@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 AUDIT_VENV ?= $(VENV)-audit
+CONTRACT_TOOLS ?= $(VENV)-contract
+NPM ?= npm
 LOCK_OPTIONS := --quiet --no-annotate --no-header --generate-hashes --python-version 3.11 \
 	--constraint constraints.txt --extra traces
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -18,7 +20,7 @@ E2E_PICTURES ?= .screenshots
 TEST_OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: accuracy audit bench clean counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi sbom serve soak test
+.PHONY: accuracy audit bench clean contract counts demo docs e2e-kubernetes e2e-web faults faults-found format fuzz fuzz-api help lint lock openapi sbom serve soak test
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +52,11 @@ format: $(VENV)/.test ## Format the code
 
 openapi: $(VENV)/.serve ## Write openapi.yaml from the application
 	$(BIN)/python -m api.openapi
+
+contract: $(VENV)/.test $(CONTRACT_TOOLS)/.tools ## Hold openapi.yaml against three linters (needs Node.js and npm)
+	$(BIN)/openapi-spec-validator openapi.yaml
+	REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true $(CONTRACT_TOOLS)/node_modules/.bin/redocly lint --extends recommended-strict openapi.yaml
+	$(CONTRACT_TOOLS)/node_modules/.bin/spectral lint --ruleset deploy/spectral.yaml --fail-severity hint openapi.yaml
 
 docs: $(VENV)/.test ## Build the documentation into site/, its links checked
 	$(BIN)/properdocs build --strict
@@ -105,7 +112,7 @@ sbom: $(AUDIT_VENV)/.tools ## Write plimsoll.cdx.json, the bill of materials (Cy
 		--pyproject pyproject.toml --output-reproducible --of JSON --output-file plimsoll.cdx.json -
 
 clean: ## Remove the virtual environment and caches (not the data in .plimsoll)
-	rm -rf $(VENV) $(AUDIT_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
+	rm -rf $(VENV) $(AUDIT_VENV) $(CONTRACT_TOOLS) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info build
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Plimsoll needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
@@ -126,4 +133,9 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(AUDIT_VENV)/.tools: deploy/audit-tools.txt
 	$(PYTHON) -m venv $(AUDIT_VENV)
 	$(AUDIT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement deploy/audit-tools.txt
+	@touch $@
+
+$(CONTRACT_TOOLS)/.tools: deploy/contract-tools.txt
+	@command -v $(NPM) >/dev/null || { echo "There is no npm: install Node.js 20.19 or newer, or name one in NPM." >&2; exit 1; }
+	$(NPM) install --prefix $(CONTRACT_TOOLS) --no-audit --no-fund --silent $$(grep -v '^#' deploy/contract-tools.txt)
 	@touch $@

@@ -5,37 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from fastapi.sse import EventSourceResponse
 from starlette.middleware.gzip import GZipMiddleware
 
-from api.auth.contract import describe_keys
 from api.auth.forwarded import Forwarded
 from api.auth.middleware import Authentication, SearchLimit, StreamLimit
+from api.contract import DESCRIPTION, TITLE, contract_of
 from api.errors import add_error_handlers
 from api.heads import Heads
 from api.kept_answers import KeptAnswers
 from api.metrics import Metrics
 from api.middleware import AnswerHeaders, BodyLimit, PlainAddress, TimeLimit, Timing
-from api.problems import problem_responses
 from api.routes import accuracy, admission, catalogue, health, jobs, pages, planning, plans
 from api.services import running_services
 from api.tracing import Traced
 from planners import PLANNER_VERSION
-from service.problems import Problem
 from service.settings import Settings
 from service.tracing import tracer_to
 
-TITLE = "Plimsoll"
-EVENTS_PATH = "/jobs/{job_id}/events"
-DESCRIPTION = (
-    "Plans LLM training jobs, sizes inference KV caches, and proves its plans. Quantities are SI or bytes and carry "
-    "their unit in their name. Unknown request fields are refused. Every error is a problem document (RFC 9457)."
-)
 # Below it an answer fits in one packet either way.
 LEAST_COMPRESSED_BYTES = 1024
 # A plan's 25 KB become 6 KB in 0.2 ms of the event loop; level 9 saves 1 % more in 0.8 ms.
@@ -96,7 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)
     app.add_middleware(AnswerHeaders, is_https=settings.tls_certificate_file is not None)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: contract_of(app)  # type: ignore[method-assign]
     return app
 
 
@@ -106,23 +95,3 @@ def _routes(router: APIRouter) -> list[APIRoute]:
 
 def _operation_id(route: APIRoute) -> str:
     return route.name if route.path != "/ui" else f"{route.name}_ui"
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """Return the contract; problem documents are declared by reference, so their schema is added here."""
-    if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-        schemas.update(problem.pop("$defs", {}))
-        schemas["Problem"] = problem
-        # FastAPI describes the single event, which only OpenAPI 3.2 can; this is a 3.1 document.
-        schema["paths"][EVENTS_PATH]["get"]["responses"]["200"]["content"] = {
-            EventSourceResponse.media_type: {"schema": {"type": "string"}}
-        }
-        for operation in (operation for path in schema["paths"].values() for operation in path.values()):
-            # Whatever is asked, the answer may take too long.
-            operation["responses"].setdefault("504", problem_responses(504)[504])
-        describe_keys(schema)
-        app.openapi_schema = schema
-    return app.openapi_schema

@@ -22,8 +22,6 @@ BY_ITS_CLIENT = "private, no-cache"
 VARIES = "Accept, Authorization"
 # 128 bits of BLAKE2: two answers of one address never share a tag by chance.
 TAG_BYTES = 16
-# What a 304 repeats of the answer that it stands for (RFC 9110, section 15.4.5).
-_OF_NOT_MODIFIED = (b"cache-control", b"content-location", b"date", b"etag", b"expires", b"vary")
 
 
 class KeptAnswers:
@@ -74,7 +72,8 @@ def _tagged(start: Message, body: Message, known_tags: str) -> Message:
     if not _is_among(tag, known_tags):
         return body
     start["status"] = HTTPStatus.NOT_MODIFIED.value
-    start["headers"] = [header for header in start["headers"] if header[0] in _OF_NOT_MODIFIED]
+    # All others stay: a browser replaces those of its copy with them, a page's own security policy among them.
+    start["headers"] = [header for header in start["headers"] if header[0] != b"content-length"]
     return {**body, "body": b""}
 
 

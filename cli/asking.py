@@ -41,14 +41,14 @@ class Answering(Protocol):
     def quantize(self, request: Json, show: ShowProgress) -> dict[str, Any]:
         """Return `{"estimate", "job"}`, the job finished."""
 
-    def models(self) -> dict[str, Any]:
-        """Return the catalogue's models."""
+    def models(self, search: str | None = None) -> dict[str, Any]:
+        """Return the catalogue's models, or those that a search finds."""
 
     def describe(self, model: str | Json) -> dict[str, Any]:
         """Return the description of a model that a request may name."""
 
-    def hardware(self) -> dict[str, Any]:
-        """Return the catalogue's GPUs and clusters."""
+    def hardware(self, search: str | None = None) -> dict[str, Any]:
+        """Return the catalogue's GPUs and clusters, or those that a search finds."""
 
     def gpu(self, name: str) -> dict[str, Any]:
         """Return one GPU's figures."""

@@ -11,7 +11,7 @@ from cli.refusing import refuse
 from cli.remote import Remote
 from cli.request_files import UnreadableRequest, read_request
 from cli.screen import FITS, print_json, print_text
-from service.text.tables import seconds_text, table, titled
+from service.text.tables import joined, seconds_text, table, titled, wrapped
 
 
 def run_calibrate(url: str, gpu: str, file: Path | None, *, from_record: bool = False, as_json: bool) -> int:
@@ -48,13 +48,25 @@ def report_text(report: Mapping[str, Any]) -> str:
             for each in report["fractions"]
         ],
     )
-    parts = [f"Calibration {report['revision']} of {report['gpu']}: mean error {_errors_text(report)}"]
+    parts = [f"Calibration {report['revision']} of {report['gpu']}"]
     if report["observations"]:
-        parts += [titled("Efficiencies", fractions), titled("Measurements", _measured_table(report))]
+        heading = f"Training: mean error {_errors_text(report)}"
+        parts += [titled(heading, fractions), titled("Measurements", _measured_table(report)), _warning(report)]
     parts += [_engine_text(engine) for engine in report["serving"]]
     if report["record"] is not None:
         parts.append(_record_text(report["record"]))
-    return "\n\n".join(parts) + "\n"
+    return joined(parts)
+
+
+def _warning(fit: Mapping[str, Any]) -> str:
+    """Return that a fit foretells measurements worse than what ships, where it does; nothing where it does not."""
+    before, left_out = (fit[f"error_{name}"]["mean_absolute"] for name in ("shipped", "left_out"))
+    if left_out <= before:
+        return ""
+    return wrapped(
+        f"Each measurement is predicted worse by a fit to the others ({100 * left_out:.1f} %) than before "
+        f"({100 * before:.1f} %): the measurements disagree, or are too few. Measure more before you rely on this fit."
+    )
 
 
 def _errors_text(report: Mapping[str, Any]) -> str:
@@ -98,4 +110,5 @@ def _engine_text(engine: Mapping[str, Any]) -> str:
         ],
     )
     heading = f"{engine['engine']}: mean error {_errors_text(engine)}"
-    return "\n\n".join((titled(heading, factors), titled("Deployments", _measured_table(engine))))
+    parts = (titled(heading, factors), titled("Deployments", _measured_table(engine)), _warning(engine))
+    return "\n\n".join(part for part in parts if part)

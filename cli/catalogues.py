@@ -21,10 +21,9 @@ def models(name: str | None, *, search: str | None, url: str | None, as_json: bo
             _print(body, _description_text(body), as_json=as_json)
             return FITS
         with answering(url) as asked:
-            body = asked.models()
+            found = asked.models(search)
     except (NoAnswer, UnreadableRequest) as error:
         return refuse(error, ())
-    found = _matching(body, ("items",), search)
     _print(found, models_text(found), as_json=as_json)
     return FITS if found["items"] else DOES_NOT_FIT
 
@@ -38,10 +37,9 @@ def hardware(name: str | None, *, search: str | None, url: str | None, as_json: 
             _print(gpu, gpu_text(gpu), as_json=as_json)
             return FITS
         with answering(url) as asked:
-            body = asked.hardware()
+            found = asked.hardware(search)
     except NoAnswer as error:
         return refuse(error, ())
-    found = _matching(body, ("items", "clusters"), search)
     _print(found, hardware_text(found), as_json=as_json)
     return FITS if found["items"] or found["clusters"] else DOES_NOT_FIT
 
@@ -70,22 +68,6 @@ def _description_text(body: Mapping[str, Any]) -> str:
     from service.text.models import model_text
 
     return model_text(TypeAdapter(ModelDescription).validate_python(body))
-
-
-def _matching(body: Mapping[str, Any], lists: tuple[str, ...], search: str | None) -> dict[str, Any]:
-    """Return a catalogue with those entries alone whose id or alias holds the text, in whatever case."""
-    if search is None:
-        return dict(body)
-    wanted = search.lower()
-    return {
-        **body,
-        **{
-            name: [
-                each for each in body[name] if any(wanted in word.lower() for word in (each["id"], *each["aliases"]))
-            ]
-            for name in lists
-        },
-    }
 
 
 def _print(body: Mapping[str, Any], text: str, *, as_json: bool) -> None:

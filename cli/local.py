@@ -93,9 +93,9 @@ class Local:
 
         return _answered(answer)
 
-    def models(self) -> dict[str, Any]:
-        """Return the catalogue's models."""
-        return _values(self._pages.models())
+    def models(self, search: str | None = None) -> dict[str, Any]:
+        """Return the catalogue's models, or those that a search finds."""
+        return _values(self._pages.models(search))
 
     def describe(self, model: str | Json) -> dict[str, Any]:
         """Return a model's description; raises NoAnswer."""
@@ -108,9 +108,9 @@ class Local:
 
         return _answered(answer)
 
-    def hardware(self) -> dict[str, Any]:
-        """Return the catalogue's GPUs and clusters."""
-        return _values(self._pages.gpus())
+    def hardware(self, search: str | None = None) -> dict[str, Any]:
+        """Return the catalogue's GPUs and clusters, or those that a search finds."""
+        return _values(self._pages.gpus(search))
 
     def gpu(self, name: str) -> dict[str, Any]:
         """Return one GPU's figures; raises NoAnswer."""

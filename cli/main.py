@@ -104,19 +104,13 @@ def worker(
 
 @database.command("upgrade")
 def database_upgrade() -> None:
-    """Bring the configured database's schema up to date.
+    """Bring the schema of the database in PLIMSOLL_DATABASE_URL, or of a running `plimsoll serve`, up to date.
 
-    Many replicas may do so at once.
+    Many replicas may do so at once. Exit code 0 or 2.
     """
-    from service.persistence.upgrade import upgrade
-    from service.settings import Settings
+    from cli.database import upgrade_database
 
-    url = Settings().database_url
-    if url is None:
-        typer.echo("PLIMSOLL_DATABASE_URL is not set; `plimsoll serve` upgrades its own database by itself.", err=True)
-        raise typer.Exit(2)
-    upgrade(str(url))
-    typer.echo("The schema is up to date.")
+    raise typer.Exit(upgrade_database())
 
 
 @keys.command("create")

@@ -53,17 +53,17 @@ class Remote:
         queued = self.ask(calls.quantize(request))
         return {**queued, "job": self._finished(queued["job"]["job_id"], show)}
 
-    def models(self) -> dict[str, Any]:
-        """Return the catalogue's models; raises NoAnswer."""
-        return self.ask(calls.models())
+    def models(self, search: str | None = None) -> dict[str, Any]:
+        """Return the catalogue's models, or those that a search finds; raises NoAnswer."""
+        return self.ask(calls.models(search))
 
     def describe(self, model: str | Json) -> dict[str, Any]:
         """Return a model's description; raises NoAnswer."""
         return self.ask(calls.describe(model))
 
-    def hardware(self) -> dict[str, Any]:
-        """Return the catalogue's GPUs and clusters; raises NoAnswer."""
-        return self.ask(calls.hardware())
+    def hardware(self, search: str | None = None) -> dict[str, Any]:
+        """Return the catalogue's GPUs and clusters, or those that a search finds; raises NoAnswer."""
+        return self.ask(calls.hardware(search))
 
     def gpu(self, name: str) -> dict[str, Any]:
         """Return one GPU's figures; raises NoAnswer."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from planners.catalogue import Catalogue, CatalogueModel, Cluster
 from planners.hardware import Gpu
@@ -13,6 +13,21 @@ from service.requests.models import DescribeRequest
 if TYPE_CHECKING:
     # Whoever lists hardware needs no reader of models.
     from service.models.resolving import ModelResolver, ResolvedModel
+
+
+class Named(Protocol):
+    """What a catalogue lists."""
+
+    @property
+    def id(self) -> str:
+        """Return the name that it is known by."""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Return its other names."""
+
+
+Entry = TypeVar("Entry", bound=Named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +52,7 @@ class ListedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelList:
-    """Every model that requests may name."""
+    """The models that requests may name; with a search, those that it finds."""
 
     catalogue_revision: str
     items: tuple[ListedModel, ...]
@@ -45,7 +60,7 @@ class ModelList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuList:
-    """Every GPU and every cluster that requests may name; rates are dense and for one direction."""
+    """The GPUs and clusters that requests may name, or those that a search finds; rates are dense, of one direction."""
 
     catalogue_revision: str
     items: tuple[Gpu, ...]
@@ -60,17 +75,19 @@ class CataloguePages:
         self._models = models
         self._model_list: ModelList | None = None
 
-    def models(self) -> ModelList:
-        """Return all models in the order of their ids."""
+    def models(self, search: str | None = None) -> ModelList:
+        """Return all models in the order of their ids, or those that a search finds."""
         if self._model_list is None:
             items = tuple(_listed(model, self._models.listed(model.id)) for model in self._catalogue.models)
             self._model_list = ModelList(catalogue_revision=self._catalogue.revision, items=items)
-        return self._model_list
+        return replace(self._model_list, items=found(self._model_list.items, search))
 
-    def gpus(self) -> GpuList:
-        """Return all GPUs and all clusters in the order of their ids."""
+    def gpus(self, search: str | None = None) -> GpuList:
+        """Return all GPUs and all clusters in the order of their ids, or those that a search finds."""
         known = self._catalogue
-        return GpuList(catalogue_revision=known.revision, items=known.gpus, clusters=known.clusters)
+        return GpuList(
+            catalogue_revision=known.revision, items=found(known.gpus, search), clusters=found(known.clusters, search)
+        )
 
     def model(self, name: str, *, sequence_length: int | None) -> ModelDescription:
         """Return the description of a listed model; raises UnknownModel."""
@@ -91,6 +108,14 @@ class CataloguePages:
             published_parameters=entry.published_parameters,
             source=entry.source,
         )
+
+
+def found(entries: tuple[Entry, ...], search: str | None) -> tuple[Entry, ...]:
+    """Return the entries whose id or alias holds a text, in whatever case; all of them without one."""
+    if search is None:
+        return entries
+    wanted = search.lower()
+    return tuple(each for each in entries if any(wanted in name.lower() for name in (each.id, *each.aliases)))
 
 
 def _listed(entry: CatalogueModel, model: ResolvedModel) -> ListedModel:

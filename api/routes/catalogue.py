@@ -24,7 +24,7 @@ from service.catalogue_pages import GpuList, ModelList
 from service.models.description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
 from service.requests.calibration import CalibrationRequest
 from service.requests.models import DescribeRequest
-from service.requests.values import MOST_SEQUENCE_TOKENS
+from service.requests.values import MOST_NAME_CHARACTERS, MOST_SEQUENCE_TOKENS
 from service.text.models import model_text
 
 router = APIRouter(tags=["catalogue"], route_class=StrictRoute)
@@ -36,6 +36,15 @@ SequenceLength = Annotated[
         le=MOST_SEQUENCE_TOKENS,
         description=f"The sequence that FLOPs per token are counted for. Unset: {DEFAULT_SEQUENCE_LENGTH} tokens, or "
         "as many as the model takes.",
+    ),
+]
+Search = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=MOST_NAME_CHARACTERS,
+        description="Only those whose id or alias holds this, in whatever case.",
+        examples=["llama-3.1"],
     ),
 ]
 TEXT = {"text/plain": {"schema": {"type": "string"}}}
@@ -55,9 +64,9 @@ class FormatList:
     response_model=ModelList,
     responses=problem_responses(400, 422, 500),
 )
-async def list_models(services: Running) -> ModelList:
+async def list_models(services: Running, search: Search = None) -> ModelList:
     """Each with its aliases and its parameters, counted from its description."""
-    return await asyncio.to_thread(services.pages.models)
+    return await asyncio.to_thread(services.pages.models, search)
 
 
 @router.post(
@@ -106,9 +115,9 @@ async def get_model(
     response_model=GpuList,
     responses=problem_responses(400, 422, 500),
 )
-async def list_hardware(services: Running) -> GpuList:
+async def list_hardware(services: Running, search: Search = None) -> GpuList:
     """Each with the figures that plans are made from, and their sources."""
-    return services.pages.gpus()
+    return services.pages.gpus(search)
 
 
 @router.get(

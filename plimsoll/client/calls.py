@@ -135,9 +135,9 @@ def cancel(job_id: str) -> Call[JobBody]:
     return Call(method="POST", path=f"/jobs/{_step(job_id)}/cancel", answer=JobBody)
 
 
-def models() -> Call[ModelList]:
-    """List the models of the catalogue."""
-    return Call(method="GET", path="/models", answer=ModelList)
+def models(search: str | None = None) -> Call[ModelList]:
+    """List the models of the catalogue, or those whose id or alias holds a text."""
+    return Call(method="GET", path="/models", answer=ModelList, query=_query({"search": search}))
 
 
 def model(name: str) -> Call[ModelDescription]:
@@ -150,9 +150,9 @@ def describe(model: str | Json) -> Call[ModelDescription]:
     return Call(method="POST", path="/models/describe", answer=ModelDescription, body={"model": model})
 
 
-def hardware() -> Call[GpuList]:
+def hardware(search: str | None = None) -> Call[GpuList]:
     """List the GPUs and clusters of the catalogue."""
-    return Call(method="GET", path="/hardware", answer=GpuList)
+    return Call(method="GET", path="/hardware", answer=GpuList, query=_query({"search": search}))
 
 
 def gpu(name: str) -> Call[Gpu]:

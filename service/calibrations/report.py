@@ -50,7 +50,8 @@ class CalibrationReport:
 
     `fractions` are parts of the datasheet's rates. `observations` compares every
     measurement with the shipped estimate, the fitted one, and that of a fit without
-    it, and the three errors sum them up. `bands` is what a step's time may be times
+    it, and the three errors sum them up: 0 where nothing of training was measured, as each engine under `serving` has
+    its own. `bands` is what a step's time may be times
     its estimate, for each stack with measured runs. `record` is null unless the
     record was asked for.
     """

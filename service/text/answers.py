@@ -8,6 +8,7 @@ from typing import Any
 
 from service.persistence.records import Job, Page, PlanSummary
 from service.text.choices import choices_text, serving_choices_text
+from service.text.labels import recompute_text, serving_labels, training_labels
 from service.text.memory import memory_text, ranged, shares, spikes_text
 from service.text.tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
@@ -82,7 +83,7 @@ def _training(body: Mapping[str, Any]) -> list[str]:
         ),
         titled("Run", pairs(_run_facts(run))),
         spikes_text(plan["memory"]),
-        _alternatives(body["alternatives"], _training_alternative, ("layout", "peak", "step", "verdict")),
+        _training_alternatives(body),
     ]
 
 
@@ -105,8 +106,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     ]
     if performance is not None:
         sections.append(titled("Speed of the deployment", _latency(performance), "", _curve(performance)))
-    header = ("layout", "at once", "whole answer", "per token", "tokens/s", "per M tokens", "verdict")
-    return [*sections, _alternatives(body["alternatives"], _serving_alternative, header)]
+    return [*sections, _serving_alternatives(body)]
 
 
 def _step_facts(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -159,7 +159,7 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("experts over", layout["expert_parallel"] if layout["expert_parallel"] > 1 else None),
             ("sharding", f"ZeRO stage {layout['zero_stage']} over {layout['shard_group']}"),
             ("batch of a rank", batch),
-            ("recompute", _recompute(layout)),
+            ("recompute", recompute_text(layout)),
             ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
             ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
             ("activations", "offloaded to the host" if layout.get("activation_offload") else None),
@@ -214,44 +214,31 @@ def _curve(performance: Mapping[str, Any]) -> str:
     )
 
 
-def _alternatives(alternatives: Sequence[Mapping[str, Any]], row: Any, header: Sequence[str]) -> str:
-    return titled("Alternatives", table(header, map(row, alternatives))) if alternatives else ""
+def _alternatives(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    return titled("Alternatives", table(header, rows)) if rows else ""
 
 
-def _training_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
-    layout = other["layout"]
-    name = (
-        f"{_gpus(layout)}: {layout['framework']} d{layout['data_parallel']} t{layout['tensor_parallel']} "
-        f"p{layout['pipeline_parallel']}{_virtual(layout)} c{layout['context_parallel']} zero{layout['zero_stage']} "
-        f"b{layout['micro_batch_size']} {_recompute(layout)}{_offloaded(layout)}"
-    )
-    return name, gib(other["peak_bytes"]), seconds_text(other["step_seconds"]), other["verdict"]
+def _training_alternatives(body: Mapping[str, Any]) -> str:
+    others = body["alternatives"]
+    labels = training_labels([other["layout"] for other in others], body["plan"]["layout"])
+    rows = [
+        (label, gib(other["peak_bytes"]), seconds_text(other["step_seconds"]), other["verdict"])
+        for label, other in zip(labels, others, strict=True)
+    ]
+    return _alternatives(rows, ("layout", "peak", "step", "verdict"))
 
 
-def _offloaded(layout: Mapping[str, Any]) -> str:
-    """Return what lies elsewhere: `+opt`, `+opt,par` or `+act`, as the layout offloads it."""
-    states = {"none": "", "optimizer": "opt", "optimizer+parameters": "opt,par"}[layout["offload"]]
-    parts = [part for part in (states, "act" if layout.get("activation_offload") else "") if part]
-    return f" +{','.join(parts)}" if parts else ""
+def _serving_alternatives(body: Mapping[str, Any]) -> str:
+    others = body["alternatives"]
+    labels = serving_labels(others)
+    rows = [(label, *_serving_figures(other)) for label, other in zip(labels, others, strict=True)]
+    header = ("layout", "at once", "whole answer", "per token", "tokens/s", "per M tokens", "verdict")
+    return _alternatives(rows, header)
 
 
-def _virtual(layout: Mapping[str, Any]) -> str:
-    return f"v{layout['virtual_pipeline']}" if layout["virtual_pipeline"] > 1 else ""
-
-
-def _recompute(layout: Mapping[str, Any]) -> str:
-    layers = layout["recompute_layers"]
-    return str(layout["recompute"]) if layers is None else f"{layout['recompute']} {layers}"
-
-
-def _serving_alternative(other: Mapping[str, Any]) -> tuple[str, ...]:
-    layout = other["layout"]
-    degrees = f"d{layout['data_parallel']} t{layout['tensor_parallel']} p{layout['pipeline_parallel']}"
-    formats = None if other["weights"] is None else f"{other['weights']}/{other['kv_cache']}"
-    name = " ".join(part for part in (other["gpu"], f"{_gpus(layout)}:", degrees, formats) if part)
+def _serving_figures(other: Mapping[str, Any]) -> tuple[str, ...]:
     rate = other["output_tokens_per_second"]
     return (
-        name,
         "" if other["concurrency"] is None else f"{other['concurrency']:,}",
         seconds_text(other["request_seconds"]),
         seconds_text(other["tpot_seconds"]),
@@ -274,10 +261,6 @@ def _search(search: Mapping[str, Any]) -> str:
         f"Searched {search['layouts_considered']} layouts ({search['layouts_excluded']} more excluded by a rule, "
         f"{search['layouts_fitting']} fit) in {seconds_text(search['seconds'])}."
     )
-
-
-def _gpus(layout: Mapping[str, Any]) -> str:
-    return f"{layout['gpus']} GPU" + ("" if layout["gpus"] == 1 else "s")
 
 
 def _advice(advice: Sequence[Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,27 +10,33 @@ from typing import Any
 COLUMNS = 100
 GIB = 2**30
 SECONDS_A_DAY = 86_400
-LEAST_FIRST_COLUMN = 8
+INDENT = GAP = "  "
 
+_QUOTED = re.compile("`[^`]+`")
+# Of no text that people write, and so free to stand for a space meanwhile.
+_KEPT_SPACE = "\ue000"
 _UNITS = (("d", SECONDS_A_DAY), ("h", 3_600), ("min", 60), ("s", 1), ("ms", 1e-3), ("us", 1e-6))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return aligned columns: the first to the left, the others to the right."""
+    """Return aligned columns: the first to the left, the others to the right.
+
+    Nothing is ever cut: it may be there to be pasted. Where the table is too wide, what begins a row stands above it.
+    """
     cells = [[cell(value) for value in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    # The first column gives way where the table is too wide.
-    widths[0] = min(widths[0], max(LEAST_FIRST_COLUMN, COLUMNS - 2 - sum(2 + width for width in widths[1:])))
-    lines = [
-        "  ".join(
-            [
-                row[0][: widths[0]].ljust(widths[0]),
-                *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        )
-        for row in cells
-    ]
-    return "\n".join(f"  {line.rstrip()}" for line in lines)
+    room = COLUMNS - len(INDENT) - sum(len(GAP) + width for width in widths[1:])
+    widths[0] = min(widths[0], max(room, len(cells[0][0])))
+    return "\n".join(line for row in cells for line in _lines(row, widths))
+
+
+def _lines(row: Sequence[str], widths: Sequence[int]) -> Iterable[str]:
+    first, *others = row
+    if len(first) > widths[0]:
+        yield INDENT + first
+        first = ""
+    padded = (other.rjust(width) for other, width in zip(others, widths[1:], strict=True))
+    yield (INDENT + GAP.join([first.ljust(widths[0]), *padded])).rstrip()
 
 
 def pairs(facts: Iterable[tuple[str, Any]]) -> str:
@@ -37,9 +44,7 @@ def pairs(facts: Iterable[tuple[str, Any]]) -> str:
     known = [(name, cell(value)) for name, value in facts if value not in (None, "")]
     width = max((len(name) for name, _ in known), default=0)
     indent = " " * (width + 4)
-    return "\n".join(
-        textwrap.fill(f"  {name.ljust(width)}  {value}", COLUMNS, subsequent_indent=indent) for name, value in known
-    )
+    return "\n".join(_filled(f"{INDENT}{name.ljust(width)}{GAP}{value}", "", indent) for name, value in known)
 
 
 def gib(size_bytes: float | None) -> str:
@@ -68,7 +73,21 @@ def notes(title: str, texts: Sequence[str]) -> str:
 def wrapped(text: str, indent: str = "") -> str:
     """Return text broken into lines, the further ones indented."""
     leading = text[: len(text) - len(text.lstrip())]
-    return textwrap.fill(printable(text.strip()), COLUMNS, initial_indent=leading, subsequent_indent=indent)
+    return _filled(printable(text.strip()), leading, indent)
+
+
+def _filled(text: str, first_indent: str, indent: str) -> str:
+    """Return text broken at spaces alone, and at none within `backquotes`: what is there to be copied stays whole."""
+    whole = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _KEPT_SPACE), text)
+    lines = textwrap.fill(
+        whole,
+        COLUMNS,
+        initial_indent=first_indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines.replace(_KEPT_SPACE, " ")
 
 
 def joined(sections: Iterable[str]) -> str:

@@ -44,6 +44,17 @@ async def test_a_calibration_is_fitted_shown_used_and_forgotten(client: httpx.As
     assert again["plan_id"] == before["plan_id"]
 
 
+@pytest.mark.parametrize("example", examples.CALIBRATION.values(), ids=list(examples.CALIBRATION))
+async def test_measurements_shown_as_an_example_are_foretold_better_by_their_own_fit(
+    client: httpx.AsyncClient, example: dict[str, Any]
+):
+    report = (await put(client, "/hardware/h100-sxm-80gb/calibration", **example["value"])).json()
+    for fit in (*([report] if report["observations"] else []), *report["serving"]):
+        before, after, left_out = (fit[f"error_{name}"]["mean_absolute"] for name in ("shipped", "fitted", "left_out"))
+        assert after < before
+        assert left_out < before
+
+
 async def served(client: httpx.AsyncClient, **serving: Any) -> dict[str, Any]:
     asked = {"concurrency": 8, **serving}
     response = await client.post("/plan/infer", json=infer(hardware={"gpu": "a100-sxm-80gb", "gpus": 1}, serving=asked))

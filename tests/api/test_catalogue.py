@@ -19,6 +19,31 @@ async def test_a_model_is_found_by_id_and_by_alias_in_any_case(client: httpx.Asy
     assert by_id == (await client.get("/models/LLAMA-3.1-8b")).json()
 
 
+@pytest.mark.parametrize(
+    ("path", "search", "found"),
+    [
+        ("/models", "LLAMA-3.1-8b", "meta-llama/Llama-3.1-8B"),
+        ("/hardware", "H100-sxm", "h100-sxm-80gb"),
+    ],
+)
+async def test_a_search_finds_a_part_of_any_name_in_any_case(
+    client: httpx.AsyncClient, path: str, search: str, found: str
+):
+    whole = (await client.get(path)).json()["items"]
+    matching = (await client.get(path, params={"search": search})).json()["items"]
+    assert found in {each["id"] for each in matching}
+    assert matching == [
+        each for each in whole if any(search.lower() in name.lower() for name in (each["id"], *each["aliases"]))
+    ]
+    assert 0 < len(matching) < len(whole)
+
+
+async def test_a_search_that_finds_nothing_is_an_empty_list_and_an_empty_search_none(client: httpx.AsyncClient):
+    nothing = (await client.get("/models?search=no such model")).json()
+    assert nothing["items"] == []
+    assert (await client.get("/models?search=")).status_code == 422
+
+
 async def test_a_description_adds_up(client: httpx.AsyncClient):
     model = (await client.get("/models/llama-3.1-8b")).json()
     parameters = model["parameters"]

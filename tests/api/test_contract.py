@@ -118,3 +118,19 @@ def test_bounds_are_in_json_schemas_words():
     assert [found for found in schemas(CONTRACT) if {"ge", "gt", "le", "lt"} & set(found)] == []
     optional = CONTRACT["components"]["schemas"]["LayoutPart"]["properties"]["tensor_parallel"]["anyOf"]
     assert optional == [{"type": "integer", "minimum": 1, "maximum": 1_000_000}, {"type": "null"}]
+
+
+def test_every_operation_says_which_key_it_needs():
+    keyless = {path for _, path, operation in operations() if operation["security"] == []}
+    assert keyless == {"/", "/ui", "/healthz", "/readyz"}
+
+
+def test_tuples_of_one_type_are_arrays_of_it():
+    layers = CONTRACT["components"]["schemas"]["StageMemory"]["properties"]["layers"]
+    kept = {name: layers[name] for name in ("type", "items", "minItems", "maxItems")}
+    assert kept == {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+
+
+def test_every_tag_of_an_operation_is_described():
+    described = {tag["name"] for tag in CONTRACT["tags"]}
+    assert {tag for _, _, operation in operations() for tag in operation["tags"]} == described

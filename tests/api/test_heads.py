@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.app import EVENTS_PATH
+from api.contract import EVENTS_PATH
 from api.heads import Heads
 from tests.api.questions import train
 

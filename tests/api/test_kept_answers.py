@@ -34,6 +34,15 @@ async def test_the_catalogue_and_the_pages_are_sent_once(client: httpx.AsyncClie
     assert (await client.head(path, headers={"if-none-match": tag})).status_code == 304
 
 
+async def test_a_page_that_is_known_keeps_its_own_policy(client: httpx.AsyncClient):
+    # A browser takes over the headers of a 304: with another policy the copy would load no script and no style.
+    first = await client.get("/")
+    again = await client.get("/", headers={"if-none-match": first.headers["etag"]})
+    assert again.status_code == 304
+    for name in ("content-security-policy", "cache-control", "content-type"):
+        assert again.headers[name] == first.headers[name]
+
+
 @pytest.mark.parametrize("known", ['"a", {tag}', "W/{tag}", "*"])
 async def test_one_of_several_tags_weak_or_any_will_do(client: httpx.AsyncClient, known: str):
     tag = (await client.get("/formats")).headers["etag"]

@@ -125,7 +125,17 @@ def test_an_engines_factors_are_printed_with_its_errors():
     assert "vllm: mean error 50.0 % before, 5.0 % after, 25.0 % on measurements left out" in text
     assert "first token" in text
     assert "1.250" in text
-    assert "Efficiencies" not in text
+    # Nothing was measured of training, and so nothing of it is off by 0.0 %.
+    assert "Training" not in text
+    assert text.startswith("Calibration abc of h100-sxm-80gb\n\nvllm: ")
+
+
+def test_a_fit_that_foretells_worse_than_what_ships_says_so():
+    assert "predicted worse" not in report_text(REPORT)
+    worse = report_text({**REPORT, "error_shipped": {"mean_absolute": 0.2}})
+    assert "predicted worse by a fit to the others (25.0 %) than before (20.0 %)" in " ".join(worse.split())
+    engine = {**ENGINE, "error_shipped": {"mean_absolute": 0.2}}
+    assert "predicted worse" in report_text({**REPORT, "observations": [], "serving": [engine]})
 
 
 def test_the_record_is_fitted_without_a_file(capsys: pytest.CaptureFixture[str]):

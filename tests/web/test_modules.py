@@ -193,3 +193,21 @@ def test_axes_end_beyond_their_values_with_round_ticks():
 
 def test_a_band_s_axis_ends_with_the_last_band():
     assert worth("scales.js", "m.scaleOf([1], {bands: [{from: 0, to: 4}]}, 0, 100).at(4)") == 100
+
+
+def test_layouts_that_differ_read_differently_and_are_told_no_more_than_that():
+    layout = {
+        "framework": "fsdp2", "gpus": 8, "data_parallel": 8, "tensor_parallel": 1, "pipeline_parallel": 1,
+        "virtual_pipeline": 1, "context_parallel": 1, "expert_parallel": 1, "sequence_parallel": False, "zero_stage": 3,
+        "shard_group": 8, "offload": "none", "offload_target": "cpu", "micro_batch_size": 1, "recompute": "full",
+        "recompute_layers": None, "activation_offload": False, "fused_cross_entropy": False,
+        "pipeline_schedule": "1f1b",
+    }  # fmt: skip
+    layouts = [layout, {**layout, "fused_cross_entropy": True}, {**layout, "shard_group": 4}, {**layout, "gpus": 16}]
+    plain = "fsdp2, 8 GPUs, data 8, ZeRO 3, micro-batch 1, recompute full"
+    assert worth("alternatives.js", f"m.layoutTexts({json.dumps(layouts)})") == [
+        f"{plain}, no fused loss, shard group 8",
+        f"{plain}, fused loss",
+        f"{plain}, no fused loss, shard group 4",
+        plain.replace("8 GPUs", "16 GPUs"),
+    ]

@@ -42,3 +42,12 @@ def test_an_engine_s_log_is_answered_with_a_comparison_or_with_what_to_do(page: 
     page.click("label + p button")
     page.until("document.querySelector('#parts [role=status] .problem, #parts [role=status] table')")
     page.forget_refusals()
+
+
+def test_advice_says_whether_it_fits(page: Browser):
+    page.ask("/ui/serve?model=meta-llama/Llama-3.1-70B-Instruct&hardware.gpu=h100-sxm-80gb&hardware.gpus=1")
+    badges = page.value(
+        "[...document.querySelectorAll('.advice .row > :last-child')].map((badge) => badge.textContent)"
+    )
+    assert badges
+    assert set(badges) <= {"Fits", "Does not fit"}

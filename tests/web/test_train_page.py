@@ -213,7 +213,7 @@ def test_a_deadline_is_asked_for_where_there_is_one_to_keep(page: Browser):
 def test_a_refused_question_leaves_the_last_answer_standing(page: Browser):
     page.ask("/")
     page.fill("layout.tensor_parallel", "3")
-    page.until_text("#verdict", "the last answer that there was")
+    page.until_text("#verdict", "Showing the previous result")
     assert page.value("document.querySelectorAll('#parts .part').length") > 4
     page.fill("layout.tensor_parallel", "2")
     page.until(f"{SETTLED} && {VERDICT}.startsWith('Fits')")
@@ -255,3 +255,34 @@ def test_what_can_be_worked_has_a_name_and_is_reached_by_keyboard(page: Browser)
     page.value("document.body.focus()")
     page.press("Tab", 9)
     assert page.value("document.activeElement.className") == "skip"
+
+
+def test_an_address_that_names_one_field_leaves_the_others_as_the_page_begins(page: Browser):
+    page.ask("/?model=Qwen/Qwen3-8B")
+    fields = ("hardware.gpus", "training.sequence_length", "training.global_batch_size")
+    values = [page.value(f"document.querySelector('[name=\"{name}\"]').value") for name in fields]
+    # The defaults of the API and the terminal, and the page's own example of GPUs.
+    assert values == ["8", "4096", "64"]
+    assert "Qwen3-8B" in page.text("#verdict")
+
+
+def test_a_field_that_was_emptied_stays_empty_behind_a_link(page: Browser):
+    page.ask("/")
+    page.fill("hardware.gpus", "")
+    page.until("location.search.includes('hardware.gpus=&')")
+    page.ask(page.value("location.pathname + location.search"))
+    assert page.value("document.querySelector('[name=\"hardware.gpus\"]').value") == ""
+
+
+def test_an_answer_that_is_no_longer_the_question_s_is_dimmed_and_said_to_be(page: Browser):
+    page.ask("/")
+    # The next answer takes a second.
+    page.value(
+        "(() => { const ask = window.fetch; window.fetch = (...given) => new Promise((answer) => "
+        "setTimeout(() => answer(ask(...given)), 1000)); })()"
+    )
+    page.fill("training.sequence_length", "2048")
+    page.until_text("#updating", "Updating")
+    assert page.value("getComputedStyle(document.querySelector('#verdict')).opacity") == "0.55"
+    page.until(f"{SETTLED} && document.querySelector('#updating').textContent === ''")
+    assert page.value("getComputedStyle(document.querySelector('#verdict')).opacity") == "1"

@@ -21,13 +21,28 @@ const TOLD = [["data_parallel", "data"], ["tensor_parallel", "tensor"], ["pipeli
 const COMPARED = ["data_parallel", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
   "sequence_parallel", "zero_stage", "shard_group", "offload", "micro_batch_size", "fused_cross_entropy", "framework"];
 
+// What tells layouts apart that would else read alike, in this order.
+const FURTHER = [["fused_cross_entropy", (fused) => `${fused ? "" : "no "}fused loss`], ["shard_group", (ranks) => `shard group ${ranks}`],
+  ["sequence_parallel", (split) => `${split ? "" : "no "}sequence parallel`], ["offload_target", (target) => `to ${target}`], ["pipeline_schedule", (name) => name]];
+
 /** Return a layout in a line. */
 export function layoutText(layout) {
   const chunks = layout.virtual_pipeline > 1 ? ` in ${layout.virtual_pipeline} chunks` : "";
   const degrees = TOLD.filter(([field]) => layout[field] > 1).map(([field, name]) => `${name} ${layout[field]}${name === "pipeline" ? chunks : ""}`);
   const offload = layout.offload === "none" ? [] : [`offload ${layout.offload}`];
+  const activations = layout.activation_offload ? ["activations offloaded"] : [];
+  const layers = layout.recompute_layers === null ? "" : ` of ${layout.recompute_layers} layers`;
   return [layout.framework, counted(layout.gpus, "GPU"), ...degrees, `ZeRO ${layout.zero_stage}`, `micro-batch ${layout.micro_batch_size}`,
-    `recompute ${layout.recompute}`, ...offload].join(", ");
+    `recompute ${layout.recompute}${layers}`, ...offload, ...activations].join(", ");
+}
+
+/** Return each layout in a line that no other one shares. */
+export function layoutTexts(layouts) {
+  return FURTHER.reduce((texts, [field, told]) => {
+    const alike = new Map();
+    layouts.forEach((layout, at) => alike.set(texts[at], (alike.get(texts[at]) ?? new Set()).add(layout[field])));
+    return texts.map((text, at) => (alike.get(text).size > 1 ? `${text}, ${told(layouts[at][field])}` : text));
+  }, layouts.map(layoutText));
 }
 
 /** Return those of [{x, y}] that no other one beats or equals in both, by growing x. */
@@ -44,11 +59,12 @@ export function paretoFront(points) {
 export function alternativesPart(answer, context) {
   if (!answer.fits && !answer.alternatives.length) return null;
   const chosen = { layout: answer.plan.layout, peak_bytes: answer.plan.memory.peak_bytes, step_seconds: answer.plan.step.seconds, verdict: answer.verdict };
-  const points = [chosen, ...answer.alternatives].map((entry) => ({
+  const [chosenText, ...texts] = layoutTexts([chosen, ...answer.alternatives].map((entry) => entry.layout));
+  const points = [chosen, ...answer.alternatives].map((entry, at) => ({
     x: entry.peak_bytes,
     y: entry.step_seconds,
     kind: entry === chosen ? "chosen" : entry.verdict,
-    label: `${entry === chosen ? "Chosen: " : ""}${layoutText(entry.layout)}: ${gib(entry.peak_bytes)}, ${duration(entry.step_seconds)}`,
+    label: `${entry === chosen ? `Chosen: ${chosenText}` : texts[at - 1]}: ${gib(entry.peak_bytes)}, ${duration(entry.step_seconds)}`,
     act: context.form && entry !== chosen ? () => select(entry.layout, context) : null,
   }));
   const front = paretoFront(points);
@@ -60,7 +76,7 @@ export function alternativesPart(answer, context) {
     lines: [{ points: front.map((point) => [point.x, point.y]), kind: "front" }],
     marks: [{ x: answer.plan.memory.limit_bytes, label: "limit" }],
   });
-  const rows = answer.alternatives.map((entry) => [layoutText(entry.layout), gib(entry.peak_bytes), duration(entry.step_seconds),
+  const rows = answer.alternatives.map((entry, at) => [texts[at], gib(entry.peak_bytes), duration(entry.step_seconds),
     words(entry.verdict), actions(entry.layout, context)]);
   return section("Alternatives", drawing, verdictLegend(points), answer.alternatives.length
     ? el("details", {}, el("summary", {}, `All ${answer.alternatives.length} in a table`), table("Alternatives", ["Layout", "Peak", "Step", "Verdict", ""], rows))

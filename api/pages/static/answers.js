@@ -44,7 +44,8 @@ export function within(value, low, high, format) {
 export function problemOf(problem, form = null) {
   const details = (problem.errors ?? []).map(({ pointer, detail }) => ({ pointer, text: `${fieldText(form, pointer)}: ${detail}` }));
   const [only] = details;
-  const message = details.length === 1 && problem.message.startsWith(only.pointer) ? only.text : problem.message;
+  const isOfField = only && problem.message.startsWith(only.pointer || "The body");
+  const message = !isOfField ? problem.message : details.length === 1 ? only.text : `${details.length} fields need another value.`;
   // A list of all that is known may follow, which is no headline.
   const [headline] = message.match(/^.*?[.;](?=\s)|.*/s);
   return [el("div", { class: "problem", role: "alert" }, el("strong", {}, headline), message.slice(headline.length),
@@ -90,9 +91,16 @@ export function advicePart(advice, form, take) {
   return section("Advice", el("p", { class: "quiet" }, "Each change was planned, and does what it says."), el("ul", { class: "advice" }, advice.map((entry) => el("li", {},
     el("div", { class: "row" }, take ? el("button", { type: "button", onclick: () => take(entry.change) }, "Try") : null,
       el("strong", {}, Object.entries(entry.change).map(([name, value]) => changeText(form, name, value)).join(", ")),
-      el("strong", { class: entry.verdict }, VERDICTS[entry.verdict] ?? words(entry.verdict ?? "?"))),
+      verdictOfAdvice(entry)),
     el("p", {}, `Peak ${gib(entry.peak_bytes)}${gain(entry.peak_bytes_difference, gib)}`
+      + `${entry.kv_tokens === undefined ? "" : `, a cache of ${whole(entry.kv_tokens)} tokens`}`
       + `${entry.step_seconds == null ? "" : `, step ${duration(entry.step_seconds)}${gain(entry.step_seconds_difference, duration)}`}. `, entry.reason)))));
+}
+
+// Serving says only whether it fits.
+function verdictOfAdvice({ verdict, fits }) {
+  const known = verdict ?? (fits ? "fits" : "no");
+  return el("strong", { class: known }, VERDICTS[known] ?? words(known));
 }
 
 const gain = (difference, format) => (difference == null ? "" : ` (${signed(difference, format)})`);

@@ -2,6 +2,12 @@
 
 import { keyHeaders } from "./apikey.js";
 
+// It has a dark look of its own, which a class of the page turns on.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const followTheme = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", followTheme);
+followTheme();
+
 SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#swagger-ui",

@@ -28,7 +28,7 @@ export function table(caption, headings, rows) {
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     el("table", {},
       el("caption", {}, caption),
-      el("thead", {}, el("tr", {}, headings.map((heading) => el("th", { scope: "col" }, heading)))),
+      el("thead", {}, el("tr", {}, headings.map((heading) => (heading === "" ? el("td") : el("th", { scope: "col" }, heading))))),
       el("tbody", {}, rows.map((row) => el("tr", {}, cells(row))))));
 }
 

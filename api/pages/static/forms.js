@@ -55,31 +55,25 @@ const fixedLayout = (form) => [...form.querySelectorAll("#layout [name]")].filte
 const isLong = (field) => field.tagName === "TEXTAREA";
 const asQuery = (fields) => new URLSearchParams(fields.map((field) => [field.name, inBaseUnit(field, field.value.trim())]));
 // A field may ask in a unit of its own (data-unit, in base units); requests and addresses have base units.
-const inBaseUnit = (field, text) => (field.dataset.unit ? String(Number(text) * field.dataset.unit) : text);
+const inBaseUnit = (field, text) => (field.dataset.unit && text !== "" ? String(Number(text) * field.dataset.unit) : text);
 const inOwnUnit = (field, text) => (field.dataset.unit && text !== "" ? String(Number(text) / field.dataset.unit) : text);
 
-/** Put a form's filled fields into the address, so that the address restores it. */
+/** Put a form's fields into the address, so that the address restores it: the filled ones, and those emptied that began filled. */
 export function remember(form) {
-  const filled = namedFields(form).filter((field) => field.value.trim() !== "");
+  const filled = namedFields(form).filter((field) => field.value.trim() !== "" || field.defaultValue);
   const long = filled.filter(isLong);
   history.replaceState(null, "", `${location.pathname}?${asQuery(filled.filter((field) => !isLong(field)))}${long.length ? `#${asQuery(long)}` : ""}`);
 }
 
-/**
- * Fill a form from the address: what the address leaves away is empty, or as it stands where a list has no empty choice.
- * An address without a query changes nothing.
- */
+/** Fill a form from the address; what the address does not name stays as the form begins. */
 export function restore(form) {
   const query = new URLSearchParams(location.search);
-  if (![...query.keys()].some((name) => form.elements[name])) return;
   const long = new URLSearchParams(location.hash.slice(1));
   for (const field of namedFields(form)) {
     const value = (isLong(field) ? long : query).get(field.name);
-    if (value !== null || mayBeEmpty(field)) setField(field, value ?? "");
+    if (value !== null) setField(field, value);
   }
 }
-
-const mayBeEmpty = (field) => field.tagName !== "SELECT" || [...field.options].some((option) => option.value === "");
 
 /** Set a field to a value of the request; a choice that a list does not hold is added, so that the service can say what is wrong with it. */
 export function setField(field, value) {

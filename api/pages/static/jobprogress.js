@@ -8,6 +8,8 @@ import { estimateParts } from "./jobestimate.js";
 import { resultParts } from "./jobresult.js";
 import { duration, gib, whole, words } from "./quantities.js";
 
+const TICK_MILLISECONDS = 1000;
+const STAGE = "stage";
 const FINISHED = new Set(["succeeded", "failed", "cancelled"]);
 let following = new AbortController();
 
@@ -17,6 +19,8 @@ export async function follow(id, place, changed) {
   following = new AbortController();
   const { signal } = following;
   const path = `/jobs/${encodeURIComponent(id)}`;
+  const ticking = setInterval(() => tick(place), TICK_MILLISECONDS);
+  signal.addEventListener("abort", () => clearInterval(ticking));
   try {
     const job = await ask(path, { signal });
     if (draw(job, place)) return;
@@ -32,7 +36,15 @@ export async function follow(id, place, changed) {
     }
   } catch (problem) {
     if (problem.name !== "AbortError") place.replaceChildren(...problemOf(problem));
+  } finally {
+    clearInterval(ticking);
   }
+}
+
+/** Say how long a job has been running, whether or not it says how far it is. */
+function tick(place) {
+  const clock = place.querySelector("[data-started]");
+  if (clock) clock.textContent = `Running for ${duration(Math.max(0, Math.round((Date.now() - Date.parse(clock.dataset.started)) / 1000)))}`;
 }
 
 /** Draw a job; answers whether it is finished. */
@@ -46,13 +58,15 @@ function draw(job, place) {
   place.replaceChildren(...[
     el("h2", {}, `${words(job.kind)}: ${job.state}`),
     el("p", { class: "quiet" }, el("code", {}, job.job_id), job.worker ? ` on ${job.worker}` : "", tookText(job)),
-    isFinished ? null : el("div", { class: "progress" }, el("progress", { "aria-label": "Progress" }), el("p", { class: "told" }, job.state === "queued" ? "Waiting for a worker …" : "Running …")),
+    isFinished ? null : el("div", { class: "progress" }, el("progress", { "aria-label": "Progress" }), el("p", { class: "told" }, job.state === "queued" ? "Waiting for a worker …" : "Starting …"),
+      job.state === "running" ? el("p", { class: "quiet", "data-started": job.started_at }) : null),
     isFinished ? null : cancel,
     job.error ? el("div", { class: "problem" }, job.error.detail ?? job.error.message ?? JSON.stringify(job.error)) : null,
     ...(job.estimate && !job.result ? estimateParts(job.estimate) : []),
     ...(job.result ? resultParts(job) : []),
   ].filter(Boolean));
   if (!isFinished && job.progress.total) showProgress(job.progress, null, place);
+  tick(place);
   return isFinished;
 }
 
@@ -71,12 +85,16 @@ function showProgress(progress, pace, place) {
   const bar = place.querySelector("progress");
   if (!bar) return;
   if (progress.total) { bar.max = progress.total; bar.value = progress.done; }
-  const amount = progress.unit === "bytes" ? gib : whole;
-  const unit = progress.unit === "bytes" ? "" : ` ${progress.unit}`;
-  const left = pace?.(progress);
-  const parts = [`${amount(progress.done)} of ${amount(progress.total)}${unit}`];
+  const parts = [amountText(progress)];
+  const left = progress.unit === STAGE ? null : pace?.(progress);
   // A worker that knows its own rate says it in its message.
   if (left && !/ left$/.test(progress.message)) parts.push(`${left.rate.toPrecision(2)} a second, ${duration(left.seconds)} left`);
   if (progress.message) parts.push(progress.message);
   place.querySelector(".told").textContent = parts.join(" · ");
+}
+
+/** Return how much is done; of stages, which take unlike times, which one is under way. */
+function amountText({ done, total, unit }) {
+  if (unit === STAGE) return `Stage ${Math.min(done + 1, total)} of ${total}`;
+  return unit === "bytes" ? `${gib(done)} of ${gib(total)}` : `${whole(done)} of ${whole(total)} ${unit}`;
 }

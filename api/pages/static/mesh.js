@@ -102,8 +102,8 @@ const stageOf = ({ mesh }, rank) => coordinates(rank, mesh.shape)[mesh.order.ind
 function gpuCell(plan, rank) {
   const places = placesOf(plan.sharding, rank);
   const spoken = `GPU ${rank}${places.map(([axis, at]) => `, ${axis} ${at}`).join("")}, ${stageText(plan, stageOf(plan.sharding, rank))}`;
-  return el("button", { type: "button", class: `gpu colour-${stageOf(plan.sharding, rank) % STAGE_COLOURS}`, "data-rank": rank, tabindex: -1, "aria-label": spoken },
-    el("span", { class: "rank" }, rank), places.map(([axis, at]) => el("span", {}, `${axis[0]}${at}`)));
+  return el("button", { type: "button", class: `gpu colour-${stageOf(plan.sharding, rank) % STAGE_COLOURS}`, "data-rank": rank, tabindex: -1 },
+    el("span", { class: "spoken" }, spoken), el("span", { class: "rank", "aria-hidden": "true" }, rank), places.map(([axis, at]) => el("span", { "aria-hidden": "true" }, `${axis[0]}${at}`)));
 }
 
 function stageText({ sharding: { stages } }, number) {

@@ -7,6 +7,8 @@ import { el } from "./elements.js";
 import { countFixed, fillCatalogues, linkButtons, markFields, offerConditional, remember, requestOf, restore } from "./forms.js";
 import { painted, swapParts } from "./parts.js";
 
+// Only a wait that is felt is shown.
+const FELT_MILLISECONDS = 400;
 // Longer than a key that repeats by itself takes (33 ms), shorter than it takes to find the next one.
 const QUIET_MILLISECONDS = 50;
 
@@ -16,12 +18,32 @@ const QUIET_MILLISECONDS = 50;
  */
 export async function runQuestion({ path, verdict, parts }) {
   const form = document.querySelector("#question");
-  const boxes = Object.fromEntries(["answer", "verdict", "parts", "glance"].map((id) => [id, document.querySelector(`#${id}`)]));
+  const boxes = Object.fromEntries(["answer", "verdict", "parts", "glance", "updating"].map((id) => [id, document.querySelector(`#${id}`)]));
   let catalogues = Promise.resolve(new Map());
   let shown = null;
 
+  let felt;
+
+  // The answer before stays, dimmed, until the next one is there.
+  function wait() {
+    clearTimeout(felt);
+    boxes.answer.classList.add("waiting");
+    felt = setTimeout(() => {
+      boxes.answer.classList.add("updating");
+      if (boxes.parts.childElementCount) boxes.updating.textContent = "Updating …";
+    }, FELT_MILLISECONDS);
+  }
+
+  // The verdict comes first, the parts a moment later.
+  function waitNoMore() {
+    clearTimeout(felt);
+    boxes.answer.classList.remove("updating");
+    boxes.updating.textContent = "";
+  }
+
   async function show(answer, context, signal) {
     shown = null;
+    waitNoMore();
     boxes.verdict.replaceChildren(...verdict(answer));
     boxes.glance.replaceChildren(...verdictLine(answer));
     boxes.answer.classList.remove("stale");
@@ -34,20 +56,25 @@ export async function runQuestion({ path, verdict, parts }) {
 
   function refuse(problem) {
     shown = null;
+    waitNoMore();
     markFields(form, problem.errors ?? []);
     boxes.verdict.replaceChildren(...problemOf(problem, form), ...(boxes.parts.childElementCount
-      ? [el("p", { class: "quiet" }, "What stands below is the last answer that there was.")] : []));
+      ? [el("p", { class: "quiet" }, "Showing the previous result.")] : []));
     boxes.glance.replaceChildren("No answer: see why");
     boxes.answer.classList.remove("waiting");
     boxes.answer.classList.add("stale");
   }
 
   async function answer(signal) {
-    boxes.answer.classList.add("waiting");
+    wait();
     try {
       const request = requestOf(form);
       // Typed and taken back.
-      if (JSON.stringify(request) === shown) { boxes.answer.classList.remove("waiting"); return; }
+      if (JSON.stringify(request) === shown) {
+        waitNoMore();
+        boxes.answer.classList.remove("waiting");
+        return;
+      }
       const answered = await ask(path, { method: "POST", body: request, signal });
       if (signal.aborted) return;
       markFields(form, []);

@@ -7,7 +7,7 @@ import { el, section, table } from "./elements.js";
 import { engineLog } from "./enginelog.js";
 import { setField } from "./forms.js";
 import { performancePart } from "./latency.js";
-import { duration, gib, whole, words } from "./quantities.js";
+import { counted, duration, gib, whole, words } from "./quantities.js";
 import { runQuestion } from "./questions.js";
 
 // Kept from answer to answer, with what was pasted.
@@ -64,6 +64,9 @@ function tryChange(change, context) {
 const layoutText = (layout) => Object.entries(layout).filter(([name, degree]) => name === "gpus" || degree > 1)
   .map(([name, degree]) => (name === "gpus" ? `${degree} GPU${degree === 1 ? "" : "s"}` : `${words(name)} ${degree}`)).join(", ");
 
+const alternativeText = (entry) => `${entry.gpu}, ${layoutText(entry.layout)}, ${entry.weights}/${entry.kv_cache}`
+  + `${entry.concurrency === null ? "" : `, ${counted(entry.concurrency, "request")} at once`}`;
+
 const layoutPart = (plan) => section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
   `${plan.settings.engine} ${plan.settings.engine_version}: `
   + Object.entries(plan.settings).filter(([name, value]) => !name.startsWith("engine") && value !== null).map(([name, value]) => `${words(name)} ${value}`).join(", ")));
@@ -85,7 +88,7 @@ function cachePart({ kv, layout, settings: { max_model_len: longest } }) {
 function alternativesPart(alternatives, context) {
   if (!alternatives.length) return null;
   return section("Alternatives", table("Other layouts", ["Layout", "Cache, tokens", "Requests held", "Each token", "Tokens a second", "A million tokens", "Verdict", ""],
-    alternatives.map((entry) => [layoutText(entry.layout), whole(entry.kv_tokens), entry.max_concurrency.toFixed(1),
+    alternatives.map((entry) => [alternativeText(entry), whole(entry.kv_tokens), entry.max_concurrency.toFixed(1),
       entry.tpot_seconds == null ? "" : duration(entry.tpot_seconds), entry.output_tokens_per_second == null ? "" : whole(entry.output_tokens_per_second), costText(entry), words(entry.verdict),
       context.form ? el("button", { type: "button", onclick: () => use(entry.layout, context) }, "Use") : ""])));
 }

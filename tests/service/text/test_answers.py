@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.text.answers import _curve, _latency, _launch, _training_alternative, job_text
+from service.text.answers import _curve, _latency, _launch, job_text
 from service.text.tables import COLUMNS, gib, notes, pairs, seconds_text, table
 
 
@@ -14,9 +14,19 @@ def test_columns_are_aligned_the_first_to_the_left():
     )
 
 
-def test_a_table_too_wide_shortens_its_first_column():
-    lines = table(("name", "size"), [("x" * 300, "1 GiB")]).splitlines()
-    assert max(map(len, lines)) == COLUMNS
+def test_what_is_too_wide_for_a_table_stands_above_its_row_and_is_whole():
+    lines = table(("name", "size"), [("x" * 99, "1 GiB"), ("short", "2 GiB")]).splitlines()
+    assert lines[1] == "  " + "x" * 99
+    assert [line.strip() for line in lines[2:]] == ["1 GiB", f"short{' ' * 86}  2 GiB"]
+    assert max(len(line) for line in (lines[0], *lines[2:])) == COLUMNS
+
+
+def test_sentences_break_at_spaces_alone_and_never_within_quoted_commands():
+    command = "`plimsoll validate 0123456789abcdef --url http://127.0.0.1:8000`"
+    text = notes("Assumptions", [f"{'word ' * 12}{command} {'word ' * 9}--gpu-memory-utilization"])
+    assert command in text
+    assert "--gpu-memory-utilization" in text
+    assert max(map(len, text.splitlines())) <= COLUMNS
 
 
 def test_facts_without_a_value_are_left_out():
@@ -66,39 +76,6 @@ def test_a_failed_job_says_why():
     text = job_text(job)
     assert "Error: No memory left." in text
     assert "1 of 4 layers layer 1" in text
-
-
-def test_alternatives_that_differ_in_stages_and_recomputed_layers_read_differently():
-    layout = {
-        "gpus": 8, "framework": "megatron", "data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 2,
-        "context_parallel": 1, "zero_stage": 1, "micro_batch_size": 1, "recompute": "full", "offload": "none",
-    }  # fmt: skip
-    plain = _training_alternative(_alternative({**layout, "virtual_pipeline": 1, "recompute_layers": None}))
-    interleaved = _training_alternative(_alternative({**layout, "virtual_pipeline": 4, "recompute_layers": 8}))
-    assert plain[0] == "8 GPUs: megatron d2 t2 p2 c1 zero1 b1 full"
-    assert interleaved[0] == "8 GPUs: megatron d2 t2 p2v4 c1 zero1 b1 full 8"
-
-
-@pytest.mark.parametrize(
-    ("offload", "has_activations", "shown"),
-    [
-        ("none", False, ""),
-        ("none", True, " +act"),
-        ("optimizer", False, " +opt"),
-        ("optimizer+parameters", True, " +opt,par,act"),
-    ],
-)
-def test_alternatives_say_what_they_offload(offload: str, has_activations: bool, shown: str):
-    layout = {
-        "gpus": 1, "framework": "deepspeed", "data_parallel": 1, "tensor_parallel": 1, "pipeline_parallel": 1,
-        "context_parallel": 1, "zero_stage": 3, "micro_batch_size": 1, "recompute": "none", "virtual_pipeline": 1,
-        "recompute_layers": None, "offload": offload, "activation_offload": has_activations,
-    }  # fmt: skip
-    assert _training_alternative(_alternative(layout))[0] == f"1 GPU: deepspeed d1 t1 p1 c1 zero3 b1 none{shown}"
-
-
-def _alternative(layout: dict) -> dict:
-    return {"layout": layout, "peak_bytes": 2**30, "step_seconds": 1.0, "verdict": "fits"}
 
 
 PERFORMANCE = {

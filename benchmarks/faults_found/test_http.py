@@ -1,0 +1,119 @@
+"""HTTP's own promises, and what a client reads: heads, tags, names, defaults, text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+HARDWARE = {"gpu": "h100-sxm-80gb", "gpus": 8}
+JOB: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "hardware": HARDWARE,
+    "framework": "fsdp2",
+    "training": {"sequence_length": 4096, "global_batch_size": 64},
+}
+DEPLOYMENT: dict[str, Any] = {"model": "llama-3.1-8b", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1}}
+
+
+def planned(service: httpx.Client) -> dict[str, Any]:
+    body: dict[str, Any] = service.post("/plan/train", json=JOB).raise_for_status().json()
+    return body
+
+
+def told(refused: httpx.Response) -> dict[str, str]:
+    return {error["pointer"]: error["detail"] for error in refused.json()["errors"]}
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/models", "/hardware", "/formats", "/plans", "/docs"])
+def test_head_is_answered_as_get_is(service: httpx.Client, path: str):
+    head, whole = service.head(path), service.get(path)
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert head.headers["content-length"] == whole.headers["content-length"]
+
+
+def test_a_plan_that_is_known_is_not_sent_again(service: httpx.Client):
+    address = f"/plans/{planned(service)['plan_id']}"
+    tag = service.get(address).headers["etag"]
+    again = service.get(address, headers={"if-none-match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_large_answers_are_compressed(service: httpx.Client):
+    answer = service.post("/plan/train", json=JOB, headers={"accept-encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+
+
+def test_a_queued_job_is_named_and_a_replayed_answer_is_marked(service: httpx.Client):
+    plan_id = planned(service)["plan_id"]
+    address, headers = f"/plans/{plan_id}/validate", {"idempotency-key": f"faults-found-{plan_id}"}
+    answers = [service.post(address, json={"level": "count"}, headers=headers) for _ in range(2)]
+    for answer in answers:
+        assert answer.status_code == 202
+        assert answer.headers["location"] == f"/jobs/{answer.json()['job_id']}"
+    assert answers[1].headers["idempotency-replayed"] == "true"
+
+
+def test_the_contract_states_bounds_security_servers_and_licence(service: httpx.Client):
+    response = service.get("/openapi.json")
+    contract = response.json()
+    assert not re.search(r'"(ge|le|gt|lt)":', response.text)
+    assert contract["servers"]
+    assert contract["info"]["license"]
+    operations = [operation for path in contract["paths"].values() for operation in path.values()]
+    assert all("security" in operation for operation in operations)
+
+
+def test_a_training_question_needs_no_training(service: httpx.Client):
+    plan = service.post("/plan/train", json={"model": "llama-3.1-8b", "hardware": HARDWARE}).raise_for_status().json()
+    assert "training.sequence_length is 4,096 tokens, the default." in plan["assumptions"]
+    assert "training.global_batch_size is 64 sequences per step, the default." in plan["assumptions"]
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "meant"),
+    [
+        ({"training": {"sequence_lenght": 4096}}, "/training/sequence_lenght", "sequence_length"),
+        ({"layout": {"tensor_paralel": 2}}, "/layout/tensor_paralel", "tensor_parallel"),
+        ({"objectiv": "cost"}, "/objectiv", "objective"),
+    ],
+)
+def test_a_misspelt_field_is_told_what_was_meant(
+    service: httpx.Client, change: dict[str, Any], pointer: str, meant: str
+):
+    assert told(service.post("/plan/train", json={**JOB, **change}))[pointer].endswith(f"did you mean {meant}?")
+
+
+def test_ids_in_text_are_whole(service: httpx.Client):
+    plan_id = planned(service)["plan_id"]
+    listed = service.get("/plans", params={"format": "text", "limit": 200}).text
+    assert plan_id in listed
+    # 40 digits of a SHA-1, wherever one begins.
+    assert {len(found) for found in re.findall(r"\b[0-9a-f]{30,}\b", listed)} == {40}
+
+
+@pytest.mark.parametrize(
+    "job", [JOB, {**JOB, "model": "mixtral-8x7b", "hardware": {**HARDWARE, "gpus": 64}, "framework": "any"}]
+)
+def test_no_two_alternatives_of_a_training_plan_read_alike(service: httpx.Client, job: dict[str, Any]):
+    text = service.post("/plan/train?format=text", json=job).raise_for_status().text
+    listed = text.partition("\nAlternatives\n")[2].partition("\n\n")[0].splitlines()[1:]
+    labels = [line.strip().partition("  ")[0] for line in listed if "GPU" in line and ": " in line]
+    assert len(labels) == len(set(labels)) > 1
+
+
+def test_models_are_searched(service: httpx.Client):
+    found = service.get("/models", params={"search": "LLAMA-3.1-8b"}).raise_for_status().json()["items"]
+    assert "meta-llama/Llama-3.1-8B" in {model["id"] for model in found}
+    assert len(found) < 10
+
+
+def test_serving_alternatives_state_their_formats_whole(service: httpx.Client):
+    question = {**DEPLOYMENT, "hardware": HARDWARE, "serving": {"concurrency": 64, "weights": ["bf16", "fp8"]}}
+    text = service.post("/plan/infer?format=text", json=question).raise_for_status().text
+    listed = text.partition("\nAlternatives\n")[2].partition("\n\n")[0].splitlines()[1:]
+    labels = [line for line in listed if " GPUs: " in line]
+    assert labels
+    assert all(re.search(r" (bf16|fp8)/(bf16|fp8)\b", line) for line in labels)
