@@ -22,7 +22,7 @@ from planners.layout.candidates import FULL, NONE, FloatArray, IntArray
 from planners.layout.grid import Grid
 from planners.layout.objectives import objective_of
 from planners.layout.pool import Pool, alike, evaluated
-from planners.layout.rules import obey
+from planners.layout.rules import matrices_divide, obey
 from planners.memory.job import Job
 from planners.questions import TrainingQuestion
 from planners.stopping import ShouldStop
@@ -117,9 +117,14 @@ def _least_seconds(beyond: Beyond) -> FloatArray:
     plain = replace(beyond.choices, recompute=((NONE, 1.0),), offload=((0, False),), fused_cross_entropy=(False,))
     bases = {**beyond.bases, "shard_group": beyond.bases["data_parallel"]}
     grid = grid_over(beyond.question, job, bases, plain)
-    parts = step_seconds(grid.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
-    passes = parts.forward + parts.backward + parts.tensor_parallel + parts.expert_parallel + parts.pipeline_bubble
-    least: FloatArray = np.broadcast_to(passes, grid.shape).min(axis=(0, 1, 2))
+    # Matrices that do not divide have no time to work out.
+    index = np.flatnonzero(np.broadcast_to(matrices_divide(grid.layouts, job), grid.shape).all(axis=(0, 1, 2)))
+    least: FloatArray = np.full(grid.bases, math.inf)
+    if index.size:
+        some = grid.of_bases(index)
+        parts = step_seconds(some.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
+        passes = parts.forward + parts.backward + parts.tensor_parallel + parts.expert_parallel + parts.pipeline_bubble
+        least[index] = np.broadcast_to(passes, some.shape).min(axis=(0, 1, 2))
     return least
 
 

@@ -195,8 +195,10 @@ def matrix_elements(weight: Weight, way: Way) -> int:
 @functools.lru_cache(maxsize=MOST_KEPT_ANSWERS)
 def _is_divisible(part: BlockWeights, way: Way) -> bool:
     try:
-        # The block's own weights all learn or all stand by; either answer is asked for again.
-        _standing_by(part, way) if part.frozen else _held(part, way)
+        # The block's own weights all learn or all stand by, and adapters learn beside them; all are asked for again.
+        if part.frozen:
+            _standing_by(part, way)
+        _held(part, way)
     except ImpossibleLayout:
         return False
     return True
