@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import Metrics
 from api.problems import ProblemResponse
+from service.errors import TryLater
 
 REQUEST_ID_HEADER = b"x-request-id"
 _GIVEN_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
@@ -26,6 +27,11 @@ _GIVEN_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _NO_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 UNMATCHED_ROUTE = "unmatched"
+# Larger bodies are counted together until they are answered: as JSON in memory they take about ten times their bytes.
+LARGE_BODY_BYTES = 2**20
+# In bodies of the largest size that is read.
+MOST_LARGE_AT_ONCE = 2
+
 # What is still on its way is not read.
 _CLOSE = {"connection": "close"}
 
@@ -81,7 +87,7 @@ def _given_request_id(scope: Scope) -> str | None:
 
 
 class BodyLimit:
-    """Refuses bodies above a size, and those that come slower than in a given time.
+    """Refuses bodies above a size, those that come slower than in a given time, and too many large ones at once.
 
     By their declared length before a byte is read, else as they grow.
     """
@@ -90,6 +96,7 @@ class BodyLimit:
         self._app = app
         self._most_bytes = most_bytes
         self._most_seconds = most_seconds
+        self._large_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -100,12 +107,12 @@ class BodyLimit:
         if declared.isascii() and declared.isdigit() and int(declared[:20]) > self._most_bytes:
             await self._refusal()(scope, receive, send)
             return
-        received_bytes = 0
+        received_bytes = large_bytes = 0
         is_complete = False
         deadline = time.monotonic() + self._most_seconds
 
         async def receive_counted() -> Message:
-            nonlocal received_bytes, is_complete
+            nonlocal received_bytes, large_bytes, is_complete
             # What comes after the body is the client's leaving, and that may take as long as it likes.
             if is_complete:
                 return await receive()
@@ -118,9 +125,17 @@ class BodyLimit:
             is_complete = not message.get("more_body", False)
             if received_bytes > self._most_bytes:
                 raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._detail(), _CLOSE)
+            if received_bytes > LARGE_BODY_BYTES:
+                self._large_bytes += received_bytes - large_bytes
+                large_bytes = received_bytes
+                if self._large_bytes > MOST_LARGE_AT_ONCE * self._most_bytes:
+                    raise TryLater("Many large bodies are being read.", retry_after_seconds=1)
             return message
 
-        await self._app(scope, receive_counted, send)
+        try:
+            await self._app(scope, receive_counted, send)
+        finally:
+            self._large_bytes -= large_bytes
 
     def _refusal(self) -> ProblemResponse:
         return ProblemResponse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body-too-large", self._detail(), headers=_CLOSE)

@@ -150,7 +150,11 @@ class Settings(BaseSettings):
         default=Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
         description="The authority (PEM) that signed that API's certificate.",
     )
-    max_body_bytes: int = Field(default=2 * 2**20, ge=1024, description="The largest request body that is read.")
+    max_body_bytes: int = Field(
+        default=16 * 2**20,
+        ge=1024,
+        description="The largest request body that is read; of larger than 1 MiB, twice this at once.",
+    )
     body_timeout_seconds: float = Field(
         default=20.0, gt=0, description="How long a request's head, and then its body, may take to arrive."
     )

@@ -12,7 +12,8 @@ import pytest
 import structlog
 
 from api.app import create_app
-from api.middleware import AnswerHeaders, TimeLimit
+from api.middleware import LARGE_BODY_BYTES, AnswerHeaders, BodyLimit, TimeLimit
+from service.errors import TryLater
 from service.persistence.addresses import libpq_url
 from service.settings import Settings
 
@@ -131,3 +132,44 @@ async def test_what_is_logged_within_a_request_names_it():
     await AnswerHeaders(app, is_https=False)(scope, None, None)  # type: ignore[arg-type]
     assert bound == {"request_id": "abc-1"}
     assert structlog.contextvars.get_contextvars() == {}
+
+
+class Reads:
+    """Reads a whole body, and holds it until told to let go."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await self.let_go.wait()
+
+
+def body_of(size: int) -> Any:
+    """Return what an ASGI server hands on of a body, in two parts."""
+    parts = [{"body": b" " * (size // 2), "more_body": more} for more in (True, False)]
+
+    async def receive() -> Any:
+        return {"type": "http.request", **parts.pop(0)}
+
+    return receive
+
+
+async def test_large_bodies_are_bounded_together_until_they_are_answered():
+    app = Reads()
+    limit = BodyLimit(app, most_bytes=4 * LARGE_BODY_BYTES, most_seconds=60.0)
+    scope: Any = {"type": "http", "headers": []}
+
+    async def unsent(message: Any) -> None:
+        raise AssertionError(message)
+
+    # Two of the largest are read at once; beside them no third, but any number of small ones.
+    held = [asyncio.create_task(limit(scope, body_of(4 * LARGE_BODY_BYTES), unsent)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(TryLater, match="Many large bodies"):
+        await limit(scope, body_of(2 * LARGE_BODY_BYTES), unsent)
+    small = asyncio.create_task(limit(scope, body_of(LARGE_BODY_BYTES), unsent))
+    app.let_go.set()
+    await asyncio.gather(*held, small)
+    await limit(scope, body_of(4 * LARGE_BODY_BYTES), unsent)
