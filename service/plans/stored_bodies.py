@@ -1,7 +1,7 @@
 """Stored answers in today's shape: one place where what earlier versions left out is filled in.
 
 A stored plan keeps the words and the numbers that it was answered with. A field that came later stands for nothing: it
-is an empty list, a degree of one, or null.
+is an empty list, a degree of one, or null; whether a deployment meets what was asked follows from what it said of each.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ BEFORE: Mapping[str, Any] = {
 def plan_body(plan: StoredPlan) -> dict[str, Any]:
     """Return a stored plan's answer, whichever version gave it, with every field that today's have."""
     body: dict[str, Any] = _completed(json.loads(plan.answer), BODIES[plan.kind])
+    if plan.kind == "infer" and body["meets"] is None:
+        asked = (body["meets_concurrency"], body["meets_slo"])
+        body["meets"] = body["fits"] and False not in asked
     return body
 
 

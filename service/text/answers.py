@@ -19,7 +19,7 @@ VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
 def plan_text(body: Mapping[str, Any]) -> str:
     """Return a plan's answer as text; `body` is the response as JSON values."""
     verdict = VERDICT_WORDS[body["verdict"]]
-    if body["fits"] and not body.get("meets", True):
+    if body["fits"] and body.get("meets") is False:
         verdict += ", but misses what was asked"
     sections = [f"Plan {body['plan_id']}  ({body['kind']}): {verdict}\n{wrapped(body['summary'])}"]
     sections += _training(body) if body["kind"] == "train" else _serving(body)

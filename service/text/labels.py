@@ -79,11 +79,13 @@ def _training_label(layout: Layout) -> str:
 
 
 def _serving_label(other: Layout) -> str:
-    return (
-        f"{other['gpu']} {gpus_text(other)}: d{other['data_parallel']}{_attention_ranks(other)} "
-        f"t{other['tensor_parallel']} p{other['pipeline_parallel']}{_experts(other)} "
-        f"{other['weights']}/{other['kv_cache']}"
+    degrees = (
+        f"{gpus_text(other)}: d{other['data_parallel']}{_attention_ranks(other)} "
+        f"t{other['tensor_parallel']} p{other['pipeline_parallel']}{_experts(other)}"
     )
+    formats = None if other["weights"] is None else f"{other['weights']}/{other['kv_cache']}"
+    # Earlier versions named neither the card nor the formats of an alternative.
+    return " ".join(part for part in (other["gpu"], degrees, formats) if part)
 
 
 def gpus_text(layout: Layout) -> str:

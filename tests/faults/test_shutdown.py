@@ -27,7 +27,8 @@ def test_a_request_under_way_is_answered_before_the_end(parts: Parts):
     wait_for(lambda: is_ready(api), lambda: api.log)
     body = b'{"model": "llama-3.1-8b", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1}, "serving": {}}'
     head = (
-        f"POST /plan/infer HTTP/1.1\r\nhost: p\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        f"POST /plan/infer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", int(api.variables["PLIMSOLL_PORT"])), timeout=60) as connection:
         # It is under way once its head is there; the rest comes after the service was told to stop.

@@ -317,8 +317,9 @@ async def test_a_plan_that_was_read_once_needs_no_database_again():
     assert plans.asked == 1
 
 
-KV_PLAN = {"layout": {"data_parallel": 2, "tensor_parallel": 2}, "settings": {"engine": "vllm"}}
-TRAIN_PLAN = {"layout": {"data_parallel": 2, "tensor_parallel": 2}}
+DEGREES = {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 1}
+KV_PLAN = {"layout": DEGREES, "settings": {"engine": "vllm"}}
+TRAIN_PLAN = {"layout": DEGREES}
 
 
 @pytest.mark.parametrize(
@@ -452,11 +453,12 @@ async def test_the_same_workload_is_planned_once():
     assert answers.computed == 1
 
 
-async def test_bitsandbytes_is_offered_only_where_vllm_still_has_it(judge):
-    for tag, is_offered in (("v0.19.0", True), ("v0.28.0", False)):
-        container = a_container(*LARGE, gpus=2, image=f"vllm/vllm-openai:{tag}")
-        answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
-        assert ("--quantization bitsandbytes" in answer.message) is is_offered
+@pytest.mark.parametrize("tag", ["v0.19.0", "v0.28.0"])
+async def test_eight_bits_are_offered_before_four_and_nothing_that_vllm_has_no_longer(judge, tag):
+    container = a_container(*LARGE, gpus=2, image=f"vllm/vllm-openai:{tag}")
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert "--quantization fp8" in answer.message
+    assert "bitsandbytes" not in answer.message
 
 
 TGI = "ghcr.io/huggingface/text-generation-inference:3.3.6"
@@ -576,7 +578,7 @@ async def test_an_engine_that_takes_shorter_requests_is_not_refused_for_the_long
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
 async def test_a_stored_plan_of_an_engine_that_takes_shorter_requests_is_a_warning(engine):
     kv = {"max_concurrency": 0.5, "available_bytes": 10, "available_high_bytes": 10}
-    body = {"plan": {"layout": {"data_parallel": 2, "tensor_parallel": 2}, "settings": {"engine": engine}, "kv": kv}}
+    body = {"plan": {"layout": DEGREES, "settings": {"engine": engine}, "kv": kv}}
     plans = Stored(verdict="no", fits=False, answer=json.dumps(body))
     assert (await planned(plans).review(read_review(served("-tp", "2")))).is_allowed
 

@@ -20,7 +20,7 @@ SPENT = Budget(seconds=SECONDS, began_at=0.0, clock=lambda: SECONDS)
 # Three quarters are over: time for the answer, none for advice.
 LATE = Budget(seconds=SECONDS, began_at=0.0, clock=lambda: 6.0)
 TOO_LARGE = {
-    "train": train(model="llama-3.1-70b", hardware={"gpu": "h100-sxm-80gb", "gpus": 2}),
+    "train": train(model="llama-3.1-70b", hardware={"gpu": "h100-sxm-80gb", "gpus": 2}, layout={"offload": "none"}),
     "infer": infer(model="llama-3.1-70b", hardware={"gpu": "h100-sxm-80gb", "gpus": 1}, layout={}),
 }
 
