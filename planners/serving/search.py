@@ -16,7 +16,7 @@ from planners.serving.divisions import Pools
 from planners.serving.ranking import rank
 from planners.serving.replica import FITS, Replica, plan_started, work_of
 from planners.serving.settings import Settings, resolve_settings
-from planners.serving.weights import layout_obstacle
+from planners.serving.weights import layout_obstacle, most_tensor_parallel
 from planners.stopping import ShouldStop, never
 
 # Every number of pipeline stages and of attention's ranks is looked at in ranges of up to so many GPUs, beyond that
@@ -196,7 +196,7 @@ def _degrees(question: ServingQuestion) -> Iterator[Degrees]:
     Models with experts share them out over ranks of attention data parallelism, each expert whole or divided.
     """
     layout, most = question.layout, question.hardware.gpus.maximum
-    for tensor in _fixed_or(layout.tensor_parallel, range(1, min(most, question.model.attention_heads) + 1)):
+    for tensor in _fixed_or(layout.tensor_parallel, range(1, min(most, most_tensor_parallel(question.model)) + 1)):
         for attention in _fixed_or(layout.attention_data_parallel, _attention_ranks(question, most // tensor)):
             ranks = tensor * attention
             stages = _numbers(question, min(most // ranks, question.model.num_layers))

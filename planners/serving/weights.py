@@ -95,15 +95,20 @@ def _broken_rule(same: Same[ModelSpec], layout: ShardLayout) -> BrokenRule | Non
 
 def _possible_degrees(model: ModelSpec) -> str:
     """Return the tensor-parallel degrees of a model, as a person lists them."""
-    heads = model.attention_heads
+    most = most_tensor_parallel(model)
     degrees = [
         str(degree)
-        for degree in range(1, heads + 1)
-        if heads % degree == 0
+        for degree in range(1, most + 1)
+        if most % degree == 0
         and tensor_parallel_obstacle(model, degree) is None
         and _uneven_vocabulary(model, degree) is None
     ]
     return " or ".join(filter(None, (", ".join(degrees[:-1]), degrees[-1])))
+
+
+def most_tensor_parallel(model: ModelSpec) -> int:
+    """Return the largest tensor-parallel degree: a head per rank or, of a model without attention, a feature."""
+    return model.attention_heads or model.hidden_size
 
 
 def _uneven_vocabulary(model: ModelSpec, tensor_parallel: int) -> str | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from planners.catalogue import catalogue
 from planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped
+from planners.huggingface import describe_config
 from planners.questions import Disaggregation, ServiceLevel
 from planners.serving.search import search_fleet, search_layouts
 from planners.serving.settings import resolve_settings
@@ -235,3 +237,12 @@ def test_dividing_replicas_into_pools_stops_once_nobody_waits():
     with pytest.raises(PlanningStopped):
         search_layouts(asked, resolve_settings(asked), lambda: next(answers))
     assert next(answers, None) is None
+
+
+@pytest.mark.parametrize("gpus", [1, 3, (1, 8)])
+def test_models_without_attention_are_served_on_any_number_of_gpus(gpus):
+    # Falcon Mamba has no heads, whose number bounds the tensor ranks of others.
+    config = dict(catalogue().model("tiiuae/falcon-mamba-7b").config)
+    result = found(describe_config(config, name="mamba"), gpus=gpus, max_model_len=4096)
+    assert all(candidate.replica.fits for candidate in result.candidates)
+    assert result.candidates
