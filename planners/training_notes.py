@@ -49,6 +49,8 @@ def summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str
     """Return the answer in one sentence, and a second one on the deadline where there is one."""
     layout, memory = plan.layout, plan.memory
     needs = f"{memory.peak_bytes / GIB:.1f} GiB of {memory.limit_bytes / GIB:.1f} GiB per GPU in {memory.phase}"
+    if layout.offload != "none" or layout.activation_offload:
+        needs += f", with {memory.host_bytes / GIB:,.1f} GiB of host memory per GPU,"
     where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}"
     how = f"{where}, {_degrees(layout)}, {', '.join(_choices(layout))}"
     if verdict == "no":

@@ -206,6 +206,13 @@ def test_a_summary_names_every_choice_of_its_layout(changes: dict[str, Any]):
     assert [word for name in NAMED.values() if (word := name(plan.layout)) is not None and word not in said] == []
 
 
+def test_a_summary_says_how_much_host_memory_an_offload_takes():
+    plan = with_layout(offload="optimizer")
+    host = f"with {plan.memory.host_bytes / 2**30:,.1f} GiB of host memory per GPU"
+    assert host in summary(question(model=small_llama()), plan, "fits")
+    assert "of host memory" not in summary(question(model=small_llama()), with_layout(), "fits")
+
+
 def chosen_by_search(asked: TrainingQuestion, **changes: Any) -> str:
     job = training_job(asked, load_profile("fsdp2"))
     told = Told(question=asked, job=job, plan=with_layout(**changes), efficiency=load_efficiency("fsdp2"))

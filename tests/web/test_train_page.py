@@ -18,10 +18,10 @@ LARGE = (
     "/?model=meta-llama/Llama-3.1-8B&hardware.gpu=h100-sxm-80gb&hardware.gpus=1024&training.sequence_length=4096"
     "&training.global_batch_size=1024&framework=fsdp2&layout.data_parallel=1024&training.micro_batch_size=1"
 )
-# 70B parameters in 16 bytes each are ten times what eight of these cards have.
+# 70B parameters in 16 bytes each are three times what eight of these cards have, and the host may not hold them.
 TOO_LARGE = (
     "/?model=meta-llama/Llama-3.1-70B&hardware.gpu=a100-sxm-40gb&hardware.gpus=8&training.sequence_length=4096"
-    "&training.global_batch_size=32&framework=fsdp2"
+    "&training.global_batch_size=32&framework=fsdp2&layout.offload=none"
 )
 # A Llama of 2 layers: 2 x (4 x 64 x 64 + 3 x 64 x 128 + 2 x 64) + 2 x 1,000 x 64 + 64 = 210,240 parameters.
 TINY = {
