@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from planners.catalogue import catalogue
@@ -69,20 +69,23 @@ def advice_for(
     gpus = answer.plan.layout.gpus
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
     first = None
-    for first in _offered(_keeping_the_result(pinned), answer, best):
+    for first in _offered(_keeping_the_result(pinned), question, answer, best):
         yield first
     if first is None:
         # No one of them will do alone.
-        for first in _offered(_together(pinned), answer, best):
+        for first in _offered(_together(pinned), question, answer, best):
             yield first
-    for first in _offered(_changing_more(question, pinned, answer), answer, best):
+    for first in _offered(_changing_more(question, pinned, answer), question, answer, best):
         yield first
     if first is None:
-        yield from _offered(_together_with_more(question, pinned, answer), answer, best)
+        yield from _offered(_together_with_more(question, pinned, answer), question, answer, best)
 
 
 def _offered(
-    changes: Iterable[Change], answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
+    changes: Iterable[Change],
+    asked: TrainingQuestion,
+    answer: TrainingAnswer,
+    best: Callable[[TrainingQuestion], Alternative],
 ) -> Iterator[Advice]:
     offered: set[str] = set()
     lora: Alternative | None = None
@@ -90,7 +93,7 @@ def _offered(
         if change.kind in offered:
             continue
         try:
-            changed = best(change.question)
+            changed = _planned(change.question, best)
         except PlanningStopped:
             raise
         except PlimsollError:
@@ -100,7 +103,15 @@ def _offered(
         if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)
             lora = changed if change.kind == "lora" else lora
-            yield _offer(change, changed, answer)
+            yield _offer(change, changed, answer, asked)
+
+
+def _planned(question: TrainingQuestion, best: Callable[[TrainingQuestion], Alternative]) -> Alternative:
+    """Return the layout that a question's plan would have, of a range of GPUs the one on the number that it chooses."""
+    chosen = best(question)
+    if question.hardware.gpus.minimum == question.hardware.gpus.maximum:
+        return chosen
+    return best(_on(question, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus)))
 
 
 def leaves_to_be_desired(question: TrainingQuestion, answer: TrainingAnswer) -> bool:
@@ -127,20 +138,21 @@ def _on(question: TrainingQuestion, count: GpuCount) -> TrainingQuestion:
     return replace(question, hardware=replace(question.hardware, gpus=count), objective=objective)
 
 
-def _offer(change: Change, changed: Alternative, answer: TrainingAnswer) -> Advice:
+def _offer(change: Change, changed: Alternative, answer: TrainingAnswer, asked: TrainingQuestion) -> Advice:
     layout = changed.layout
+    layers = layout.recompute_layers
     chosen = {
         "hardware.gpus": layout.gpus,
         "framework": layout.framework,
         "layout.tensor_parallel": layout.tensor_parallel,
         "layout.pipeline_parallel": layout.pipeline_parallel,
         "training.micro_batch_size": layout.micro_batch_size,
-        "training.recompute": layout.recompute,
+        "training.recompute": layout.recompute if layers is None else {"full_layers": layers},
         "training.fused_cross_entropy": layout.fused_cross_entropy,
     }
     shown = {field: chosen[field] if value is None else value for field, value in change.change.items()}
     return Advice(
-        change=shown,
+        change=shown | _further(change.question, layout, asked, shown),
         peak_bytes=changed.peak_bytes,
         step_seconds=changed.step_seconds,
         peak_bytes_difference=changed.peak_bytes - answer.plan.memory.peak_bytes,
@@ -149,6 +161,27 @@ def _offer(change: Change, changed: Alternative, answer: TrainingAnswer) -> Advi
         verdict=changed.verdict,
         reason=f"{change.reason} {_as_planned(layout)}",
     )
+
+
+def _further(
+    changed: TrainingQuestion, layout: Layout, asked: TrainingQuestion, shown: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what else tells the offer's question from the one that was asked: with all of it said, its plan comes."""
+    further: dict[str, Any] = {}
+    if changed.framework != asked.framework and "framework" not in shown:
+        further["framework"] = layout.framework
+    if "layout" not in shown and changed.layout == LayoutRequest() != asked.layout:
+        further["layout"] = {}
+    elif "layout" not in shown:
+        further |= {
+            f"layout.{field.name}": getattr(layout, field.name)
+            for field in fields(LayoutRequest)
+            if getattr(changed.layout, field.name) != getattr(asked.layout, field.name)
+            and f"layout.{field.name}" not in shown
+        }
+    if asked.hardware.gpus.minimum != asked.hardware.gpus.maximum and "hardware.gpus" not in shown:
+        further["hardware.gpus"] = layout.gpus
+    return further
 
 
 def _as_planned(layout: Layout) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,8 +41,9 @@ DEGREES = (
     "context_parallel",
     "expert_parallel",
 )
-# A longer range of node counts is thinned to powers of two; the fewest are looked for in so many steps an octave.
-MOST_NODE_COUNTS = 64
+# Of a range every count up to 64 GPUs and 64 nodes; a longer one is thinned to powers of two of nodes or, where the
+# fewest are looked for, to so many counts an octave.
+MOST_NODE_COUNTS, MOST_COUNTS_IN_FULL = 64, 64
 MOST_USUAL_COUNTS = 16
 STEPS_AN_OCTAVE = 8
 
@@ -160,56 +161,57 @@ def _repeated(modes: IntArray, full_layers: IntArray, is_whole: BoolArray) -> Bo
 def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
     """Return the GPU counts to plan for, in the batches in which they are tried.
 
-    A fixed number is one batch of one. A range is one batch: below a node every
-    count, above it whole nodes, thinned to powers of two where it is long. Where
-    the fewest are asked for, ever larger batches follow one another.
+    A fixed number is one batch of one, a range one batch. Where the fewest are asked for, ever larger batches follow
+    one another: a node, and twice as many GPUs each time.
     """
     count, node = question.hardware.gpus, question.hardware.gpus_per_node
-    if count.minimum == count.maximum:
-        return [np.array([count.minimum])]
-    within = [number for number in range(1, node + 1) if count.minimum <= number <= count.maximum]
-    nodes = [node * number for number in range(2, count.maximum // node + 1) if node * number >= count.minimum]
-    if not wants_fewest_gpus(question):
-        thinned = (
-            nodes
-            if len(nodes) <= MOST_NODE_COUNTS
-            else [number for number in nodes if _is_power_of_two(number // node)]
+    counts = np.array(_counts(question))
+    if count.minimum == count.maximum or not wants_fewest_gpus(question):
+        return [counts]
+    octave = np.ceil(np.log2(np.maximum(counts / node, 1.0)))
+    return [counts[octave == each] for each in np.unique(octave)]
+
+
+def _counts(question: TrainingQuestion) -> list[int]:
+    """Return the GPU counts to plan for: of a range every one at first, then whole nodes, later on not all of them.
+
+    Only multiples of what the fixed degrees multiply to can exist. The ends of a range that was named are looked at,
+    whole nodes or not; without one every count is looked at within a node only.
+    """
+    count, node = question.hardware.gpus, question.hardware.gpus_per_node
+    product = _fixed_product(question)
+    in_full = product * max(node // product, 1) if count.is_free else max(node, product * MOST_COUNTS_IN_FULL)
+    step = math.lcm(node, product)
+    every = range(product, min(in_full, count.maximum) + 1, product)
+    larger: Sequence[int] = range(step, count.maximum + 1, step)
+    if count.maximum > step * MOST_NODE_COUNTS:
+        larger = _thinned(
+            step, count.maximum // step, each_octave=STEPS_AN_OCTAVE if wants_fewest_gpus(question) else 1
         )
-        ends = [count.minimum, count.maximum]
-        return [np.array(sorted({*within, *thinned, *ends, *_multiples_of_fixed(question)}))]
-    batches = [np.array(within)] if within else []
-    for octave in range(1, count.maximum.bit_length()):
-        # Of a long range every count below 16 nodes, above that eight counts an octave.
-        step = 1 if len(nodes) <= MOST_NODE_COUNTS else max(2**octave // STEPS_AN_OCTAVE, 1)
-        some = [node * number for number in range(2**octave, 2 ** (octave + 1), step)]
-        kept = [number for number in some if count.minimum <= number <= count.maximum]
-        if kept:
-            batches.append(np.array(kept))
-    # Who named a range means its ends too, whole nodes or not.
-    ends = [] if count.is_free else [count.minimum, count.maximum]
-    lone = [np.array([end]) for end in ends if not any((batch == end).any() for batch in batches)]
-    return sorted((*batches, *lone), key=lambda batch: int(batch[0])) or [np.array([count.minimum])]
+    ends = [] if count.is_free and any(every) else [count.minimum, count.maximum]
+    return sorted({*ends, *(number for number in (*every, *larger) if number >= count.minimum)})
+
+
+def _thinned(step: int, most: int, *, each_octave: int) -> list[int]:
+    """Return so many of a step's multiples in each octave: 1, 2, 4, 8 times the step with one, all of the first few."""
+    kept = []
+    for octave in range(most.bit_length()):
+        stride = max(2**octave // each_octave, 1)
+        kept += [step * number for number in range(2**octave, min(2 ** (octave + 1), most + 1), stride)]
+    return kept
+
+
+def _fixed_product(question: TrainingQuestion) -> int:
+    """Return what the fixed degrees multiply to, of which the number of GPUs is a multiple."""
+    request = question.layout
+    degrees = (request.data_parallel, request.tensor_parallel, request.pipeline_parallel, request.context_parallel)
+    return math.prod(degree for degree in degrees if degree is not None)
 
 
 def usual_counts(counts: IntArray) -> IntArray:
     """Return the GPU counts of a batch on which the usual layouts are looked at; of many they are every so-manieth."""
     some = np.unique(np.linspace(0, counts.size - 1, min(counts.size, MOST_USUAL_COUNTS)).round().astype(np.int64))
     return counts[some]
-
-
-def _multiples_of_fixed(question: TrainingQuestion) -> Iterator[int]:
-    """Yield what the fixed degrees multiply to, doubled again and again: no power of two is a multiple of 3."""
-    request, count = question.layout, question.hardware.gpus
-    degrees = (request.data_parallel, request.tensor_parallel, request.pipeline_parallel, request.context_parallel)
-    number = math.prod(degree for degree in degrees if degree is not None)
-    while number <= count.maximum:
-        if number >= count.minimum:
-            yield number
-        number *= 2
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0
 
 
 def _axes(question: TrainingQuestion, job: Job, gpus: IntArray) -> Axes:

@@ -69,10 +69,11 @@ def _searched(
 ) -> list[Pool]:
     """Return the contenders of some frameworks.
 
-    Who names no number of GPUs is offered offload only where no number will do without.
+    Who names neither a number of GPUs nor fewest_gpus is offered offload only where no number will do without.
     """
     pools: list[Pool] = []
-    for with_offload in (False, True) if question.hardware.gpus.is_free else (True,):
+    is_last_resort = question.hardware.gpus.is_free and question.objective != "fewest_gpus"
+    for with_offload in (False, True) if is_last_resort else (True,):
         for counts in gpu_counts(question):
             batch = _on_counts(question, jobs, counts, excluded, with_offload=with_offload, should_stop=should_stop)
             pools.extend(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -246,3 +247,65 @@ async def test_a_config_with_the_numbers_that_transformers_wrote_is_planned_and_
     assert answer.status_code == 200, answer.text
     stored = await client.get(f"/plans/{answer.json()['plan_id']}")
     assert json.loads(stored.text, parse_constant=pytest.fail)["plan_id"] == answer.json()["plan_id"]
+
+
+def with_change(question: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Return the question with an offered change said in it."""
+    changed = copy.deepcopy(question)
+    for path, value in change.items():
+        *objects, field = path.split(".")
+        inner = changed
+        for name in objects:
+            inner = inner.setdefault(name, {})
+        inner[field] = value
+    return changed
+
+
+H100S = "h100-sxm-80gb"
+WITH_ADVICE: dict[str, dict[str, Any]] = {
+    "a named stack that knows no adapters": {
+        "model": "llama-3.1-8b", "framework": "fsdp2", "hardware": {"gpu": H100S, "gpus": 1},
+        "layout": {"offload": "none"},
+    },
+    "fixed degrees": {
+        "model": "meta-llama/Llama-3.1-70B", "framework": "fsdp2", "hardware": {"gpu": H100S, "gpus": 24},
+        "training": {"sequence_length": 8192, "global_batch_size": 96, "recompute": "none"},
+        "layout": {"tensor_parallel": 4, "pipeline_parallel": 2, "data_parallel": 3},
+    },
+    "a range of GPUs": {
+        "model": "Qwen/Qwen2.5-14B", "hardware": {"gpu": "l40s-48gb", "gpus": {"min": 1, "max": 3}},
+        "layout": {"offload": "none"},
+    },
+    "full precision": {
+        "model": "Qwen/Qwen2.5-7B", "framework": "accelerate", "hardware": {"gpu": "rtx-4090-24gb", "gpus": 3},
+        "training": {"precision": "fp32", "global_batch_size": 48, "micro_batch_size": 4},
+        "layout": {"offload": "none"},
+    },
+    "a published layout with too little recomputation": {
+        "model": "meta-llama/Llama-3.1-405B", "framework": "fsdp2", "hardware": {"gpu": H100S, "gpus": 16384},
+        "training": {"sequence_length": 8192, "global_batch_size": 2048, "recompute": "none"},
+        "layout": {"tensor_parallel": 8, "pipeline_parallel": 16, "data_parallel": 128},
+    },
+    "long sequences": {
+        "model": "Qwen/Qwen2.5-72B", "framework": "deepspeed", "hardware": {"gpu": "a100-sxm-80gb", "gpus": 96},
+        "training": {"sequence_length": 131072, "global_batch_size": 96},
+    },
+    "no number of GPUs": {"model": "llama-3.1-8b", "hardware": {"gpu": H100S}},
+    "a tight plan": {
+        "model": "llama-3.1-8b", "framework": "torchtune", "hardware": {"gpu": "rtx-4090-24gb", "gpus": 1},
+        "training": {"precision": "bf16", "optimizer": "paged-adamw-8bit"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", WITH_ADVICE.values(), ids=WITH_ADVICE)
+async def test_an_offered_change_gives_the_plan_that_it_was_offered_with(
+    client: httpx.AsyncClient, question: dict[str, Any]
+):
+    offers = (await client.post("/plan/train", json=question)).json()["advice"]
+    assert offers
+    for offer in offers:
+        answer = (await client.post("/plan/train", json=with_change(question, offer["change"]))).json()
+        assert "plan" in answer, (offer, answer)
+        found = answer["plan"]["memory"]["peak_bytes"], answer["plan"]["step"]["seconds"], answer["verdict"]
+        assert found == (offer["peak_bytes"], offer["step_seconds"], offer["verdict"]), offer

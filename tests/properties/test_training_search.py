@@ -152,14 +152,15 @@ def test_a_range_of_gpus_is_never_worse_than_a_number_in_it(data: st.DataObject)
     asked = data.draw(questions())
     objective = data.draw(st.sampled_from(("throughput", "cost", "fewest_gpus", "deadline")))
     tokens = asked.global_batch_size * asked.sequence_length
-    nodes = data.draw(st.integers(1, 40))
-    point = 8 * data.draw(st.integers(1, nodes))
+    # Every number up to 64, whole nodes beyond.
+    point = data.draw(st.one_of(st.integers(1, 64), st.integers(9, 40).map(lambda nodes: 8 * nodes)))
+    low, high = data.draw(st.integers(1, point)), point + data.draw(st.integers(0, 40))
     one = replace(asked, hardware=replace(asked.hardware, gpus=GpuCount(minimum=point, maximum=point)), tokens=tokens)
     one = replace(one, objective="cost" if objective == "cost" else "throughput")
     other = planned(one)
     assume(other is not None and other.fits)
     _, gpus, seconds = chosen(other)
-    many = replace(one.hardware, gpus=GpuCount(minimum=8, maximum=8 * nodes))
+    many = replace(one.hardware, gpus=GpuCount(minimum=low, maximum=high))
     some = replace(one, hardware=many, objective=objective, deadline_seconds=seconds * ROUNDING)
     found = planned(some)
     if objective in ("throughput", "cost"):

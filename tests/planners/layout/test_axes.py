@@ -47,18 +47,23 @@ def test_a_fixed_number_of_gpus_is_one_batch():
     assert [batch.tolist() for batch in gpu_counts(question(gpus=8))] == [[8]]
 
 
-def test_a_range_has_every_count_in_a_node_and_whole_nodes_above():
-    assert [batch.tolist() for batch in gpu_counts(question(gpus=(6, 32)))] == [[6, 7, 8, 16, 24, 32]]
+def test_a_range_of_few_gpus_has_every_count():
+    assert [batch.tolist() for batch in gpu_counts(question(gpus=(6, 32)))] == [list(range(6, 33))]
+
+
+def test_a_range_beside_fixed_degrees_has_the_multiples_of_their_product_and_its_ends():
+    (batch,) = gpu_counts(question(gpus=(4, 30), layout={"tensor_parallel": 4, "pipeline_parallel": 3}))
+    assert batch.tolist() == [4, 12, 24, 30]
 
 
 def test_a_long_range_is_thinned_to_powers_of_two_and_its_ends():
     (batch,) = gpu_counts(question(gpus=(8, 1000)))
-    assert batch.tolist() == [8, 16, 32, 64, 128, 256, 512, 1000]
+    assert batch.tolist() == [*range(8, 65), 128, 256, 512, 1000]
 
 
 def test_a_range_of_64_nodes_has_every_one_of_them():
     (batch,) = gpu_counts(question(gpus=(16, 512)))
-    assert batch.tolist() == list(range(16, 513, 8))
+    assert batch.tolist() == [*range(16, 65), *range(72, 513, 8)]
 
 
 def test_usual_layouts_are_looked_at_on_sixteen_counts_of_a_range():
@@ -70,9 +75,9 @@ def test_usual_layouts_are_looked_at_on_sixteen_counts_of_a_range():
 def test_the_fewest_gpus_are_looked_for_in_growing_batches():
     batches = gpu_counts(question(gpus=None))
     assert batches[0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert [batch.tolist() for batch in batches[1:3]] == [[16, 24], [32, 40, 48, 56]]
-    # From 16 nodes on eight counts an octave: 16, 18, 20 ... nodes.
-    assert batches[4].tolist()[:3] == [128, 144, 160]
+    assert [batch.tolist() for batch in batches[1:4]] == [[16], [24, 32], [40, 48, 56, 64]]
+    # From 16 nodes on eight counts an octave: 18, 20, 22 ... nodes.
+    assert batches[5].tolist() == [144, 160, 176, 192, 208, 224, 240, 256]
 
 
 def test_usual_shard_groups_are_all_replicas_and_those_of_a_node():
