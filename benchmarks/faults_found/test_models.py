@@ -62,7 +62,7 @@ def test_kimi_k2_7_code_is_sized_in_its_native_int4(service: httpx.Client) -> No
         json={
             "model": "moonshotai/Kimi-K2.7-Code",
             "hardware": {"gpu": "h200-sxm-141gb", "gpus": 8},
-            "serving": {"concurrency": 8, "input_length": 1024, "output_length": 256},
+            "serving": {"concurrency": 8, "input_tokens": 1024, "output_tokens": 256},
         },
     )
     assert answer.status_code == 200, answer.text

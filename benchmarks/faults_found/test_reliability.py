@@ -46,7 +46,7 @@ def test_a_config_of_two_thousand_unread_keys_is_answered_in_a_page(service: htt
 
 def test_every_client_sees_that_its_body_is_too_large(service: httpx.Client):
     address = (service.base_url.host, service.base_url.port or 80)
-    body = b" " * (5 * 2**20)
+    body = b" " * (20 * 2**20)
     head = f"POST /plan/infer HTTP/1.1\r\nhost: {address[0]}\r\ncontent-length: {len(body)}\r\n"
     key = service.headers.get("authorization")
     head += f"authorization: {key}\r\n\r\n" if key else "\r\n"

@@ -118,11 +118,11 @@ def test_an_adapter_s_name_that_the_model_lacks_is_refused(service: httpx.Client
 
 
 def test_an_adapter_on_the_head_counts(service: httpx.Client) -> None:
-    # Rank 16 beside 128,256 x 4,096.
+    # Rank 16 beside 128,256 x 4,096: fp32, and the 16-bit cast of it that autocast keeps (torch, autocast_mode.cpp).
     alone, with_head = (
         _parameter_bytes(service, _adapted(target_modules=names)) for names in (["q_proj"], ["q_proj", "lm_head"])
     )
-    assert with_head - alone == pytest.approx(4 * 16 * (128_256 + 4_096), abs=4096)
+    assert with_head - alone == pytest.approx((4 + 2) * 16 * (128_256 + 4_096), abs=4096)
 
 
 def test_all_linear_is_every_linear_layer_but_the_head(service: httpx.Client) -> None:
