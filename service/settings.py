@@ -153,7 +153,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         default=16 * 2**20,
         ge=1024,
-        description="The largest request body that is read; of larger than 1 MiB, twice this at once.",
+        description="The largest request body that is read; bodies above 1 MiB may together take twice this at once.",
     )
     body_timeout_seconds: float = Field(
         default=20.0, gt=0, description="How long a request's head, and then its body, may take to arrive."

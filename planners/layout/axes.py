@@ -188,8 +188,8 @@ def _counts(question: TrainingQuestion) -> list[int]:
         larger = _thinned(
             step, count.maximum // step, each_octave=STEPS_AN_OCTAVE if wants_fewest_gpus(question) else 1
         )
-    ends = [] if count.is_free and any(every) else [count.minimum, count.maximum]
-    return sorted({*ends, *(number for number in (*every, *larger) if number >= count.minimum)})
+    inside = {number for number in (*every, *larger) if number >= count.minimum}
+    return sorted(inside if count.is_free and inside else {*inside, count.minimum, count.maximum})
 
 
 def _thinned(step: int, most: int, *, each_octave: int) -> list[int]:

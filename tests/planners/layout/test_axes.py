@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from planners.hardware import GpuCount
 from planners.layout.axes import candidate_grid, gpu_counts, usual_counts
 from planners.layout.candidates import COLUMNS
 from planners.questions import Recompute
@@ -54,6 +57,14 @@ def test_a_range_of_few_gpus_has_every_count():
 def test_a_range_beside_fixed_degrees_has_the_multiples_of_their_product_and_its_ends():
     (batch,) = gpu_counts(question(gpus=(4, 30), layout={"tensor_parallel": 4, "pipeline_parallel": 3}))
     assert batch.tolist() == [4, 12, 24, 30]
+
+
+def test_where_no_multiple_lies_in_an_open_range_its_ends_are_looked_at():
+    # Three stages of eight tensor-parallel ranks need 24 or 48 GPUs.
+    count = GpuCount(minimum=25, maximum=40, is_free=True)
+    asked = question(layout={"tensor_parallel": 8, "pipeline_parallel": 3})
+    asked = replace(asked, hardware=replace(asked.hardware, gpus=count))
+    assert np.concatenate(gpu_counts(asked)).tolist() == [25, 40]
 
 
 def test_a_long_range_is_thinned_to_powers_of_two_and_its_ends():
