@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from planners.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from planners.layout.violations import named_fields
 from planners.memory.frozen import frozen_note
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
@@ -16,11 +17,12 @@ from planners.memory.recurrent import block_scan
 from planners.plans import Layout, TrainingPlan
 from planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
-from planners.run import SECONDS_AN_HOUR
 from planners.timing.efficiency import Efficiency
 from planners.timing.stalls import risks
 
 GIB = 2**30
+# The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
+MOST_DIGITS = 8
 OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
 OFFLOADED_TO = {"cpu": "in host memory", "nvme": "on NVMe"}
 
@@ -40,24 +42,25 @@ class Told:
         return self.plan.layout
 
 
-def counted(number: int, thing: str) -> str:
-    """Return so many of a thing in words: 1 GPU, 2,048 GPUs."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
-
-
 def summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str:
-    """Return the answer in one sentence, and a second one on the deadline where there is one."""
+    """Return the layout, what it needs and takes, and whether it meets the deadline where there is one."""
     layout, memory = plan.layout, plan.memory
-    needs = f"{memory.peak_bytes / GIB:.1f} GiB of {memory.limit_bytes / GIB:.1f} GiB per GPU in {memory.phase}"
-    if layout.offload != "none" or layout.activation_offload:
-        needs += f", with {memory.host_bytes / GIB:,.1f} GiB of host memory per GPU,"
     where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}"
-    how = f"{where}, {_degrees(layout)}, {', '.join(_choices(layout))}"
+    how = f"{where} ({_degrees(layout)}, {', '.join(_choices(layout))})"
+    peak, limit = f"{memory.peak_bytes / GIB:,.1f} GiB", f"{memory.limit_bytes / GIB:,.1f} GiB"
+    if layout.offload != "none" or layout.activation_offload:
+        limit += f", with {memory.host_bytes / GIB:,.1f} GiB of host memory per GPU"
     if verdict == "no":
-        return f"Does not fit: {how} needs {needs}, the least of all layouts tried."
-    word = "Fits" if verdict == "fits" else "Fits tightly"
-    speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
-    return f"{word}: {how} needs {needs} and takes {speed}.{_in_time(question, plan)}"
+        return (
+            f"Does not fit: {how}. Each GPU needs {peak} of {limit}; the peak is in {memory.phase}, and no other "
+            "layout tried needs less."
+        )
+    word, highest = "Fits", ""
+    if verdict == "tight":
+        word, highest = "Fits tightly", f", perhaps up to {memory.peak_high_bytes / GIB:,.1f} GiB,"
+    step = f"A step takes {duration(plan.step.seconds)}: {plan.step.tokens_per_second:,.0f} tokens/s."
+    needs = f"Each GPU needs {peak}{highest} of {limit}; the peak is in {memory.phase}."
+    return f"{word}: {how}. {needs} {step}{_in_time(question, plan)}"
 
 
 def _degrees(layout: Layout) -> str:
@@ -96,9 +99,22 @@ def _in_time(question: TrainingQuestion, plan: TrainingPlan) -> str:
     deadline, alone, expected = question.deadline_seconds, plan.run.seconds, plan.run.expected_seconds
     if question.objective != "deadline" or deadline is None or alone is None or expected is None:
         return ""
-    word = "misses" if alone > deadline else "keeps" if expected <= deadline else "keeps only without failures"
-    hours = [f"{seconds / SECONDS_AN_HOUR:,.1f} h" for seconds in (alone, expected, deadline)]
-    return f" The run of {hours[0]}, {hours[1]} with failures, {word} the deadline of {hours[2]}."
+    kept = "misses the deadline of {}" if alone > deadline else "meets the deadline of {}"
+    if alone <= deadline < expected:
+        kept = "meets the deadline of {} only if nothing fails"
+    alone_text, expected_text, deadline_text = _told_apart(alone, expected, deadline)
+    return (
+        f" The run takes {alone_text}, or {expected_text} with the failures to expect: it {kept.format(deadline_text)}."
+    )
+
+
+def _told_apart(*times: float) -> list[str]:
+    """Return times with as many digits as tell those that differ apart."""
+    for digits in range(SIGNIFICANT_DIGITS, MOST_DIGITS):
+        texts = [duration(seconds, digits) for seconds in times]
+        if len(set(texts)) == len(set(times)):
+            break
+    return texts
 
 
 def _memory(told: Told) -> Iterator[str]:
@@ -129,11 +145,11 @@ def _time(told: Told) -> Iterator[str]:
         "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction,
         "the exchange with experts": stack.expert_overlap_fraction,
     }
-    hidden = [f"up to {fraction:.0%} of {name}" for name, fraction in parts.items() if fraction > 0]
-    overlap = (
-        f"{' and '.join(hidden)} overlaps compute; nothing else does." if hidden else "no traffic overlaps compute."
-    )
-    yield overlap[0].upper() + overlap[1:]
+    hidden = [f"{fraction:.0%} of {name}" for name, fraction in parts.items() if fraction > 0]
+    if hidden:
+        yield f"Up to {listed(hidden)} can overlap compute; no other traffic does."
+    else:
+        yield "No traffic overlaps compute."
     yield f"Attention runs on {told.question.attention} kernels."
 
 
@@ -171,7 +187,7 @@ def _layers(told: Told) -> Iterator[str]:
         elif question.expert_imbalance == 1.0:
             yield "Experts are assumed to be equally busy; set expert_imbalance where the busiest rank has more tokens."
         else:
-            busy = f"{question.expert_imbalance:g} times the mean rank's tokens"
+            busy = f"{figure(question.expert_imbalance)} times the mean rank's tokens"
             yield f"The busiest expert-parallel rank has {busy}."
     if any(block_scan(part.block) is not None for part in job.layers):
         yield (
@@ -179,10 +195,13 @@ def _layers(told: Told) -> Iterator[str]:
             "run of such a model is on record."
         )
     if job.fp8 is not None:
-        yield "What products in fp8 keep follows Transformer Engine's source; no measured run is on record."
+        yield "What fp8 products save for backward follows Transformer Engine's source; no measured run is on record."
     positions = question.model.max_position_embeddings
     if positions is not None and question.sequence_length > positions:
-        yield f"The sequence is longer than the {positions} positions the model was configured for."
+        yield (
+            f"The sequence has {question.sequence_length:,} tokens; the model was configured for {positions:,} "
+            "positions."
+        )
 
 
 def _elsewhere(told: Told) -> Iterator[str]:
@@ -192,7 +211,10 @@ def _elsewhere(told: Told) -> Iterator[str]:
         rate = told.efficiency.common.nvme_bytes_per_second / 1e9
         yield f"NVMe drives are assumed to give each GPU {rate:.1f} GB/s, a DGX-2's published share."
     if job.companions:
-        yield "Companions run forward after the policy, and gathering them overlaps. Generation is not in the step."
+        yield (
+            "Companion models run forward after the policy; gathering their weights overlaps compute. Generating "
+            "samples is not part of the step."
+        )
     if job.method != "full":
         yield frozen_note(job)
         merged = job.model.parameters * job.precision.compute_bytes / GIB
@@ -208,15 +230,15 @@ def _failures(told: Told) -> Iterator[str]:
     if given.gpu_failures_per_month == GPU_FAILURES_PER_MONTH:
         yield (
             f"Failures follow Llama 3's 16,384 GPUs: 419 unexpected interruptions in 54 days, or "
-            f"{GPU_FAILURES_PER_MONTH:g} per GPU and month."
+            f"{figure(GPU_FAILURES_PER_MONTH)} per GPU and month."
         )
     if given.checkpoint_bytes_per_second is None:
         rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
         yield f"Checkpoints are written and read at {rate:.0f} MB/s per GPU, the sustained rate of Llama 3's storage."
     if given.restart_seconds is None:
         yield (
-            f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published bound for detection and diagnosis, plus "
-            "the time to read the checkpoint."
+            f"A restart takes {duration(RESTART_SECONDS)}, MegaScale's published bound for detection and diagnosis, "
+            "plus the time to read the checkpoint."
         )
 
 
@@ -227,8 +249,8 @@ def _nodes(told: Told) -> Iterator[str]:
     if nodes > 1:
         rate = hardware.gpu.nic_bytes_per_second / 1e9
         yield (
-            f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {rate:.3g} GB/s per GPU between "
-            "nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."
+            f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {figure(rate)} GB/s per GPU "
+            "between nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planners.figures import listed
 from planners.layout.fixed import framework_violations
 from planners.memory.job import why_unsupported
 from planners.memory.profile import Profile, load_profile, profiles_to_search
@@ -29,18 +30,18 @@ def stack_notes(question: TrainingQuestion, stacks: SearchedStacks) -> tuple[str
     """Return the sentence that names the stacks which were searched; nothing where the client named one."""
     if question.framework != "any":
         return ()
-    sentence = f"Searched {_listed(stacks.searched)}."
+    sentence = f"The search tried {listed(stacks.searched)}."
     unneeded = [each.framework for each in stacks.left_out if each.reason == NOT_NEEDED]
     unable = [each.framework for each in stacks.left_out if each.reason != NOT_NEEDED]
     if stacks.unmeasured:
-        verb = "is" if len(stacks.unmeasured) == 1 else "are"
-        sentence += f" {_listed(stacks.unmeasured)} {verb} planned without measurements: no measured stack had room."
+        sentence += f" No measured run is on record of {listed(stacks.unmeasured, 'or')}: no measured stack had room."
     if unneeded:
         sentence += (
-            f" Not searched, because no run of them is on record and a measured stack has room: {_listed(unneeded)}."
+            f" It left out {listed(unneeded)}: no measured run of {'it' if len(unneeded) == 1 else 'them'} is on "
+            "record, and a measured stack has room."
         )
     if unable:
-        sentence += f" Cannot run this job: {_listed(unable)}."
+        sentence += f" {listed(unable)} cannot run this job; stacks.left_out says why."
     return (sentence,)
 
 
@@ -48,7 +49,7 @@ def unmeasured_note(question: TrainingQuestion, framework: str) -> str:
     """Return the sentence of a summary that says that nobody measured the stack which `any` chose; else nothing."""
     if question.framework != "any" or load_profile(framework).measured:
         return ""
-    return f" No measured run of {framework} is on record; no measured stack holds this job with room."
+    return f" No measured run of {framework} is on record, and no measured stack has room for this job."
 
 
 NOT_NEEDED = "No run of it is on record, and a measured stack has room."
@@ -60,7 +61,3 @@ def _why_left_out(question: TrainingQuestion, profile: Profile) -> str:
         return problem.detail
     violations = framework_violations(question, load_profile(profile.name, question.kernels))
     return violations[0].detail if violations else NOT_NEEDED
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.figures import listed
 from planners.identity import Same
 from planners.memory.adapters import adapter_weights, learning_operations, shared_head
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
@@ -117,19 +118,20 @@ def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQues
     """Return why this framework cannot run the job in any layout, or None."""
     name = profile.name
     if question.precision not in profile.states:
-        known = ", ".join(profile.states)
+        known = listed(tuple(profile.states), "or")
         return InvalidQuestion(
-            f"{name} has no precision {question.precision!r}; it has {known}.", pointer="/training/precision"
+            f"With {name}, precision must be {known}, not {question.precision!r}.", pointer="/training/precision"
         )
     if question.method not in profile.can.methods:
-        known = ", ".join(profile.can.methods)
+        known = listed(profile.can.methods, "or")
         return InvalidQuestion(
-            f"{name} is planned for {known} only, not {question.method!r}.", pointer="/training/method"
+            f"{name} is planned only with method {known}, not with {question.method!r}.", pointer="/training/method"
         )
     if question.optimizer not in profile.can.optimizers:
-        known = ", ".join(profile.can.optimizers)
+        known = listed(profile.can.optimizers, "or")
         return InvalidQuestion(
-            f"{name} is planned for {known}, not {question.optimizer!r}.", pointer="/training/optimizer"
+            f"{name} is planned only with optimizer {known}, not with {question.optimizer!r}.",
+            pointer="/training/optimizer",
         )
     if question.evaluation is not None and question.evaluation.keeps_logits and name != "accelerate":
         return InvalidQuestion(
@@ -137,22 +139,23 @@ def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQues
             pointer="/training/evaluation/keeps_logits",
         )
     if question.companions and name not in STACKS_WITH_COMPANIONS:
-        known = ", ".join(STACKS_WITH_COMPANIONS)
+        known = listed(STACKS_WITH_COMPANIONS, "or")
         return InvalidQuestion(
-            f"Models beside the one that learns are planned as TRL runs them, on {known}, not on {name}.",
+            f"Companion models are planned as TRL runs them, with {known}, not with {name}.",
             pointer="/training/companions",
         )
     if question.gradient_compression not in ("none", *profile.can.gradient_compression):
-        known = ", ".join(profile.can.gradient_compression) or "none"
+        known = listed(("none", *profile.can.gradient_compression), "or")
         return InvalidQuestion(
-            f"{name} compresses gradients by {known}, not by {question.gradient_compression[:40]!r}.",
+            f"With {name}, gradient_compression must be {known}, not {question.gradient_compression[:40]!r}.",
             pointer="/training/gradient_compression",
         )
     if question.kernels is not None and question.kernels not in profile.kernel_choices:
-        known = ", ".join(profile.kernel_choices) or "only one way of running them"
-        return InvalidQuestion(
-            f"{name} knows {known}, not {question.kernels[:40]!r} kernels.", pointer="/training/kernels"
+        known = listed(tuple(profile.kernel_choices), "or")
+        choice = (
+            f"kernels must be {known}, not {question.kernels[:40]!r}" if known else "omit kernels: it has no choice"
         )
+        return InvalidQuestion(f"With {name}, {choice}.", pointer="/training/kernels")
     return None
 
 

@@ -131,7 +131,7 @@ def _utilization(question: ServingQuestion, best: Candidate) -> Iterator[Change]
             kind="utilization",
             fields={"serving.gpu_memory_utilization": value},
             question=dataclasses.replace(question, gpu_memory_utilization=value),
-            reason="The engine claims its share of the whole card, and less than that is free.",
+            reason="The engine claims a share of the whole GPU, and less than that is free.",
         )
 
 
@@ -144,7 +144,7 @@ def _eight_bits(question: ServingQuestion, settings: Settings) -> Iterator[Chang
             kind="weights",
             fields=dict(eight),
             question=dataclasses.replace(question, weights=FP8),
-            reason="Weights in fp8, from a checkpoint in it or quantized while loading, take half the memory.",
+            reason="Weights in fp8 (from an fp8 checkpoint, or quantized while loading) take half the memory.",
         )
     if settings.kv.bits_per_element <= KV_FORMATS[FP8].bits_per_element:
         return
@@ -168,12 +168,12 @@ def _four_bits(question: ServingQuestion, settings: Settings) -> Iterator[Change
     """Offer weights in 4 bits; the engines serve such checkpoints, transformers quantizes while it loads."""
     name = "nf4" if question.engine == "transformers" else "int4"
     if _is_wider(settings, name):
-        told = "quantized while loading" if name == "nf4" else "from a checkpoint in AWQ or GPTQ"
+        told = "quantized while loading" if name == "nf4" else "from an AWQ or GPTQ checkpoint"
         yield Change(
             kind="four_bits",
             fields={"serving.weights": name},
             question=dataclasses.replace(question, weights=name),
-            reason=f"Weights in 4 bits, {told}, take a quarter of 16 bits; answers may get worse.",
+            reason=f"Weights in 4 bits ({told}) take a quarter of the memory of 16 bits; answers may get worse.",
         )
 
 
@@ -192,7 +192,7 @@ def _shorter(question: ServingQuestion, settings: Settings, replica: Replica) ->
             kind="max_model_len",
             fields={"serving.max_model_len": length},
             question=dataclasses.replace(question, max_model_len=length),
-            reason="The longest context of which one request fits this cache.",
+            reason="This is the longest context of which one request fits the cache.",
         )
 
 
@@ -206,7 +206,7 @@ def _fewer_sequences(question: ServingQuestion, settings: Settings, replica: Rep
             kind="max_num_seqs",
             fields={"serving.max_num_seqs": sequences},
             question=dataclasses.replace(question, max_num_seqs=sequences),
-            reason="Recurrent states of a smaller batch leave room for the cache.",
+            reason="A smaller batch has fewer recurrent states, which leaves room for the cache.",
         )
         sequences //= 2
 
@@ -236,7 +236,7 @@ def _more_gpus(question: ServingQuestion, settings: Settings) -> Iterator[Change
             kind="layout",
             fields={},
             question=dataclasses.replace(question, layout=layout),
-            reason="Another division of the same GPUs.",
+            reason="Another layout of the same GPUs fits better.",
             is_searched=True,
         )
     for factor in GPU_FACTORS:
@@ -247,7 +247,7 @@ def _more_gpus(question: ServingQuestion, settings: Settings) -> Iterator[Change
             kind="gpus",
             fields={"hardware.gpus": count},
             question=larger,
-            reason=f"{count} GPUs hold more requests, the weights in smaller shares.",
+            reason=f"With {count} GPUs each holds less of the weights, which leaves room for more requests.",
             is_searched=True,
         )
         if _is_wider(settings, FP8):
@@ -255,7 +255,7 @@ def _more_gpus(question: ServingQuestion, settings: Settings) -> Iterator[Change
                 kind="gpus_and_weights",
                 fields={"hardware.gpus": count, "serving.weights": FP8},
                 question=dataclasses.replace(larger, weights=FP8),
-                reason=f"Weights in fp8 take half the memory, so that {count} GPUs suffice.",
+                reason=f"Weights in fp8 take half the memory, so {count} GPUs are enough.",
                 is_searched=True,
                 unless=frozenset({"weights", "both", "gpus"}),
             )

@@ -264,3 +264,33 @@ def test_failures_nobody_gave_are_llama_3_s():
     assert pytest.approx(419 / 54 * 30 / 16_384, rel=0.02) == GPU_FAILURES_PER_MONTH
     answer = plan_training(question(model=small_llama(), sequence_length=512))
     assert any("419 unexpected interruptions in 54 days" in note for note in answer.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("expected_seconds", "words"),
+    [
+        (431_900.0, "it meets the deadline of 5 days."),
+        (
+            433_440.0,
+            "or 5.017 days with the failures to expect: it meets the deadline of 5 days only if nothing fails.",
+        ),
+    ],
+)
+def test_a_run_near_its_deadline_is_told_in_digits_that_tell_it_apart(expected_seconds: float, words: str):
+    # 5 days are 432,000 s; 431,760 s are 4.9972 days and 433,440 s are 5.0167.
+    run = replace(with_layout().run, seconds=431_760.0, expected_seconds=expected_seconds)
+    asked = question(model=small_llama(), objective="deadline", tokens=1e9, deadline_seconds=432_000.0)
+    assert summary(asked, replace(with_layout(), run=run), "fits").endswith(words)
+
+
+def test_a_step_of_many_minutes_is_told_in_minutes():
+    # 1,184 s are 19.73 minutes.
+    plan = with_layout()
+    slow = replace(plan, step=replace(plan.step, seconds=1_184.0))
+    assert "A step takes 19.7 min: " in summary(question(model=small_llama()), slow, "fits")
+
+
+def test_a_tight_plan_says_how_high_its_peak_may_be():
+    plan = with_layout()
+    said = summary(question(model=small_llama()), plan, "tight")
+    assert f", perhaps up to {plan.memory.peak_high_bytes / 2**30:,.1f} GiB, of " in said
