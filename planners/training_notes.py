@@ -24,6 +24,7 @@ GIB = 2**30
 # The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
 MOST_DIGITS = 8
 OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
+CHOSEN = " The search chose this; set {} to rule it out."
 OFFLOADED_TO = {"cpu": "in host memory", "nvme": "on NVMe"}
 
 
@@ -139,7 +140,7 @@ def _time(told: Told) -> Iterator[str]:
         f"{efficiency.common.coverage:.0%} of such runs are expected to."
     )
     yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
-    yield "TFLOP/s and utilization count causal attention and no recomputation."
+    yield "TFLOP/s and utilization count attention as causal and leave recomputation out."
     parts = {
         "data-parallel traffic": stack.data_overlap_fraction,
         "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction,
@@ -169,12 +170,16 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
         if value is not False and field not in named
     ]
     if chosen:
-        yield f"The search chose what the request leaves open: {', '.join(chosen)}."
+        yield f"The search chose what the request left open: {', '.join(chosen)}."
     if layout.activation_offload:
-        by = "" if "activation_offload" in named else " The search chose this; activation_offload false rules it out."
+        by = (
+            ""
+            if "activation_offload" in named
+            else " The search chose this; set activation_offload to false to rule it out."
+        )
         yield f"Saved activations wait in host memory between the forward and the backward pass.{by}"
     if layout.offload != "none":
-        by = "" if "offload" in named else " The search chose this; offload none rules it out."
+        by = "" if "offload" in named else CHOSEN.format("offload to none")
         what, where = OFFLOADED[layout.offload], OFFLOADED_TO[layout.offload_target]
         yield f"{what[0].upper()}{what[1:]} are kept {where}.{by}"
 

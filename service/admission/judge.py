@@ -45,6 +45,7 @@ MOST_AT_ONCE = 4
 # A stored plan never changes under its id, so what was read of it once needs no database again.
 MOST_REMEMBERED_PLANS = 1_024
 UNJUDGED = "Plimsoll did not judge this:"
+NO_PLAN = "no plan can be made of it as it is."
 SHARED_IN_TIME = "the pod gets one card for them, which is shared in time"
 ADVICE_CUT_SHORT = "There was no time to look for every way out; asking again may name more."
 OTHER_COMMAND = "The script may start another command instead."
@@ -172,7 +173,7 @@ class AdmissionService:
                 async for finding in self._commands(lane, terms):
                     yield finding
         except PlimsollError as error:
-            yield Finding(weight="unjudged", text=error.detail)
+            yield Finding(weight="unjudged", text=f"{NO_PLAN} {error.detail}")
         except _NotJudged as missing:
             yield Finding(weight="unjudged", text=f"{missing}.")
 
@@ -194,7 +195,7 @@ class AdmissionService:
         except (ValueError, RecursionError) as error:
             raise _NotJudged(f"annotation {PLAN} is not JSON ({error})") from error
         if not isinstance(request, dict):
-            raise _NotJudged(f"annotation {PLAN} is no planning request")
+            raise _NotJudged(f"annotation {PLAN} is not a planning request")
         hardware = request.get("hardware")
         planned = hardware.get("gpus") if isinstance(hardware, dict) else None
         if isinstance(planned, int) and planned != lane.gpus:
@@ -213,7 +214,7 @@ class AdmissionService:
         found = lane.launches()
         if not found:
             missing = not_at_hand(*lane.containers)
-            raise _NotJudged(f"{nothing_read(lane)}. {missing or f'Say the job in an annotation {PLAN}'}")
+            raise _NotJudged(f"{nothing_read(lane)}. {missing or f'Describe the job in an annotation {PLAN}'}")
         judged = [(launch, await self._read(launch, lane, terms)) for launch in found]
         may_be_another = any(finding.weight != "refuse" for _, finding in judged)
         launched = [(launch, finding) for launch, finding in judged if isinstance(launch, Launch)]
@@ -235,7 +236,7 @@ class AdmissionService:
         try:
             return await self._launch(read, lane, terms)
         except PlimsollError as error:
-            return Finding(weight="unjudged", text=error.detail)
+            return Finding(weight="unjudged", text=f"{NO_PLAN} {error.detail}")
         except _NotJudged as missing:
             return Finding(weight="unjudged", text=f"{missing}.")
 
@@ -427,13 +428,17 @@ def _unjudged(reason: str) -> Answer:
 
 
 def _in_trouble(policy: Policy, error: Exception) -> Answer:
-    reason = "Plimsoll could not judge this in time." if isinstance(error, TimeoutError) else "Plimsoll is in trouble."
+    reason = (
+        "Plimsoll could not judge this in time."
+        if isinstance(error, TimeoutError)
+        else "Plimsoll failed to judge this."
+    )
     if policy.on_error == "deny":
         return Answer(
             is_allowed=False,
             is_judged=False,
-            message=f"{reason} The policy of this namespace refuses what is not judged.",
+            message=f"{reason} The policy of this namespace refuses what was not judged.",
         )
     return Answer(
-        is_allowed=True, is_judged=False, warnings=(f"{reason} It was let through unjudged, as the policy says.",)
+        is_allowed=True, is_judged=False, warnings=(f"{reason} The policy of this namespace lets it through.",)
     )

@@ -18,20 +18,20 @@ LEAST_CONTAINED_CHARACTERS = 3
 
 
 def unknown_field(location: Sequence[int | str], given: object, request: type[BaseModel] | None) -> str:
-    """Return what to say of a field that its place does not have: which was meant, or which there are.
+    """Return what to say after the name of a field that its place does not have: which was meant, or which there are.
 
     `location` is Pydantic's, whose last step is the unknown name; `given` is the object that it was found in.
     """
     if request is None:
-        return "Unknown field."
+        return "is not a field here."
     name = str(location[-1]).lower()[:MOST_NAME_CHARACTERS]
     here = fields_at(location[:-1], request)
     elsewhere = sorted((path for path in _paths(request) if _is_part(name, path)), key=lambda path: _rank(name, path))
     free = [known for known in here if not (isinstance(given, Mapping) and known in given)]
     meant = _alike(name, free) or _alike(name, here) or elsewhere[:1] or get_close_matches(name, free, MOST_MEANT, LIKE)
     if meant:
-        return f"Unknown field; did you mean {' or '.join(meant)}?"
-    return f"Unknown field; there are {', '.join(here)}."
+        return f"is not a field here; did you mean {' or '.join(meant)}?"
+    return f"is not a field here; the fields are {', '.join(here)}."
 
 
 def _alike(name: str, known: list[str]) -> list[str]:
