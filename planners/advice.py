@@ -125,7 +125,7 @@ def _planned(question: TrainingQuestion, best: BestLayout, *, only_room: bool) -
 
 
 def _without_the_host(change: Change) -> Change:
-    """Return the change with nothing on the host, for that is what it is offered for, also where the host were faster."""
+    """Return the change with nothing on the host: what it is offered for, even where the host would be faster."""
     layout = replace(change.question.layout, offload="none")
     shown = {**change.change, "layout": {"offload": "none"}} if "layout" in change.change else change.change
     return replace(change, change=shown, question=replace(change.question, layout=layout))
