@@ -14,7 +14,7 @@ from service.admission.impossible import is_impossible_plan
 from service.admission.lanes import Lane
 from service.admission.launch_judge import LaunchJudge
 from service.admission.planned import Planned, planned_finding, read_planned
-from service.admission.workloads import PodGroup
+from service.admission.pods import PodGroup
 from service.errors import DatabaseUnavailable, PlanNotFound
 from service.persistence.records import StoredPlan
 from service.recently_used import RecentlyUsed

@@ -22,11 +22,11 @@ from service.admission.launch_judge import Answers, LaunchJudge, Terms
 from service.admission.launched import is_launched_by
 from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.object_parts import annotations_of
+from service.admission.pods import PodGroup
 from service.admission.policy import Policies
 from service.admission.review import Answer, Review
 from service.admission.shared_gpus import Sharing, sharing_finding
 from service.admission.training_runtimes import GROUP_AND_KIND, NoRuntimes, TrainingRuntimes, with_runtime
-from service.admission.workloads import PodGroup
 
 # Nothing here takes long but a plan nobody asked before; the API server waits 10 s by default, 30 at the most.
 LONGEST_SECONDS = 8.0

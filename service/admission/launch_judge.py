@@ -139,13 +139,23 @@ def _needed_gpus(launch: Launch) -> int:
 
 
 def _shortage(launch: Launch, lane: Lane) -> Finding | None:
-    needed = _needed_gpus(launch)
-    if needed <= lane.gpus or launch.spans_pods:
-        return None
-    return Finding(
-        weight="refuse",
-        text=f"{launch.program} needs {needed} GPUs by its own degrees, the pods ask for {lane.gpus}.",
-    )
+    """Return what a command's ranks lack of the pods' GPUs, None where each has one or may have it elsewhere."""
+    needed, each = _needed_gpus(launch), lane.demand.gpus_per_pod
+    if launch.gpus_per_node is not None and launch.gpus_per_node > each:
+        return _lacking(launch, f"{launch.gpus_per_node} GPUs on each node by its own degrees, a pod asks for {each}")
+    is_all_here = lane.is_whole and not launch.is_elsewhere
+    if launch.nodes is not None and launch.nodes > lane.pods:
+        if not is_all_here:
+            return None
+        pods = f"{lane.pods} pod{'s' if lane.pods > 1 else ''} with GPUs"
+        return _lacking(launch, f"{launch.nodes} nodes by its own arguments, and has {pods}")
+    if needed > lane.gpus and (is_all_here or not launch.spans_pods):
+        return _lacking(launch, f"{needed} GPUs by its own degrees, the pods ask for {lane.gpus}")
+    return None
+
+
+def _lacking(launch: Launch, what: str) -> Finding:
+    return Finding(weight="refuse", text=f"{launch.program} needs {what}.")
 
 
 def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
