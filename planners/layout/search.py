@@ -20,7 +20,6 @@ from planners.layout.pool import Pool, evaluated, keep_freed_memory, merged, ran
 from planners.layout.ranking import best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
-from planners.memory.peak import FITS
 from planners.questions import TrainingQuestion
 from planners.stopping import ShouldStop, never
 
@@ -45,8 +44,9 @@ class Found:
 def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldStop = never) -> Found:
     """Return the best layout of all jobs' frameworks, or the closest where none fits.
 
-    Frameworks that no run measured are searched only where no measured one has
-    room. `should_stop` is asked before every chunk of layouts. Raises
+    Frameworks that no run measured are searched only where the best plan of the
+    measured ones leaves something to be desired (`best.Best.is_enough`).
+    `should_stop` is asked before every chunk of layouts. Raises
     `PlanningStopped` once it says so, and `ImpossibleLayout` with the commonest
     reason when rules leave nothing.
     """
@@ -56,7 +56,8 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldS
     searched: list[str] = []
     for is_measured in (True, False):
         some = [job for job in jobs if job.profile.measured is is_measured]
-        if some and not any((pool.verdicts == FITS).any() for pool in pools):
+        best = best_of(question, pools)
+        if some and (best is None or not best.is_enough):
             pools.extend(_searched(question, some, excluded, should_stop))
             searched.extend(job.profile.name for job in some)
     if not pools:
