@@ -20,7 +20,6 @@ from planners.layout.pool import Pool, evaluated, keep_freed_memory, merged, ran
 from planners.layout.ranking import best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
-from planners.memory.peak import FITS
 from planners.questions import TrainingQuestion
 from planners.stopping import ShouldStop, never
 
@@ -47,9 +46,10 @@ def search(
 ) -> Found:
     """Return the best layout of all jobs' frameworks, or the closest where none fits.
 
-    Frameworks that no run measured are searched only where no measured one has
-    room. With `only_room` layouts that fit tightly are not looked through for the
-    fastest of them. `should_stop` is asked before every chunk of layouts. Raises
+    Frameworks that no run measured are searched only where the best plan of the
+    measured ones leaves something to be desired (`best.Best.is_enough`). With
+    `only_room` layouts that fit tightly are not looked through for the fastest
+    of them. `should_stop` is asked before every chunk of layouts. Raises
     `PlanningStopped` once it says so, and `ImpossibleLayout` with the commonest
     reason when rules leave nothing.
     """
@@ -59,7 +59,8 @@ def search(
     searched: list[str] = []
     for is_measured in (True, False):
         some = [job for job in jobs if job.profile.measured is is_measured]
-        if some and not _has_room(pools):
+        best = best_of(question, pools)
+        if some and (best is None or not best.is_enough):
             pools.extend(_searched(question, some, excluded, should_stop, only_room=only_room))
             searched.extend(job.profile.name for job in some)
     if not pools:

@@ -34,7 +34,7 @@ def stack_notes(question: TrainingQuestion, stacks: SearchedStacks) -> tuple[str
     unable = [each.framework for each in stacks.left_out if each.reason != NOT_NEEDED]
     if stacks.unmeasured:
         verb = "is" if len(stacks.unmeasured) == 1 else "are"
-        sentence += f" {_listed(stacks.unmeasured)} {verb} planned without measurements: no measured stack had room."
+        sentence += f" {_listed(stacks.unmeasured)} {verb} planned without measurements: {_shortfall(question)}."
     if unneeded:
         sentence += (
             f" Not searched, because no run of them is on record and a measured stack has room: {_listed(unneeded)}."
@@ -48,10 +48,16 @@ def unmeasured_note(question: TrainingQuestion, framework: str) -> str:
     """Return the sentence of a summary that says that nobody measured the stack which `any` chose; else nothing."""
     if question.framework != "any" or load_profile(framework).measured:
         return ""
-    return f" No measured run of {framework} is on record; no measured stack holds this job with room."
+    return f" No measured run of {framework} is on record; {_shortfall(question)}."
 
 
 NOT_NEEDED = "No run of it is on record, and a measured stack has room."
+
+
+def _shortfall(question: TrainingQuestion) -> str:
+    """Return what the measured stacks lack where others are searched beside them (`best.Best.is_enough`)."""
+    in_time = " and meets the deadline" if question.objective == "deadline" else ""
+    return f"no measured stack fits this job with room on the GPUs{in_time}"
 
 
 def _why_left_out(question: TrainingQuestion, profile: Profile) -> str:
