@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from planners.architecture import Block, ModelSpec, Part, Split, Weight
@@ -10,6 +11,7 @@ from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.figures import listed
 from planners.identity import Same
 from planners.memory.adapters import adapter_weights, learning_operations, shared_head
+from planners.memory.model_code import in_words, traits_of
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
 from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
 from planners.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
@@ -116,47 +118,52 @@ class Job:
 
 def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQuestion | None:
     """Return why this framework cannot run the job in any layout, or None."""
+    return next(unsupported(question, profile), None)
+
+
+def unsupported(question: TrainingQuestion, profile: Profile) -> Iterator[InvalidQuestion]:
+    """Yield everything of the job that this framework cannot do in any layout."""
     name = profile.name
+    lacking = traits_of(question.model) & set(profile.models.lacks)
+    if lacking:
+        yield InvalidQuestion(
+            f"{name} has no code for {in_words(lacking)}, which {question.model.name} needs.", pointer="/framework"
+        )
     if question.precision not in profile.states:
         known = listed(tuple(profile.states), "or")
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"With {name}, precision must be {known}, not {question.precision!r}.", pointer="/training/precision"
         )
-    if question.method not in profile.can.methods:
-        known = listed(profile.can.methods, "or")
-        return InvalidQuestion(
-            f"{name} is planned only with method {known}, not with {question.method!r}.", pointer="/training/method"
-        )
-    if question.optimizer not in profile.can.optimizers:
-        known = listed(profile.can.optimizers, "or")
-        return InvalidQuestion(
-            f"{name} is planned only with optimizer {known}, not with {question.optimizer!r}.",
-            pointer="/training/optimizer",
-        )
+    for wanted, choices, field in (
+        (question.method, profile.can.methods, "method"),
+        (question.optimizer, profile.can.optimizers, "optimizer"),
+    ):
+        if wanted not in choices:
+            yield InvalidQuestion(
+                f"{name} is planned only with {field} {listed(choices, 'or')}, not with {wanted!r}.",
+                pointer=f"/training/{field}",
+            )
     if question.evaluation is not None and question.evaluation.keeps_logits and name != "accelerate":
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"{name} keeps no logits of an evaluation; Hugging Face's Trainer (accelerate) does.",
             pointer="/training/evaluation/keeps_logits",
         )
     if question.companions and name not in STACKS_WITH_COMPANIONS:
         known = listed(STACKS_WITH_COMPANIONS, "or")
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"Companion models are planned as TRL runs them, with {known}, not with {name}.",
             pointer="/training/companions",
         )
     if question.gradient_compression not in ("none", *profile.can.gradient_compression):
         known = listed(("none", *profile.can.gradient_compression), "or")
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"With {name}, gradient_compression must be {known}, not {question.gradient_compression[:40]!r}.",
             pointer="/training/gradient_compression",
         )
     if question.kernels is not None and question.kernels not in profile.kernel_choices:
         known = listed(tuple(profile.kernel_choices), "or")
-        choice = (
-            f"kernels must be {known}, not {question.kernels[:40]!r}" if known else "omit kernels: it has no choice"
-        )
-        return InvalidQuestion(f"With {name}, {choice}.", pointer="/training/kernels")
-    return None
+        must = f"must be {known}, not {question.kernels[:40]!r}" if known else "must be omitted: it has one kind only"
+        yield InvalidQuestion(f"With {name}, kernels {must}.", pointer="/training/kernels")
 
 
 def training_job(question: TrainingQuestion, profile: Profile) -> Job:

@@ -11,6 +11,7 @@ import pytest
 from planners.catalogue import catalogue
 from planners.errors import PlimsollError
 from planners.hardware import Gpu, GpuCount, Hardware
+from planners.huggingface import describe_config
 from planners.memory.job import training_job
 from planners.memory.profile import load_profile, profile_names
 from planners.plans import Layout, TrainingAnswer, TrainingPlan
@@ -294,3 +295,10 @@ def test_a_tight_plan_says_how_high_its_peak_may_be():
     plan = with_layout()
     said = summary(question(model=small_llama()), plan, "tight")
     assert f", perhaps up to {plan.memory.peak_high_bytes / 2**30:,.1f} GiB, of " in said
+
+
+def test_code_that_a_stack_may_lack_is_said():
+    bloom = describe_config(catalogue().model("bigscience/bloom-560m").config, name="bigscience/bloom-560m")
+    said = plan_training(question(model=bloom, framework="megatron", sequence_length=2048)).assumptions
+    assert any(note.startswith("Whether megatron has code for position biases such as ALiBi") for note in said)
+    assert not any("has code for" in note for note in plan_training(question(framework="megatron")).assumptions)
