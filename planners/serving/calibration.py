@@ -100,7 +100,7 @@ def measured_serving(
     best = search_fleet((question,)).candidates[0]
     engine = best.settings.profile.timed_as
     if engine is None:
-        raise NotYetAvailable(f"The speed of {best.settings.profile.engine} is not described yet.", pointer="")
+        raise NotYetAvailable(f"The speed of {best.settings.profile.engine} cannot be predicted yet.", pointer="")
     if best.deployment is None:
         raise InvalidQuestion("The deployment is planned to hold not one request; it cannot have run.", pointer="")
     degrees = best.replica.degrees

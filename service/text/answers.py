@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planners.figures import figure
+from planners.figures import counted, figure
 from service.persistence.records import Job, Page, PlanSummary
 from service.text.choices import choices_text, serving_choices_text
 from service.text.labels import recompute_text, serving_labels, training_labels
@@ -264,7 +264,7 @@ def _cost(other: Mapping[str, Any]) -> str:
 
 def _search(search: Mapping[str, Any]) -> str:
     return (
-        f"Searched {search['layouts_considered']:,} layouts ({search['layouts_fitting']:,} fit; "
+        f"Searched {counted(search['layouts_considered'], 'layout')} ({search['layouts_fitting']:,} fit; "
         f"{search['layouts_excluded']:,} more were excluded by a rule) in {seconds_text(search['seconds'])}."
     )
 
