@@ -145,7 +145,8 @@ class Memory:
 class StepParts:
     """The seconds of a step that nothing else hides, by what they are spent on.
 
-    `expert_parallel` is the exchange of tokens with the ranks of their experts.
+    `expert_parallel` is the exchange of tokens with the ranks of their experts, `context_parallel` that of keys
+    and values around the ranks of a sequence; plans of earlier versions have it in `tensor_parallel`.
     """
 
     forward: float
@@ -157,6 +158,7 @@ class StepParts:
     data_parallel: float
     optimizer: float
     offload: float
+    context_parallel: float = 0.0
 
     @property
     def total_seconds(self) -> float:
@@ -166,6 +168,7 @@ class StepParts:
             + self.backward
             + self.recompute
             + self.tensor_parallel
+            + self.context_parallel
             + self.expert_parallel
             + self.pipeline_bubble
             + self.data_parallel

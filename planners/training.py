@@ -7,6 +7,7 @@ import functools
 
 from planners.advice import advice_for, leaves_to_be_desired
 from planners.architecture import ModelSpec, OperationKind
+from planners.deadline import in_time_with_failures
 from planners.derived import Derived
 from planners.elastic import resized
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
@@ -118,7 +119,8 @@ def _found(question: TrainingQuestion, should_stop: ShouldStop) -> Found:
     check_question(question)
     check_fixed(question)
     try:
-        return search(question, jobs_of(question), should_stop)
+        jobs = jobs_of(question)
+        return in_time_with_failures(question, lambda asked: search(asked, jobs, should_stop))
     except ImpossibleLayout:
         broken = every_broken_rule(question)
         if not broken:

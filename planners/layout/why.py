@@ -33,7 +33,8 @@ PART_NAMES = {
     "forward": "forward computation",
     "backward": "backward computation",
     "recompute": "recomputation",
-    "tensor_parallel": "tensor- and context-parallel traffic",
+    "tensor_parallel": "tensor-parallel traffic",
+    "context_parallel": "context-parallel traffic",
     "expert_parallel": "exchange of tokens with their experts",
     "pipeline_bubble": "pipeline bubble",
     "data_parallel": "data-parallel traffic",
@@ -258,15 +259,18 @@ def _time_causes(other: Planned, chosen: Planned, hardware: Hardware) -> Iterato
 
 
 def _field_of(part: str) -> str:
-    same = {name: name for name in ("tensor_parallel", "expert_parallel", "data_parallel", "recompute", "offload")}
+    same = {
+        name: name
+        for name in ("tensor_parallel", "context_parallel", "expert_parallel", "data_parallel", "recompute", "offload")
+    }
     return {**same, "pipeline_bubble": "pipeline_parallel"}.get(part, "")
 
 
 def _because(part: str, layout: Layout, hardware: Hardware) -> str:
     """Return what of the layout makes a part of the step long, where one thing can be named."""
     node = hardware.gpus_per_node
-    if part == "tensor_parallel":
-        ranks = layout.tensor_parallel * layout.context_parallel
+    if part in ("tensor_parallel", "context_parallel"):
+        ranks = layout.tensor_parallel * (layout.context_parallel if part == "context_parallel" else 1)
         if ranks > node:
             return (
                 f": groups of {ranks} ranks leave the {hardware.gpu.link_kind} domain of {node} GPUs and go at "
