@@ -66,9 +66,12 @@ def plan_training(
     return dataclasses.replace(answer, advice=sought, omitted=derived.omitted)
 
 
-def best_layout(question: TrainingQuestion, should_stop: ShouldStop = never) -> Alternative:
-    """Return the layout that `plan_training` would choose, without an account of it; raises the same."""
-    found = _found(question, should_stop)
+def best_layout(question: TrainingQuestion, should_stop: ShouldStop = never, *, only_room: bool = False) -> Alternative:
+    """Return the layout that `plan_training` would choose, without an account of it; raises the same.
+
+    With `only_room` that is so where a layout fits with room; otherwise one that does not is returned.
+    """
+    found = _found(question, should_stop, only_room=only_room)
     return _alternative(question, found, *found.chosen)
 
 
@@ -114,13 +117,13 @@ def plan_without_advice(
     )
 
 
-def _found(question: TrainingQuestion, should_stop: ShouldStop) -> Found:
+def _found(question: TrainingQuestion, should_stop: ShouldStop, *, only_room: bool = False) -> Found:
     """Return what the search finds; where nothing can exist, raise with every rule that is broken."""
     check_question(question)
     check_fixed(question)
     try:
         jobs = jobs_of(question)
-        return in_time_with_failures(question, lambda asked: search(asked, jobs, should_stop))
+        return in_time_with_failures(question, lambda asked: search(asked, jobs, should_stop, only_room=only_room))
     except ImpossibleLayout:
         broken = every_broken_rule(question)
         if not broken:

@@ -57,7 +57,8 @@ def _why_unmeasured(question: TrainingQuestion, stacks: SearchedStacks) -> str:
     if set(stacks.searched) == set(stacks.unmeasured):
         measured = [profile for profile in profiles_to_search(question.framework) if profile.measured]
         return what_none_has(question, measured, subject="No measured stack")
-    return "No measured stack that can run this job has a layout with room."
+    in_time = " and meets the deadline" if question.objective == "deadline" else ""
+    return f"No measured stack that can run this job has a layout with room on the GPUs{in_time}."
 
 
 NOT_NEEDED = "No run of it is on record, and a measured stack has room."
