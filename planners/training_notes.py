@@ -162,6 +162,11 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
         by = "" if "offload" in named else " The search chose this; offload none rules it out."
         what, where = OFFLOADED[layout.offload], OFFLOADED_TO[layout.offload_target]
         yield f"{what[0].upper()}{what[1:]} are kept {where}.{by}"
+    elif told.question.hardware.gpus.is_free and told.question.objective == "throughput" and "offload" not in named:
+        yield (
+            "No number of GPUs is named, so the plan takes the fewest that need no offload; objective fewest_gpus "
+            "offloads where fewer will do then."
+        )
 
 
 def _layers(told: Told) -> Iterator[str]:

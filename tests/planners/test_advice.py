@@ -237,3 +237,15 @@ def test_offers_beside_a_plan_on_the_host_need_nothing_there():
     for offer in answer.advice:
         assert offer.change.get("layout.offload") == "none"
         assert "states on the host" not in offer.reason
+
+
+def test_the_nearest_batches_that_all_gpus_share_are_tried_where_this_one_is_none():
+    # 15,360 lies between 15 and 16 times 1,000, nearer to 15.
+    sequences = [
+        change.get("training.global_batch_size") for change in tried(question(gpus=1000, global_batch_size=15_360))
+    ]
+    assert [batch for batch in sequences if batch is not None] == [15_000, 16_000]
+    assert not any("training.global_batch_size" in change for change in tried(question(gpus=8, global_batch_size=64)))
+    # Fewer sequences than GPUs: there is no lower multiple.
+    few = [change.get("training.global_batch_size") for change in tried(question(gpus=8, global_batch_size=4))]
+    assert [batch for batch in few if batch is not None] == [8]

@@ -25,11 +25,9 @@ def test_more_gpus_are_taken_where_they_keep_the_deadline_with_failures():
     answer = plan_training(asked)
     assert answer.plan.layout.gpus > 8
     assert answer.plan.run.expected_seconds <= asked.deadline_seconds
-    assert "keeps the deadline of" in answer.summary
 
 
 def test_where_no_number_of_gpus_keeps_it_with_failures_the_fewest_that_do_without_are_taken():
     asked = late_by_failures()
-    answer = plan_training(replace(asked, hardware=question(gpus=8).hardware))
-    assert answer.plan.layout.gpus == 8
-    assert "keeps only without failures the deadline of" in answer.summary
+    run = plan_training(replace(asked, hardware=question(gpus=8).hardware)).plan.run
+    assert run.seconds <= asked.deadline_seconds < run.expected_seconds

@@ -267,6 +267,16 @@ def test_failures_nobody_gave_are_llama_3_s():
     assert any("419 unexpected interruptions in 54 days" in note for note in answer.assumptions)
 
 
+def test_a_plan_that_counts_gpus_says_that_it_counts_those_without_offload():
+    asked = question(gpus=8)
+    free = replace(asked, hardware=replace(asked.hardware, gpus=GpuCount(minimum=1, maximum=64, is_free=True)))
+    word = "the fewest that need no offload"
+    assert any(word in note for note in plan_training(free).assumptions)
+    assert not any(word in note for note in plan_training(asked).assumptions)
+    fewest = plan_training(replace(free, objective="fewest_gpus"))
+    assert not any(word in note for note in fewest.assumptions)
+
+
 def test_code_that_a_stack_may_lack_is_said():
     bloom = describe_config(catalogue().model("bigscience/bloom-560m").config, name="bigscience/bloom-560m")
     said = plan_training(question(model=bloom, framework="megatron", sequence_length=2048)).assumptions

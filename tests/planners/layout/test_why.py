@@ -38,6 +38,16 @@ def test_a_rule_that_only_a_search_meets_is_told_with_its_numbers():
     assert "10 chunks do not divide the 32 layers" in detail
 
 
+def test_stages_that_megatron_cannot_have_equal_are_told_with_those_it_can():
+    # 126 layers, as Llama 3.1 405B has them: 14 x 9 and 18 x 7, but not 16 x 8.
+    model = llama(num_hidden_layers=126)
+    comparison = compared(gpus=16, model=model, degrees={"pipeline_parallel": 16}, named={"framework": "megatron"})
+    assert comparison.reasons[0].detail == (
+        "pipeline_parallel 16 does not divide the 126 layers, and megatron is planned with equal stages: 14 or 18 "
+        "would do."
+    )
+
+
 def test_a_value_that_contradicts_another_is_told_at_its_field():
     comparison = compared(degrees={"offload": "none", "offload_target": "nvme"})
     assert [(reason.rule, reason.pointer) for reason in comparison.reasons] == [
