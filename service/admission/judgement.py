@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from planners.host_words import is_host_sure
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
 from service.artifacts import sglang, tgi
@@ -63,6 +64,7 @@ SHORTENING_ENGINES = frozenset({"sglang", "tensorrt-llm"})
 SWITCHES = frozenset({"--enable-expert-parallel"})
 REPLICAS, ATTENTION_REPLICAS = "layout.data_parallel", "layout.attention_data_parallel"
 GPUS = "hardware.gpus"
+HOST_MEMORY = "hardware.host_memory_bytes"
 MOST_WAYS_OUT = 3
 WEIGHTS = "serving.weights"
 FRAMEWORK, LAYOUT, ANY = "framework", "layout", "any"
@@ -184,6 +186,12 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
             weight="fits",
             text=f"{program} fits: {memory.peak_bytes / GIB:.1f} of {memory.limit_bytes / GIB:.1f} GiB a GPU.",
         )
+    changes = [entry.change for entry in answer.advice if entry.fits and HOST_MEMORY not in entry.change]
+    if not is_host_sure(memory) and memory.peak_bytes <= memory.limit_bytes:
+        host = f"needs {(memory.node_host_bytes or 0) / GIB:,.1f} GiB of host memory on one node"
+        return Finding(
+            weight="warn", text=f"{program} {host}, which not every node with this GPU has{_ways_out(changes, {}, {})}."
+        )
     refused = is_certain_for_training(memory.peak_low_bytes, memory.limit_bytes)
     numbers = (
         f"needs {memory.peak_bytes / GIB:.1f} GiB a GPU in {memory.phase} "
@@ -192,8 +200,7 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
     )
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program} {numbers}{_ways_out([entry.change for entry in answer.advice if entry.fits], {}, {})}."
-        + ("" if refused else " It may just fit."),
+        text=f"{program} {numbers}{_ways_out(changes, {}, {})}." + ("" if refused else " It may just fit."),
     )
 
 
