@@ -248,7 +248,8 @@ def test_no_host_memory_is_offered_to_what_lacks_none():
 
 
 def test_offers_beside_a_plan_on_the_host_need_nothing_there():
-    answer = plan_training(question(model=llama(LLAMA_3_70B), gpus=8))
+    machine = hardware(8, host_memory_bytes=2**41)
+    answer = plan_training(replace(question(model=llama(LLAMA_3_70B), gpus=8), hardware=machine))
     assert answer.verdict == "fits"
     assert answer.plan.layout.offload != "none"
     assert answer.advice

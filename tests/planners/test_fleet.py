@@ -80,7 +80,7 @@ def test_named_layouts_are_compared_on_the_chosen_entry():
 
 def test_an_entry_that_may_lack_host_memory_goes_after_one_that_does_not():
     # On one card of the fast kind 8 billion parameters offloaded need 120 GiB of the host, and nobody says what it has.
-    unsure, known = fleet(FAST, {}, layout=LayoutRequest(offload="optimizer+parameters"), objective="fewest_gpus")
+    unsure, known = fleet(FAST, {}, layout={"offload": "optimizer+parameters"}, objective="fewest_gpus")
     unsure, known = (
         replace(each, framework="accelerate", hardware=hardware(1, gpu=each.hardware.gpu, host_memory_bytes=size))
         for each, size in ((unsure, None), (known, 2**40))
