@@ -14,8 +14,8 @@ from planners.catalogue.catalogue import catalogue
 from planners.errors import PlimsollError
 from planners.hardware import GpuCount, Hardware
 from planners.huggingface import describe_config
+from planners.layout.able import problems
 from planners.layout.bases import divisors
-from planners.memory.job import why_unsupported
 from planners.memory.profile import Profile, load_profile, profile_names
 from planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
 from planners.training import check_question
@@ -62,7 +62,7 @@ def questions(draw: st.DrawFn, framework: str | None = None) -> TrainingQuestion
         check_question(asked)
     except PlimsollError:
         assume(False)
-    assume(stack == "any" or why_unsupported(asked, load_profile(stack)) is None)
+    assume(stack == "any" or not problems(asked, load_profile(stack)))
     return asked
 
 
