@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planners.errors import PlimsollError
+from planners.errors import ImpossibleLayout, PlimsollError
 from service.admission.launches import Launch
 
 LONG_POSITIONS = "length-within-positions"
@@ -28,18 +28,24 @@ CHECKED_BY: Mapping[str, frozenset[str]] = {
     CARD_FORMAT: frozenset({"vllm"}),
 }
 # The annotation's own arithmetic, which no program can mend.
-CHECKED_OF_PLANS = frozenset({"degrees_multiply_to_gpus", "degrees_are_positive", "gpus-product"})
+CHECKED_OF_PLANS = frozenset({"degrees_multiply_to_gpus", "degrees_are_positive", "gpus-product", "batch_divides"})
+# What this service does not plan, whether or not it can run.
+UNPLANNED = frozenset({"framework", "engine-has-degree"})
 
 
 def is_impossible(error: PlimsollError, launch: Launch) -> bool:
     """Return whether the program of a command would refuse what a planner's error says of it."""
-    engine = launch.request.get("serving", {}).get("engine")
-    return any(engine in CHECKED_BY.get(rule, ()) and rule not in launch.unchecked for rule in error.rules)
+    return any(launch.engine in CHECKED_BY.get(rule, ()) and rule not in launch.unchecked for rule in error.rules)
 
 
 def is_impossible_plan(error: PlimsollError) -> bool:
     """Return whether the planning request of an annotation contradicts itself."""
     return not CHECKED_OF_PLANS.isdisjoint(error.rules)
+
+
+def is_doubtful(error: PlimsollError) -> bool:
+    """Return whether no plan of what was asked exists, by rules that its program is not known to check."""
+    return isinstance(error, ImpossibleLayout) and UNPLANNED.isdisjoint(error.rules)
 
 
 def divisors_text(number: int) -> str:

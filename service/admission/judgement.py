@@ -5,7 +5,15 @@ from __future__ import annotations
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
 from service.admission.findings import GIB, Finding, Share
-from service.admission.ways_out import GPUS, WEIGHTS, flags_of, format_names, possible_changes, ways_out
+from service.admission.ways_out import (
+    GPUS,
+    WEIGHTS,
+    flags_of,
+    format_names,
+    possible_changes,
+    serving_ways_out,
+    training_ways_out,
+)
 
 # These start with less cache than one request of the longest may fill, and take shorter ones: sglang,
 # srt/managers/tp_worker.py (`max_req_len`); tensorrt_llm, _torch/pyexecutor/resource_manager.py
@@ -81,7 +89,7 @@ def serving_finding(
     hope = f" {engine} starts, and takes shorter requests only." if is_shortened else " It may just fit."
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program}: {numbers}{ways_out(possible, flags_of(answer), format_names(answer))}."
+        text=f"{program}: {numbers}{serving_ways_out(possible, flags_of(answer), format_names(answer))}."
         + ("" if refused else hope),
         share=share,
     )
@@ -103,6 +111,5 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
     )
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program} {numbers}{ways_out([entry.change for entry in answer.advice if entry.fits], {}, {})}."
-        + ("" if refused else " It may just fit."),
+        text=f"{program} {numbers}{training_ways_out(answer.advice)}." + ("" if refused else " It may just fit."),
     )
