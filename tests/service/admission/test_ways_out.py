@@ -7,6 +7,7 @@ import pytest
 from planners.plans import Advice
 from service.admission.ways_out import training_ways_out
 
+LAYOUT = "fsdp2, ZeRO 3, micro-batch 1, recompute full"
 PLANNED = "Planned for speed: fsdp2, ZeRO 3, micro-batch 1, recompute full"
 ON_HOST = f"{PLANNED}, optimizer and parameters states on the host."
 
@@ -25,7 +26,7 @@ def an_offer(change: dict[str, Any], reason: str, *, fits: bool = True) -> Advic
         # What was found in place of what the change leaves open, offload above all.
         (
             {"framework": "any"}, f"Another. {ON_HOST}",
-            "another framework (fsdp2, ZeRO 3, micro-batch 1, recompute full, optimizer and parameters states on the host)",
+            f"another framework ({LAYOUT}, optimizer and parameters states on the host)",
         ),
         (
             {"training.method": "lora", "layout": {}, "framework": "fsdp2"}, f"Few weights. {PLANNED}.",
