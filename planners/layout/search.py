@@ -20,6 +20,7 @@ from planners.layout.pool import Pool, evaluated, keep_freed_memory, merged, ran
 from planners.layout.ranking import best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
+from planners.memory.peak import FITS
 from planners.questions import TrainingQuestion
 from planners.stopping import ShouldStop, never
 
