@@ -188,6 +188,10 @@ def _check_content_type(request: Request) -> None:
 
 def _check_query(request: Request, known: frozenset[str]) -> None:
     unknown = sorted(set(request.query_params) - known)
+    names = [name for name, _ in request.query_params.multi_items()]
+    if len(names) > len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RequestValidationError([{"type": "repeated", "loc": ("query", twice[:100]), "msg": "Is given twice"}])
     if unknown:
         raise RequestValidationError(
             [

@@ -129,6 +129,12 @@ def test_a_long_name_is_not_sent_back_whole(service: httpx.Client):
     assert len(service.post("/plan/train", json={"x" * 1_000_000: 1}).content) < 10_000
 
 
+def test_gzip_that_a_client_refuses_is_not_sent(service: httpx.Client):
+    encoding = {header: service.get("/models", headers={"accept-encoding": header}).headers.get("content-encoding")
+                for header in ("gzip", "gzip;q=0")}  # fmt: skip
+    assert encoding == {"gzip": "gzip", "gzip;q=0": None}
+
+
 def test_a_compressed_body_is_refused_as_that(service: httpx.Client):
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     assert service.post("/plan/train", content=gzip.compress(b"{}"), headers=headers).status_code == 415

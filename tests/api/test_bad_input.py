@@ -276,3 +276,8 @@ async def test_a_path_that_no_system_opens_is_refused_where_roots_are_set(
     }[route]
     answer = await client.post(route, content=json.dumps(question), headers={"content-type": "application/json"})
     assert 400 <= answer.status_code < 500, answer.text
+
+
+async def test_a_query_parameter_is_given_once(client: httpx.AsyncClient):
+    problem = (await client.get("/plans?limit=3&limit=4")).json()
+    assert (problem["status"], problem["detail"]) == (422, "/limit: In the query: Is given twice.")
