@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from planners.catalogue import catalogue
 from planners.errors import PlanningStopped, PlimsollError
@@ -56,13 +56,21 @@ class Change:
     reason: str
 
 
-def advice_for(
-    question: TrainingQuestion, answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
-) -> Iterator[Advice]:
+class BestLayout(Protocol):
+    """Returns the layout that a question's plan would have; where `only_room`, any that lacks room stands for others.
+
+    May raise `PlanningStopped`.
+    """
+
+    def __call__(self, question: TrainingQuestion, *, only_room: bool = False) -> Alternative:
+        """Return the layout."""
+        ...
+
+
+def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLayout) -> Iterator[Advice]:
     """Yield the single changes after which the job fits better than `answer` does, in practitioners' order.
 
-    `best` returns the layout that a question's plan would have, and may raise
-    `PlanningStopped`. All but the change of the number of GPUs are planned on the
+    All but the change of the number of GPUs are planned on the
     answer's. A change that still does not fit, that fits no better, or that the
     framework cannot do, is left out.
     """
@@ -85,33 +93,42 @@ def _offered(
     changes: Iterable[Change],
     asked: TrainingQuestion,
     answer: TrainingAnswer,
-    best: Callable[[TrainingQuestion], Alternative],
+    best: BestLayout,
 ) -> Iterator[Advice]:
     offered: set[str] = set()
     lora: Alternative | None = None
     for change in changes:
         if change.kind in offered:
             continue
+        rank = _rank(answer.verdict, answer.plan.layout, change.question)
+        if rank == OFFLOADED_RANK:
+            change = _without_the_host(change)
         try:
-            changed = _planned(change.question, best)
+            changed = _planned(change.question, best, only_room=rank > VERDICT_RANK["no"])
         except PlanningStopped:
             raise
         except PlimsollError:
             # The change cannot be planned at all, so it is no advice.
             continue
-        rank = _rank(answer.verdict, answer.plan.layout, change.question)
         if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)
             lora = changed if change.kind == "lora" else lora
             yield _offer(change, changed, answer, asked)
 
 
-def _planned(question: TrainingQuestion, best: Callable[[TrainingQuestion], Alternative]) -> Alternative:
+def _planned(question: TrainingQuestion, best: BestLayout, *, only_room: bool) -> Alternative:
     """Return the layout that a question's plan would have, of a range of GPUs the one on the number that it chooses."""
-    chosen = best(question)
+    chosen = best(question, only_room=only_room)
     if question.hardware.gpus.minimum == question.hardware.gpus.maximum:
         return chosen
-    return best(_on(question, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus)))
+    return best(_on(question, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus)), only_room=only_room)
+
+
+def _without_the_host(change: Change) -> Change:
+    """Return the change with nothing on the host: what it is offered for, even where the host would be faster."""
+    layout = replace(change.question.layout, offload="none")
+    shown = {**change.change, "layout": {"offload": "none"}} if "layout" in change.change else change.change
+    return replace(change, change=shown, question=replace(change.question, layout=layout))
 
 
 def leaves_to_be_desired(question: TrainingQuestion, answer: TrainingAnswer) -> bool:

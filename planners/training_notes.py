@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from planners.layout.violations import named_fields
 from planners.memory.frozen import frozen_note
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
+from planners.memory.model_code import in_words, traits_of
 from planners.memory.nearest import nearest_note, plan_sizes
 from planners.memory.recurrent import block_scan
 from planners.plans import Layout, TrainingPlan
@@ -165,6 +166,12 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
 
 def _layers(told: Told) -> Iterator[str]:
     job, question = told.job, told.question
+    unknown = traits_of(question.model) & set(job.profile.models.unknown)
+    if unknown:
+        yield (
+            f"Whether {job.profile.name} has code for {in_words(unknown)} is not on record; the plan assumes that it "
+            "does, or that you add it."
+        )
     if any(weight.experts > 1 for part in job.layers for weight in part.block.weights):
         if told.layout.expert_parallel == 1:
             yield "Every rank has all experts, which are assumed to be equally busy."

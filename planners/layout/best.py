@@ -19,7 +19,8 @@ from planners.questions import TrainingQuestion
 class Best:
     """The best layout so far; `fitting_counts` are the numbers of GPUs on which anything fits.
 
-    `objective` is what the question's objective makes of its step (`objectives.objective_of`).
+    `objective` is what the question's objective makes of its step (`objectives.objective_of`); `has_room` says that it
+    fits with room that no offload bought.
     """
 
     question: TrainingQuestion
@@ -28,6 +29,11 @@ class Best:
     is_late: bool
     has_room: bool
     fitting_counts: IntArray
+
+    @property
+    def is_enough(self) -> bool:
+        """Return whether it has room on the device and is in time, so that no unmeasured stack is asked."""
+        return self.has_room and not self.is_late
 
     def leaves_open(self, counts: IntArray) -> bool:
         """Return whether a layout of less memory could go before it, however slow, on some of the GPU counts."""

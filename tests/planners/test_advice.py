@@ -59,7 +59,7 @@ def test_the_longest_shorter_sequence_is_advised_once():
 
 
 def test_a_change_that_cannot_be_planned_is_left_out():
-    def refuse(asked):
+    def refuse(asked, **_):
         raise InvalidQuestion("never", pointer="/x")
 
     assert tuple(advice_for(question(gpus=1), UNFIT, refuse)) == ()
@@ -82,13 +82,13 @@ def planned(verdict: str) -> Alternative:
 
 def test_a_change_that_does_not_fit_is_left_out():
     assert not UNFIT.fits
-    assert tuple(advice_for(question(gpus=1), UNFIT, lambda changed: planned("no"))) == ()
+    assert tuple(advice_for(question(gpus=1), UNFIT, lambda changed, **_: planned("no"))) == ()
 
 
 def test_a_change_that_fits_no_better_than_a_tight_plan_is_left_out():
     tight = replace(UNFIT, verdict="tight")
-    assert tuple(advice_for(question(gpus=1), tight, lambda changed: planned("tight"))) == ()
-    better = tuple(advice_for(question(gpus=1), tight, lambda changed: planned("fits")))
+    assert tuple(advice_for(question(gpus=1), tight, lambda changed, **_: planned("tight"))) == ()
+    better = tuple(advice_for(question(gpus=1), tight, lambda changed, **_: planned("fits")))
     assert {offer.verdict for offer in better} == {"fits"}
 
 
@@ -211,7 +211,7 @@ def test_a_tight_plan_is_advised_more_gpus_than_it_has():
 
 
 def test_no_change_is_tried_once_nobody_waits():
-    def stopped(_question):
+    def stopped(_question, **_):
         raise PlanningStopped
 
     asked = question(framework="fsdp2", gpus=1)
@@ -227,3 +227,13 @@ def test_advice_with_an_end_of_its_own_is_what_was_found_until_then():
     some = plan_training(asked, stop_advising=lambda: next(tries) >= 3)
     assert some.advice == whole[: len(some.advice)]
     assert plan_training(asked, stop_advising=lambda: True).advice == ()
+
+
+def test_offers_beside_a_plan_on_the_host_need_nothing_there():
+    answer = plan_training(question(model=llama(LLAMA_3_70B), gpus=8))
+    assert answer.verdict == "fits"
+    assert answer.plan.layout.offload != "none"
+    assert answer.advice
+    for offer in answer.advice:
+        assert offer.change.get("layout.offload") == "none"
+        assert "states on the host" not in offer.reason

@@ -11,6 +11,7 @@ import pytest
 from planners.catalogue import catalogue
 from planners.errors import PlimsollError
 from planners.hardware import Gpu, GpuCount, Hardware
+from planners.huggingface import describe_config
 from planners.memory.job import training_job
 from planners.memory.profile import load_profile, profile_names
 from planners.plans import Layout, TrainingAnswer, TrainingPlan
@@ -264,3 +265,10 @@ def test_failures_nobody_gave_are_llama_3_s():
     assert pytest.approx(419 / 54 * 30 / 16_384, rel=0.02) == GPU_FAILURES_PER_MONTH
     answer = plan_training(question(model=small_llama(), sequence_length=512))
     assert any("419 unexpected interruptions in 54 days" in note for note in answer.assumptions)
+
+
+def test_code_that_a_stack_may_lack_is_said():
+    bloom = describe_config(catalogue().model("bigscience/bloom-560m").config, name="bigscience/bloom-560m")
+    said = plan_training(question(model=bloom, framework="megatron", sequence_length=2048)).assumptions
+    assert any(note.startswith("Whether megatron has code for position biases such as ALiBi") for note in said)
+    assert not any("has code for" in note for note in plan_training(question(framework="megatron")).assumptions)

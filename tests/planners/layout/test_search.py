@@ -157,3 +157,16 @@ def test_a_search_that_nobody_waits_for_stops_before_its_next_chunk():
     with pytest.raises(PlanningStopped):
         search(asked, jobs, lambda: next(answers))
     assert next(answers, None) is None
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtune"])
+def test_sequence_parallelism_that_is_asked_for_is_in_the_answer(framework: str):
+    result = found(framework, layout={"sequence_parallel": True})
+    assert all(pool.layouts.sequence_parallel.all() for pool in result.pools)
+    assert all((pool.layouts.tensor_parallel > 1).all() for pool in result.pools)
+
+
+def test_sequence_parallelism_on_one_gpu_names_the_tensor_parallelism_it_needs():
+    with pytest.raises(ImpossibleLayout) as refusal:
+        found("megatron", gpus=1, layout={"sequence_parallel": True})
+    assert refusal.value.rule == "sequence_parallel_needs_tensor"
