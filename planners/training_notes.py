@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from planners.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
+from planners.host_words import host_notes, host_shortage, lacking_host_bytes
 from planners.layout.violations import named_fields
 from planners.memory.frozen import frozen_note
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
@@ -51,18 +52,19 @@ def summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str
     how = f"{where} ({_degrees(layout)}, {', '.join(_choices(layout))})"
     peak, limit = f"{memory.peak_bytes / GIB:,.1f} GiB", f"{memory.limit_bytes / GIB:,.1f} GiB"
     if layout.offload != "none" or layout.activation_offload:
-        limit += f", with {memory.host_bytes / GIB:,.1f} GiB of host memory per GPU"
+        limit += f", with {(memory.node_host_bytes or 0) / GIB:,.1f} GiB of host memory per node"
+    shortage = host_shortage(memory, is_given=question.hardware.host_memory_bytes is not None)
+    host = f" {shortage}" if shortage else ""
     if verdict == "no":
-        return (
-            f"Does not fit: {how}. Each GPU needs {peak} of {limit}; the peak is in {memory.phase}, and no other "
-            "layout tried needs less."
-        )
-    word, highest = "Fits", ""
-    if verdict == "tight":
-        word, highest = "Fits tightly", f", perhaps up to {memory.peak_high_bytes / GIB:,.1f} GiB,"
-    step = f"A step takes {duration(plan.step.seconds)}: {plan.step.tokens_per_second:,.0f} tokens/s."
+        least = "" if lacking_host_bytes(memory) else ", and no other layout tried needs less"
+        return f"Does not fit: {how}. Each GPU needs {peak} of {limit}; the peak is in {memory.phase}{least}.{host}"
+    word, highest = "Fits" if verdict == "fits" else "Fits tightly", ""
+    # Else it is tight for its host's memory, of which the shortage tells.
+    if memory.peak_high_bytes > memory.limit_bytes:
+        highest = f", perhaps up to {memory.peak_high_bytes / GIB:,.1f} GiB,"
     needs = f"Each GPU needs {peak}{highest} of {limit}; the peak is in {memory.phase}."
-    return f"{word}: {how}. {needs} {step}{_in_time(question, plan)}"
+    step = f"A step takes {duration(plan.step.seconds)}: {plan.step.tokens_per_second:,.0f} tokens/s."
+    return f"{word}: {how}. {needs} {step}{host}{_in_time(question, plan)}"
 
 
 def _degrees(layout: Layout) -> str:
@@ -131,6 +133,7 @@ def _memory(told: Told) -> Iterator[str]:
     if nearest is not None:
         yield nearest
     yield "host_bytes is the host memory per GPU."
+    yield from host_notes(told.plan, told.question.hardware)
 
 
 def _time(told: Told) -> Iterator[str]:
@@ -183,6 +186,11 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
         by = "" if "offload" in named else CHOSEN.format("offload to none")
         what, where = OFFLOADED[layout.offload], OFFLOADED_TO[layout.offload_target]
         yield f"{what[0].upper()}{what[1:]} are kept {where}.{by}"
+    elif told.question.hardware.gpus.is_free and told.question.objective == "throughput" and "offload" not in named:
+        yield (
+            "No number of GPUs is named, so the plan takes the fewest that need no offload; objective fewest_gpus "
+            "offloads where fewer will do then."
+        )
 
 
 def _layers(told: Told) -> Iterator[str]:
@@ -222,6 +230,11 @@ def _elsewhere(told: Told) -> Iterator[str]:
     if job.offload_target == "nvme" and told.question.hardware.nvme_bytes_per_second is None:
         rate = told.efficiency.common.nvme_bytes_per_second / 1e9
         yield f"NVMe drives are assumed to give each GPU {rate:.1f} GB/s, a DGX-2's published share."
+    if told.layout.offload != "none" and told.layout.offload_target == "nvme":
+        yield (
+            "DeepSpeed keeps 16-bit gradients in host memory whatever else lies on NVMe. Releases before 0.6 kept none "
+            "with a single micro-batch per step."
+        )
     if job.companions:
         yield (
             "Companion models run forward after the policy; gathering their weights overlaps compute. Generating "

@@ -10,6 +10,8 @@ from pydantic import BaseModel
 
 from planners.figures import count_in_words
 from service.requests.field_names import unknown_field
+from service.requests.foreign_names import value_meant
+from service.requests.values import MOST_NAME_CHARACTERS
 
 # How Pydantic names a value that is no object; its own words name Python's classes.
 _OBJECT_EXPECTED = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type"})
@@ -28,6 +30,7 @@ _WORDS = {
 # How other sentences of Pydantic begin, and how ours do.
 _OPENINGS = (
     ("should ", "must "),
+    ("Should ", "must "),
     ("String should ", "must "),
     ("List should ", "must "),
     ("Tuple should ", "must "),
@@ -56,6 +59,7 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
     """Return Pydantic's errors with pointers into `body`, its root being the empty pointer.
 
     Of `request`, the kind of request that the body was read as, a field is named that an unknown one was meant for.
+    Unknown fields come first: where `modell` is one, `model` is missing.
     """
     return tuple(
         FieldError(
@@ -67,7 +71,7 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
                 else _detail(error)
             ),
         )
-        for error in errors
+        for error in sorted(errors, key=lambda error: error["type"] != "extra_forbidden")
     )
 
 
@@ -109,8 +113,10 @@ def _place(location: Sequence[int | str], body: object) -> Any:
 
 
 def escaped_step(step: int | str) -> str:
-    """Return one step as a pointer spells it."""
-    return str(step).replace("~", "~0").replace("/", "~1")
+    """Return one step as a pointer spells it; of a name longer than any, the beginning."""
+    text = str(step)
+    shown = text if len(text) <= MOST_NAME_CHARACTERS else f"{text[:MOST_NAME_CHARACTERS]}…"
+    return shown.replace("~", "~0").replace("/", "~1")
 
 
 def _leads_on(place: Any, step: int | str) -> bool:
@@ -135,7 +141,8 @@ def _detail(error: Mapping[str, Any]) -> str:
     for pydantics, ours in _OPENINGS:
         if message.startswith(pydantics):
             message = ours + message.removeprefix(pydantics)
-    return sentence(message.replace(" after validation", ""))
+    told = sentence(message.replace(" after validation", ""))
+    return told + value_meant(error["input"], error["ctx"]["expected"]) if error["type"] == "literal_error" else told
 
 
 def sentence(message: str) -> str:

@@ -209,9 +209,10 @@ def test_a_summary_names_every_choice_of_its_layout(changes: dict[str, Any]):
 
 def test_a_summary_says_how_much_host_memory_an_offload_takes():
     plan = with_layout(offload="optimizer")
-    host = f"with {plan.memory.host_bytes / 2**30:,.1f} GiB of host memory per GPU"
+    host = f"with {plan.memory.node_host_bytes / 2**30:,.1f} GiB of host memory per node"
     assert host in summary(question(model=small_llama()), plan, "fits")
     assert "of host memory" not in summary(question(model=small_llama()), with_layout(), "fits")
+    assert ",," not in summary(question(model=small_llama()), plan, "no")
 
 
 def chosen_by_search(asked: TrainingQuestion, **changes: Any) -> str:
@@ -293,8 +294,19 @@ def test_a_step_of_many_minutes_is_told_in_minutes():
 
 def test_a_tight_plan_says_how_high_its_peak_may_be():
     plan = with_layout()
-    said = summary(question(model=small_llama()), plan, "tight")
-    assert f", perhaps up to {plan.memory.peak_high_bytes / 2**30:,.1f} GiB, of " in said
+    memory = replace(plan.memory, peak_bytes=70 * 2**30, peak_high_bytes=77 * 2**30, limit_bytes=75 * 2**30)
+    said = summary(question(model=small_llama()), replace(plan, memory=memory), "tight")
+    assert "Each GPU needs 70.0 GiB, perhaps up to 77.0 GiB, of 75.0 GiB;" in said
+
+
+def test_a_plan_that_counts_gpus_says_that_it_counts_those_without_offload():
+    asked = question(gpus=8)
+    free = replace(asked, hardware=replace(asked.hardware, gpus=GpuCount(minimum=1, maximum=64, is_free=True)))
+    word = "the fewest that need no offload"
+    assert any(word in note for note in plan_training(free).assumptions)
+    assert not any(word in note for note in plan_training(asked).assumptions)
+    fewest = plan_training(replace(free, objective="fewest_gpus"))
+    assert not any(word in note for note in fewest.assumptions)
 
 
 def test_code_that_a_stack_may_lack_is_said():
