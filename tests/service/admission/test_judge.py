@@ -762,7 +762,7 @@ async def test_what_no_plan_exists_of_is_a_warning_and_not_unjudged(judge):
     container = a_container(gpus=8, command=words.split())
     answer = await judge.review(read_review(a_review("Job", an_object("Job", container))))
     assert (answer.is_allowed, answer.is_judged) == (True, True)
-    assert "may not start: global_batch_size 66 is no multiple of data_parallel 4" in answer.warnings[0]
+    assert "may not start: global_batch_size 66 is not a multiple of data_parallel 4" in answer.warnings[0]
     assert "did not judge" not in answer.warnings[0]
 
 

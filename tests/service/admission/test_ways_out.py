@@ -9,7 +9,7 @@ from service.admission.ways_out import training_ways_out
 
 LAYOUT = "fsdp2, ZeRO 3, micro-batch 1, recompute full"
 PLANNED = "Planned for speed: fsdp2, ZeRO 3, micro-batch 1, recompute full"
-ON_HOST = f"{PLANNED}, optimizer and parameters states on the host."
+ON_HOST = f"{PLANNED}, optimizer states and parameters on the host."
 
 
 def an_offer(change: dict[str, Any], reason: str, *, fits: bool = True) -> Advice:
@@ -26,7 +26,7 @@ def an_offer(change: dict[str, Any], reason: str, *, fits: bool = True) -> Advic
         # What was found in place of what the change leaves open, offload above all.
         (
             {"framework": "any"}, f"Another. {ON_HOST}",
-            f"another framework ({LAYOUT}, optimizer and parameters states on the host)",
+            f"another framework ({LAYOUT}, optimizer states and parameters on the host)",
         ),
         (
             {"training.method": "lora", "layout": {}, "framework": "fsdp2"}, f"Few weights. {PLANNED}.",
@@ -35,16 +35,16 @@ def an_offer(change: dict[str, Any], reason: str, *, fits: bool = True) -> Advic
         ({"training.method": "lora", "framework": "fsdp2"}, f"Few. {PLANNED}.", "method lora and framework fsdp2"),
         (
             {"hardware.gpus": 16}, f"More. {ON_HOST}",
-            "16 GPUs (fsdp2, ZeRO 3, micro-batch 1, recompute full, optimizer and parameters states on the host)",
+            "16 GPUs (fsdp2, ZeRO 3, micro-batch 1, recompute full, optimizer states and parameters on the host)",
         ),
         ({"layout.zero_stage": 3, "layout.offload": "optimizer+parameters"}, f"Less. {ON_HOST}",
          "zero_stage 3 and offload optimizer+parameters"),
     ],
 )  # fmt: skip
 def test_an_offer_says_what_was_planned_where_it_leaves_that_open(change: dict[str, Any], reason: str, text: str):
-    assert training_ways_out((an_offer(change, reason),)) == f"; fits with {text}"
+    assert training_ways_out((an_offer(change, reason),)) == f"; it fits with {text}"
 
 
 def test_only_what_fits_is_offered_and_three_at_most():
     offers = [an_offer({"hardware.gpus": gpus}, PLANNED, fits=gpus > 8) for gpus in (8, 16, 24, 32, 40)]
-    assert training_ways_out(offers) == "; fits with 16 GPUs or 24 GPUs or 32 GPUs"
+    assert training_ways_out(offers) == "; it fits with 16 GPUs or 24 GPUs or 32 GPUs"
