@@ -9,8 +9,9 @@ from planners.questions import Disaggregation, ServingLayoutRequest, ServingQues
 from planners.serving.candidates import Candidate
 from planners.serving.stated import as_found, on_gpus
 
-# More than 32 times the GPUs is another project, not advice.
-MOST_TIMES_THE_GPUS = 32
+# More than eight times the GPUs is another project, not advice; small deployments may look up to 32 times as far.
+MOST_TIMES_THE_GPUS, MOST_TIMES_FEW_GPUS = 8, 32
+MOST_FOR_FEW_GPUS = 256
 # Every number of GPUs is looked at up to so many, where the fewest are what is wanted.
 MOST_GPUS_IN_FULL = 64
 
@@ -49,7 +50,8 @@ def freed(question: ServingQuestion) -> ServingQuestion:
 
 def most_tried(question: ServingQuestion) -> int:
     """Return the most GPUs that are looked at."""
-    return MOST_TIMES_THE_GPUS * question.hardware.gpus.maximum
+    now = question.hardware.gpus.maximum
+    return max(MOST_TIMES_THE_GPUS * now, min(MOST_TIMES_FEW_GPUS * now, MOST_FOR_FEW_GPUS))
 
 
 def divided(question: ServingQuestion, asked: ServingQuestion, goal: Goal) -> Divided | None:

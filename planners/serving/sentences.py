@@ -109,7 +109,8 @@ def _layout_text(best: Candidate) -> str:
 def replicas_text(best: Candidate) -> str:
     """Return how many replicas there are, of those that only prefill or only decode how many of each."""
     if isinstance(best.deployment, DisaggregatedDeployment):
-        return f"{best.deployment.prefill_replicas:,} prefill and {best.deployment.decode_replicas:,} decode replicas"
+        decoding = _counted(best.deployment.decode_replicas, "decode replica")
+        return f"{best.deployment.prefill_replicas:,} prefill and {decoding}"
     return _counted(best.replicas, "replica")
 
 

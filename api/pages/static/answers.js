@@ -98,7 +98,7 @@ export function advicePart(advice, form, take) {
       + `${entry.tpot_seconds == null ? "" : `, ${duration(entry.ttft_seconds)} to the first token, ${duration(entry.tpot_seconds)} per token`}. `, entry.reason)))));
 }
 
-// Serving says only whether it fits.
+// Serving plans of earlier versions say only whether they fit.
 function verdictOfAdvice({ verdict, fits }) {
   const known = verdict ?? (fits ? "fits" : "no");
   return el("strong", { class: known }, VERDICTS[known] ?? words(known));
