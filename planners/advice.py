@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from planners.catalogue import catalogue
 from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
+from planners.host_words import GIB, is_host_sure
 from planners.huggingface import describe_config
 from planners.layout.ranking import NEAR_EQUAL_FRACTION
-from planners.plans import Advice, Alternative, Layout, TrainingAnswer
+from planners.plans import Advice, Alternative, Layout, Memory, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
@@ -43,6 +44,8 @@ ZERO_STEPS = (
 SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
 
 
+# How an offer's reason tells its layout, and what of it lies on the host.
+PLANNED_FOR_SPEED, ON_THE_HOST = "Planned for speed: ", " states on the host"
 TOGETHER = "Together these make it fit; each alone does not."
 
 
@@ -76,6 +79,7 @@ def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLay
     """
     gpus = answer.plan.layout.gpus
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
+    yield from _offered(_host_memory(pinned, answer.plan.memory), question, answer, best)
     first = None
     for first in _offered(_keeping_the_result(pinned), question, answer, best):
         yield first
@@ -203,9 +207,9 @@ def _further(
 
 def _as_planned(layout: Layout) -> str:
     """Return the layout of an offer's peak and time: the fastest that fits, not the one of the least memory."""
-    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')} states on the host"
+    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')}{ON_THE_HOST}"
     return (
-        f"Planned for speed: {layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
+        f"{PLANNED_FOR_SPEED}{layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
         f"recompute {layout.recompute}{offload}."
     )
 
@@ -216,6 +220,19 @@ def _keeping_the_result(pinned: TrainingQuestion) -> Iterator[Change]:
     yield from _recompute(pinned)
     yield from _zero_steps(pinned)
     yield from _free_degrees(pinned)
+
+
+def _host_memory(pinned: TrainingQuestion, memory: Memory) -> Iterator[Change]:
+    """Yield the host memory that the plan needs, in whole GiB, where nodes may have less and it lacks nothing else."""
+    if is_host_sure(memory) or memory.peak_bytes > memory.limit_bytes:
+        return
+    needed = -(-(memory.node_host_bytes or 0) // GIB) * GIB
+    yield Change(
+        kind="host memory",
+        change={"hardware.host_memory_bytes": needed},
+        question=replace(pinned, hardware=replace(pinned.hardware, host_memory_bytes=needed)),
+        reason=f"For nodes that have {needed / GIB:,.0f} GiB of host memory or more.",
+    )
 
 
 def _changing_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:

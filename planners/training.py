@@ -25,7 +25,7 @@ from planners.layout.ways_out import way_out
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
 from planners.memory.optimizers import optimizer_kind
-from planners.memory.peak import VERDICT_NAMES, memory_and_peaks
+from planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
 from planners.memory.recompute_modules import check_modules
 from planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import PRECISIONS, training_precision
@@ -260,14 +260,14 @@ def _memory_and_elastic_gpus(
 
     def together() -> tuple[Memory, tuple[int, ...]]:
         sizes = resized(pool.layouts, index, pool.job)
-        memory, peaks = memory_and_peaks(sizes.layouts, sizes.own, pool.job, hardware, derived)
-        return memory, sizes.elastic_gpus(peaks <= hardware.limit_bytes)
+        memory, needs = memory_and_needs(sizes.layouts, sizes.own, pool.job, hardware, derived)
+        return memory, sizes.elastic_gpus(verdicts(needs, pool.job, hardware) > NO)
 
     both = derived.part("plan.run.elastic_gpus", together, otherwise=None)
     if both is not None:
         return both
     alone = pool.layouts.take([index])
-    return memory_and_peaks(alone, 0, pool.job, hardware, derived)[0], ()
+    return memory_and_needs(alone, 0, pool.job, hardware, derived)[0], ()
 
 
 def _alternative(question: TrainingQuestion, found: Found, number: int, index: int) -> Alternative:

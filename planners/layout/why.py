@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from planners.errors import ImpossibleLayout, PlanningStopped, PlimsollError
 from planners.hardware import Hardware
+from planners.host_words import host_shortage, is_host_sure, lacking_host_bytes
 from planners.layout.chosen import layout_of
 from planners.layout.exclusion import contradictions, every_broken_rule
 from planners.layout.fixed import check_values
@@ -146,7 +147,8 @@ def _judgement(question: TrainingQuestion, other: Planned, chosen: Planned) -> t
     if other.layout == chosen.layout:
         return "chosen", []
     if other.verdict == "no":
-        return "does_not_fit", [*_memory_causes(other.memory), *_least_memory(other, chosen)]
+        causes = [*_memory_causes(other.memory), *_host_causes(other.memory, question.hardware)]
+        return "does_not_fit", [*causes, *_least_memory(other, chosen)]
     slower = list(_time_causes(other, chosen, question.hardware))
     if chosen.verdict == "no":
         return "outside_request", list(_request_causes(question, other))
@@ -157,7 +159,7 @@ def _judgement(question: TrainingQuestion, other: Planned, chosen: Planned) -> t
         detail = f"Takes {other.layout.gpus} GPUs; {chosen.layout.gpus} will do."
         return "more_gpus", [("fewest_gpus", "", detail), *slower]
     if other.verdict == "tight" and chosen.verdict == "fits":
-        return "tight", [_tight_cause(other), *slower]
+        return "tight", [_tight_cause(other, question.hardware), *slower]
     return _by_objective(question, other, chosen, slower)
 
 
@@ -192,6 +194,11 @@ def _memory_causes(memory: Memory) -> Iterator[Cause]:
         yield ("memory", "", _too_much(stage, memory.limit_bytes))
 
 
+def _host_causes(memory: Memory, hardware: Hardware) -> Iterator[Cause]:
+    if lacking_host_bytes(memory):
+        yield ("host_memory", "", host_shortage(memory, is_given=hardware.host_memory_bytes is not None))
+
+
 def _too_much(stage: StageMemory, limit_bytes: int) -> str:
     items = {entry.name: getattr(stage.items, entry.name) for entry in fields(stage.items)}
     largest = sorted(items, key=lambda name: -items[name])[:2]
@@ -212,8 +219,10 @@ def _least_memory(other: Planned, chosen: Planned) -> Iterator[Cause]:
         )
 
 
-def _tight_cause(other: Planned) -> Cause:
+def _tight_cause(other: Planned, hardware: Hardware) -> Cause:
     memory = other.memory
+    if not is_host_sure(memory):
+        return ("host_memory", "", host_shortage(memory, is_given=hardware.host_memory_bytes is not None))
     detail = (
         f"Fits only tightly: {memory.peak_bytes / GIB:.1f} GiB, perhaps {memory.peak_high_bytes / GIB:.1f}, of "
         f"{memory.limit_bytes / GIB:.1f} GiB; the plan fits with room."

@@ -229,8 +229,27 @@ def test_advice_with_an_end_of_its_own_is_what_was_found_until_then():
     assert plan_training(asked, stop_advising=lambda: True).advice == ()
 
 
+def test_the_host_memory_that_a_plan_needs_is_offered_in_whole_gib():
+    # 8 billion parameters with fp32 weights, gradients and states on the host, 16 bytes and more each, need 120 GiB.
+    asked = question(framework="accelerate", layout={"offload": "optimizer+parameters"}, gpus=1)
+    asked = replace(asked, hardware=replace(asked.hardware, host_memory_bytes=32 * 2**30))
+    answer = plan_training(asked)
+    assert answer.verdict == "no"
+    first = answer.advice[0]
+    needed = first.change["hardware.host_memory_bytes"]
+    assert (first.verdict, needed % 2**30) == ("fits", 0)
+    assert 0 <= needed - answer.plan.memory.node_host_bytes < 2**30
+    roomy = replace(asked, hardware=replace(asked.hardware, host_memory_bytes=needed))
+    assert plan_training(roomy).verdict == "fits"
+
+
+def test_no_host_memory_is_offered_to_what_lacks_none():
+    assert "hardware.host_memory_bytes" not in changes(question(framework="ddp", gpus=8))
+
+
 def test_offers_beside_a_plan_on_the_host_need_nothing_there():
-    answer = plan_training(question(model=llama(LLAMA_3_70B), gpus=8))
+    machine = hardware(8, host_memory_bytes=2**41)
+    answer = plan_training(replace(question(model=llama(LLAMA_3_70B), gpus=8), hardware=machine))
     assert answer.verdict == "fits"
     assert answer.plan.layout.offload != "none"
     assert answer.advice

@@ -209,9 +209,10 @@ def test_a_summary_names_every_choice_of_its_layout(changes: dict[str, Any]):
 
 def test_a_summary_says_how_much_host_memory_an_offload_takes():
     plan = with_layout(offload="optimizer")
-    host = f"with {plan.memory.host_bytes / 2**30:,.1f} GiB of host memory per GPU"
+    host = f"with {plan.memory.node_host_bytes / 2**30:,.1f} GiB of host memory per node"
     assert host in summary(question(model=small_llama()), plan, "fits")
     assert "of host memory" not in summary(question(model=small_llama()), with_layout(), "fits")
+    assert ",," not in summary(question(model=small_llama()), plan, "no")
 
 
 def chosen_by_search(asked: TrainingQuestion, **changes: Any) -> str:
