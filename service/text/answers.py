@@ -287,11 +287,19 @@ def _advice(advice: Sequence[Mapping[str, Any]]) -> str:
     for entry in advice:
         change = ", ".join(f"{field} = {cell(value)}" for field, value in entry["change"].items())
         if "kv_tokens" in entry:
-            outcome = f"{gib(entry['peak_bytes'])}, a cache of {entry['kv_tokens']:,} tokens"
+            outcome = f"{gib(entry['peak_bytes'])}, a cache of {entry['kv_tokens']:,} tokens{_latencies(entry)}"
         else:
             outcome = f"{gib(entry['peak_bytes'])}, a step of {seconds_text(entry['step_seconds'])}"
         lines.append(wrapped(f"  - {change}: {outcome}. {entry['reason']}", indent="    "))
     return titled("What would change it", "\n".join(lines))
+
+
+def _latencies(entry: Mapping[str, Any]) -> str:
+    """Return the latencies of an offer; nothing where none is known, as in plans of before."""
+    if entry.get("tpot_seconds") is None:
+        return ""
+    first, token = seconds_text(entry["ttft_seconds"]), seconds_text(entry["tpot_seconds"])
+    return f", {first} to the first token, {token} per token"
 
 
 def _launch(artifacts: Mapping[str, Any]) -> str:
