@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from planners.catalogue.catalogue import catalogue
 from planners.errors import PlimsollError
-from planners.layout.fixed import check_fixed, check_framework
+from planners.layout.able import jobs_of, problems
+from planners.layout.fixed import check_fixed
 from planners.layout.search import Found, search
-from planners.memory.job import training_job, why_unsupported
-from planners.memory.peak import FITS
-from planners.memory.profile import load_profile, profiles_to_search
+from planners.memory.peak import FITS, UNSURE
+from planners.memory.profile import load_profile
 from planners.questions import Recompute, TrainingQuestion
 from tests.planners.factories import question
 from tests.properties.laws import law
@@ -33,9 +33,7 @@ def planned(asked: TrainingQuestion) -> Found | None:
     """What the search finds; None where no layout can exist."""
     try:
         check_fixed(asked)
-        able = [p for p in profiles_to_search(asked.framework) if why_unsupported(asked, p) is None]
-        jobs = [training_job(asked, profile) for profile in able if check_framework(asked, profile) is None]
-        return search(asked, jobs) if jobs else None
+        return search(asked, jobs_of(asked))
     except PlimsollError:
         return None
 
@@ -126,10 +124,12 @@ def test_a_range_of_gpus_is_never_worse_than_a_number_in_it(data: st.DataObject)
     if objective in ("throughput", "cost"):
         assert_no_worse(found, other, per_gpu=objective == "cost")
         return
-    # The number inside the range keeps the deadline, which is its own step, so that no more GPUs are needed.
+    # The number inside the range keeps the deadline, which is its own step, so that no more GPUs than that are needed,
+    # unless its host may lack memory.
     assert found is not None
     assert found.fits
-    assert chosen(found)[1] <= gpus
+    is_surer = chosen(found)[0] > UNSURE == chosen(other)[0]
+    assert is_surer or chosen(found)[1] <= gpus
 
 
 @given(st.data())
@@ -138,7 +138,7 @@ def test_any_stack_is_never_worse_than_a_stack_that_is_named(data: st.DataObject
     asked = data.draw(questions(framework="any"))
     stack = data.draw(st.sampled_from([each for each in STACKS if each != "reference"]))
     named = replace(asked, framework=stack)
-    assume(why_unsupported(named, load_profile(stack)) is None)
+    assume(not problems(named, load_profile(stack)))
     other = planned(fixed(data.draw, named, stack) if data.draw(st.booleans()) else named)
     assume(other is not None and other.fits)
     assert_any_is_no_worse(planned(asked), other, stack, per_gpu=asked.objective == "cost")
