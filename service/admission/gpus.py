@@ -10,7 +10,7 @@ from typing import Any
 from planners.catalogue import Catalogue
 from planners.errors import UnknownCluster, UnknownGpu
 from planners.hardware import Gpu
-from service.admission.workloads import Container, Pods
+from service.admission.pods import Container, Pods
 
 NVIDIA_RESOURCE, AMD_RESOURCE = "nvidia.com/gpu", "amd.com/gpu"
 # What NVIDIA's plugin calls GPUs shared in time where it is told to rename them (sharing.timeSlicing.renameByDefault).
