@@ -44,6 +44,8 @@ ZERO_STEPS = (
 SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
 
 
+# How an offer's reason tells its layout, and what of it lies on the host.
+PLANNED_FOR_SPEED, ON_THE_HOST = "Planned for speed: ", " states on the host"
 TOGETHER = "Together these make it fit; each alone does not."
 
 
@@ -205,9 +207,9 @@ def _further(
 
 def _as_planned(layout: Layout) -> str:
     """Return the layout of an offer's peak and time: the fastest that fits, not the one of the least memory."""
-    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')} states on the host"
+    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')}{ON_THE_HOST}"
     return (
-        f"Planned for speed: {layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
+        f"{PLANNED_FOR_SPEED}{layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
         f"recompute {layout.recompute}{offload}."
     )
 

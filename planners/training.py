@@ -20,6 +20,7 @@ from planners.layout.pool import Pool
 from planners.layout.search import Found, search
 from planners.layout.sharding import sharding_of
 from planners.layout.stacks import stack_notes, stacks_of, unmeasured_note
+from planners.layout.violations import named_fields
 from planners.layout.ways_out import way_out
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
@@ -27,7 +28,7 @@ from planners.memory.optimizers import optimizer_kind
 from planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
 from planners.memory.recompute_modules import check_modules
 from planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
-from planners.precision import training_precision
+from planners.precision import PRECISIONS, training_precision
 from planners.questions import LayoutRequest, TrainingQuestion
 from planners.run import run_of
 from planners.stopping import ShouldStop, never, until_stopped
@@ -138,7 +139,9 @@ def _with_way_out(
     best = functools.partial(best_layout, should_stop=should_stop)
     instead = derived.part("way out", lambda: way_out(question, jobs_of, best), otherwise="")
     detail = " ".join(part for part in (_why_nothing(question, refusal), instead) if part)
-    return ImpossibleLayout(detail, rule=refusal.rule, pointer=refusal.pointer, broken=refusal.broken)
+    # Who fixed no degree cannot mend one.
+    pointer = "/hardware/gpus" if not named_fields(question) else refusal.pointer
+    return ImpossibleLayout(detail, rule=refusal.rule, pointer=pointer, broken=refusal.broken)
 
 
 def _why_nothing(question: TrainingQuestion, refusal: ImpossibleLayout) -> str:
@@ -220,9 +223,9 @@ def _check_model(model: ModelSpec) -> None:
 def _check_gpu(question: TrainingQuestion) -> None:
     gpu, wanted = question.hardware.gpu, training_precision(question.precision).compute_format
     if wanted not in gpu.peak_flops_per_second:
-        known = ", ".join(gpu.peak_flops_per_second)
+        able = [name for name, precision in PRECISIONS.items() if precision.compute_format in gpu.peak_flops_per_second]
         raise InvalidQuestion(
-            f"{gpu.name} does not compute in {wanted}; it has {known}.", pointer="/training/precision"
+            f"{gpu.name} does not compute in {wanted}. It trains in {', '.join(able)}.", pointer="/training/precision"
         )
     if question.hardware.limit_bytes <= 0:
         raise InvalidQuestion(

@@ -259,3 +259,19 @@ def test_an_unmeasured_stack_is_searched_where_no_measured_one_fits():
     # One sequence of 2^20 tokens fits one card on no stack; then all of them were asked.
     stacks = plan_training(question(gpus=1, sequence_length=2**20, global_batch_size=1)).stacks
     assert {"deepspeed", "ddp", "torchtune"} <= set(stacks.searched)
+
+
+def test_who_fixed_no_degree_is_pointed_at_the_number_of_gpus():
+    # 1,000 GPUs share no batch of 1,536 sequences.
+    with pytest.raises(ImpossibleLayout) as refused:
+        plan_training(question(gpus=1000, global_batch_size=1536))
+    assert refused.value.pointer == "/hardware/gpus"
+    with pytest.raises(ImpossibleLayout) as refused:
+        plan_training(question(gpus=8, global_batch_size=60, layout={"data_parallel": 8}))
+    assert refused.value.pointer == "/layout/data_parallel"
+
+
+def test_a_card_without_a_format_is_told_in_which_precisions_it_trains():
+    old = gpu(peak_flops_per_second={"fp32": 1e13, "fp16": 1e14})
+    with pytest.raises(InvalidQuestion, match=r"does not compute in bf16\. It trains in fp32, fp16-mixed\."):
+        plan_training(question(hardware=hardware(8, gpu=old)))
