@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from planners.errors import InvalidQuestion, PlimsollError
+from planners.figures import listed
 from planners.layout.fixed import framework_violations
 from planners.layout.violations import TRAINING_FIELDS
 from planners.memory.job import Job, training_job, unsupported
@@ -101,8 +102,3 @@ def _recompute(asked: Recompute) -> str:
     if asked.every is not None:
         return f"of every {ORDINALS.get(asked.every, f'{asked.every}th')} layer"
     return f"of {', '.join(asked.modules)}" if asked.modules else asked.mode
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them."""
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
