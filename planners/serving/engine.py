@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -156,6 +156,16 @@ class LatentCaches:
     expanded_types: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """The least compute capability of NVIDIA's cards: to run at all, and for formats of the weights and the cache."""
+
+    card: float = 0.0
+    weights: Mapping[str, float] = field(default_factory=dict)
+    caches: Mapping[str, float] = field(default_factory=dict)
+    is_nvidia_only: bool = False
+
+
 PACKED_LATENTS = LatentCaches(dtypes=("bf16", "fp16", "fp8"), packs_sparse=True, quantizes_index=True)
 
 
@@ -166,7 +176,8 @@ class EngineProfile:
     `unifies_pages` says whether layers of unlike pages share a pool, `chunks_locally`
     whether chunked attention frees what its chunk has left behind. A sequence takes
     `recurrent_blocks` of each group of recurrent layers, and where `states_bound_sequences` the engine does not start
-    with a batch limit beyond its blocks; models of the types
+    with a batch limit beyond its blocks. With `quantizes_after_loading` a checkpoint in 16 bits is loaded whole
+    before any of it is quantized; models of the types
     `recurrent_fp32`, or all where that is `any`, keep the recurrence's memory in fp32,
     others in their own dtype. `pads_pages` says whether a page that no whole number of
     others fills is padded; `divides_contexts` whether there is decode context
@@ -191,6 +202,7 @@ class EngineProfile:
     compressed_layout: CompressedLayout
     latents: LatentCaches
     pool_rules: TokenPoolRules
+    capabilities: Capabilities
     timed_as: str | None
     reserve: Reserve | None
     cuda_graphs_in_budget: bool
@@ -201,6 +213,7 @@ class EngineProfile:
     chunks_locally: bool
     recurrent_blocks: int
     states_bound_sequences: bool
+    quantizes_after_loading: bool
     sparse_block_size: int | None
     recurrent_fp32: tuple[str, ...]
     sampler_bytes_per_logit: float
@@ -253,6 +266,20 @@ def engine_profile(engine: str, version: str | None) -> EngineProfile:
     if patch < oldest:
         raise _unknown_version(engine, version, f"{wanted}.{oldest} to {wanted}.{newest}")
     return _profile(engine, f"{wanted}.{min(patch, newest)}")
+
+
+def known_versions(engine: str) -> tuple[str, ...]:
+    """Return every version of an engine that is told apart, the oldest first."""
+    table = read_table(engine)
+    versions: list[str] = table["versions"]
+    if "newest_patch" not in table:
+        return tuple(versions)
+    return tuple(f"{versions[-1]}.{patch}" for patch in range(table["oldest_patch"], table["newest_patch"] + 1))
+
+
+def is_older(version: str, other: str) -> bool:
+    """Return whether a version came before another."""
+    return _order(version) < _order(other)
 
 
 def versions_with_changes(engine: str) -> tuple[str, ...]:
@@ -308,6 +335,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
         compressed_layout=CompressedLayout(merged.get("compressed_layout", "none")),
         latents=LatentCaches(**_frozen(merged["latents"])),
         pool_rules=TokenPoolRules(**_frozen(merged.get("pools", {}))),
+        capabilities=Capabilities(**merged.get("capabilities", {})),
         timed_as=merged.get("timed_as"),
         reserve=Reserve(**merged["reserve_mib"]) if "reserve_mib" in merged else None,
         cuda_graphs_in_budget=merged.get("cuda_graphs_in_budget", False),
@@ -318,6 +346,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
         chunks_locally=merged.get("chunks_locally", False),
         recurrent_blocks=merged.get("recurrent_blocks", 1),
         states_bound_sequences=merged.get("states_bound_sequences", False),
+        quantizes_after_loading=merged.get("quantizes_after_loading", False),
         sparse_block_size=merged.get("sparse_block_size"),
         recurrent_fp32=tuple(merged.get("recurrent_fp32", ())),
         sampler_bytes_per_logit=merged.get("sampler_bytes_per_logit", 0.0),

@@ -84,7 +84,7 @@ class Sizer:
             where = "/" + "/".join(str(step) for step in first["loc"])
             raise InvalidQuestion(f"{first['msg']}.", pointer=where) from error
         model, hardware = self._models.resolve(serving.model), self._hardware(serving.hardware)
-        deployment = in_stored_formats(serving, model).to_question(model.spec, hardware)
+        deployment = in_stored_formats(serving, model, (hardware,)).to_question(model.spec, hardware)
         answer = plan_serving(deployment, should_stop, stop_advising)
         return Sized(answer=answer, is_stored_quantized=model.stored is not None)
 
