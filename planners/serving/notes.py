@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from planners.questions import ServingQuestion
 from planners.serving.candidates import Candidate
-from planners.serving.engine import GIB, MemoryRule
+from planners.serving.engine import GIB
+from planners.serving.engine_rules import MemoryRule
 from planners.serving.learned import Learned, Ranks
 from planners.serving.served_models import runs_through_transformers
 from planners.serving.settings import Settings

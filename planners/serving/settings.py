@@ -11,7 +11,8 @@ from planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
 from planners.questions import LengthDistribution, RopeScaling, ServingQuestion
 from planners.serving.cards import check_formats
 from planners.serving.compressed_cache import BLOCK_TOKENS, is_compressed
-from planners.serving.engine import BatchTier, EngineProfile, engine_profile
+from planners.serving.engine import EngineProfile, engine_profile
+from planners.serving.engine_rules import BatchTier
 from planners.serving.kv_formats import KvFormat, kv_format
 from planners.serving.learned import Learned
 from planners.serving.traffic import Traffic, mean_tokens, sample_tokens

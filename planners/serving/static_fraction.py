@@ -15,7 +15,8 @@ from planners.architecture import KvKind, ModelSpec, Part
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.identity import Same
 from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB, Reserve
+from planners.serving.engine import GIB
+from planners.serving.engine_rules import Reserve
 from planners.serving.settings import Settings
 
 MIB = 2**20
