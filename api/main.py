@@ -21,6 +21,7 @@ from api.app import create_app
 from api.connection_limits import FILES_FOR_OTHERS, ConnectionLimits, raise_file_limit
 from api.connections import guarded_protocol
 from api.services import Services, check_database_is_named
+from service.listening import check_listening
 from service.logging import configure_logging
 from service.settings import Settings
 from service.starting import told_in_a_line
@@ -40,9 +41,8 @@ def run_api(settings: Settings) -> None:
     raise_file_limit()
     with told_in_a_line():
         check_database_is_named(settings)
-        config = server_config(settings)
-        # Reads the certificates.
-        config.load()
+        check_listening(settings)
+    config = server_config(settings)
     LongLivedServer(config).run()
 
 

@@ -32,6 +32,7 @@ from service.plans.answers import TimedSearch
 from service.plans.planning import REMEMBERED_SECONDS, PlanningService
 from service.plans.readers import PlanReaders
 from service.quantizing import QuantizationService
+from service.rate_limits import StorageLimits
 from service.records_kept import RecordsKept
 from service.settings import Settings
 from service.starting import CannotStart
@@ -119,6 +120,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
     calibrations = CalibrationService(database, known, models)
     learning = LearningService(database)
     plan_readers = PlanReaders(database.keys, remembered_seconds=REMEMBERED_SECONDS)
+    storage = StorageLimits(settings.key_stored_bytes_per_day)
     planning = PlanningService(
         database,
         settings,
@@ -127,8 +129,9 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         calibrations.in_force,
         learnings=learning.known,
         on_planned=functools.partial(_note_plan, metrics, plan_readers),
+        storage=storage,
     )
-    jobs = JobService(database, settings)
+    jobs = JobService(database, settings, storage=storage)
     kubernetes = api_of(settings)
     return Services(
         database=database,
@@ -139,7 +142,7 @@ def _services(database: Database, settings: Settings, metrics: Metrics) -> Servi
         validation=ValidationService(database, jobs),
         quantization=QuantizationService(models, jobs, settings),
         calibrations=calibrations,
-        measuring=MeasuringService(database, known, learning, planning.plan_infer),
+        measuring=MeasuringService(database, known, learning, planning.plan_infer, storage),
         admission=AdmissionService(
             answers=Sizer(planning.models, known),
             plans=database.plans,

@@ -47,7 +47,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 Url = Annotated[str | None, url_option()]
 AsJson = Annotated[bool, json_option()]
-Search = Annotated[str | None, typer.Option(help="Only those whose id or alias holds this.")]
+Search = Annotated[str | None, typer.Option(help="Only those in whose id, aliases or name every word of this occurs.")]
 
 
 def _tell_version(asked: bool) -> None:

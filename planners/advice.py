@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from planners.catalogue import catalogue
 from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
+from planners.host_words import GIB, is_host_sure
 from planners.huggingface import describe_config
 from planners.layout.ranking import NEAR_EQUAL_FRACTION
-from planners.plans import Advice, Alternative, Layout, TrainingAnswer
+from planners.plans import Advice, Alternative, Layout, Memory, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
@@ -56,18 +57,27 @@ class Change:
     reason: str
 
 
-def advice_for(
-    question: TrainingQuestion, answer: TrainingAnswer, best: Callable[[TrainingQuestion], Alternative]
-) -> Iterator[Advice]:
+class BestLayout(Protocol):
+    """Returns the layout that a question's plan would have; where `only_room`, any that lacks room stands for others.
+
+    May raise `PlanningStopped`.
+    """
+
+    def __call__(self, question: TrainingQuestion, *, only_room: bool = False) -> Alternative:
+        """Return the layout."""
+        ...
+
+
+def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLayout) -> Iterator[Advice]:
     """Yield the single changes after which the job fits better than `answer` does, in practitioners' order.
 
-    `best` returns the layout that a question's plan would have, and may raise
-    `PlanningStopped`. All but the change of the number of GPUs are planned on the
+    All but the change of the number of GPUs are planned on the
     answer's. A change that still does not fit, that fits no better, or that the
     framework cannot do, is left out.
     """
     gpus = answer.plan.layout.gpus
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
+    yield from _offered(_host_memory(pinned, answer.plan.memory), question, answer, best)
     first = None
     for first in _offered(_keeping_the_result(pinned), question, answer, best):
         yield first
@@ -85,33 +95,42 @@ def _offered(
     changes: Iterable[Change],
     asked: TrainingQuestion,
     answer: TrainingAnswer,
-    best: Callable[[TrainingQuestion], Alternative],
+    best: BestLayout,
 ) -> Iterator[Advice]:
     offered: set[str] = set()
     lora: Alternative | None = None
     for change in changes:
         if change.kind in offered:
             continue
+        rank = _rank(answer.verdict, answer.plan.layout, change.question)
+        if rank == OFFLOADED_RANK:
+            change = _without_the_host(change)
         try:
-            changed = _planned(change.question, best)
+            changed = _planned(change.question, best, only_room=rank > VERDICT_RANK["no"])
         except PlanningStopped:
             raise
         except PlimsollError:
             # The change cannot be planned at all, so it is no advice.
             continue
-        rank = _rank(answer.verdict, answer.plan.layout, change.question)
         if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)
             lora = changed if change.kind == "lora" else lora
             yield _offer(change, changed, answer, asked)
 
 
-def _planned(question: TrainingQuestion, best: Callable[[TrainingQuestion], Alternative]) -> Alternative:
+def _planned(question: TrainingQuestion, best: BestLayout, *, only_room: bool) -> Alternative:
     """Return the layout that a question's plan would have, of a range of GPUs the one on the number that it chooses."""
-    chosen = best(question)
+    chosen = best(question, only_room=only_room)
     if question.hardware.gpus.minimum == question.hardware.gpus.maximum:
         return chosen
-    return best(_on(question, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus)))
+    return best(_on(question, GpuCount(minimum=chosen.layout.gpus, maximum=chosen.layout.gpus)), only_room=only_room)
+
+
+def _without_the_host(change: Change) -> Change:
+    """Return the change with nothing on the host: what it is offered for, even where the host would be faster."""
+    layout = replace(change.question.layout, offload="none")
+    shown = {**change.change, "layout": {"offload": "none"}} if "layout" in change.change else change.change
+    return replace(change, change=shown, question=replace(change.question, layout=layout))
 
 
 def leaves_to_be_desired(question: TrainingQuestion, answer: TrainingAnswer) -> bool:
@@ -201,11 +220,25 @@ def _keeping_the_result(pinned: TrainingQuestion) -> Iterator[Change]:
     yield from _free_degrees(pinned)
 
 
+def _host_memory(pinned: TrainingQuestion, memory: Memory) -> Iterator[Change]:
+    """Yield the host memory that the plan needs, in whole GiB, where nodes may have less and it lacks nothing else."""
+    if is_host_sure(memory) or memory.peak_bytes > memory.limit_bytes:
+        return
+    needed = -(-(memory.node_host_bytes or 0) // GIB) * GIB
+    yield Change(
+        kind="host memory",
+        change={"hardware.host_memory_bytes": needed},
+        question=replace(pinned, hardware=replace(pinned.hardware, host_memory_bytes=needed)),
+        reason=f"For nodes that have {needed / GIB:,.0f} GiB of host memory or more.",
+    )
+
+
 def _changing_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
     """Yield what changes the result, and then the GPUs and the model; `asked` says how many GPUs there may be."""
     yield from _narrower_states(pinned)
     yield from _adapters(pinned)
     yield from _shorter_sequences(pinned)
+    yield from _other_batches(pinned)
     yield from _more_gpus(asked, answer)
     yield from _other_gpus(pinned, answer.plan.memory.peak_bytes)
     yield from _smaller_models(pinned)
@@ -260,6 +293,19 @@ def _shorter_sequences(question: TrainingQuestion) -> Iterator[Change]:
     while length >= SHORTEST_SEQUENCE:
         yield _change(question, "A shorter sequence keeps fewer activations.", sequence_length=length)
         length //= 2
+
+
+def _other_batches(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield the nearest batches that divide over all GPUs, where this one does not: 15,360 sequences on 1,000 GPUs."""
+    gpus, batch = question.hardware.gpus.minimum, question.global_batch_size
+    if batch % gpus == 0:
+        return
+    reason = (
+        "A batch that every GPU has an equal part of leaves all layouts open; its size changes the result slightly."
+    )
+    multiples = {batch // gpus * gpus, -(-batch // gpus) * gpus} - {0}
+    for other in sorted(multiples, key=lambda multiple: abs(multiple - batch)):
+        yield _change(question, reason, global_batch_size=other)
 
 
 def _zero_steps(question: TrainingQuestion) -> Iterator[Change]:

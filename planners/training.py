@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 from planners.advice import advice_for, leaves_to_be_desired
 from planners.architecture import ModelSpec, OperationKind
+from planners.deadline import in_time_with_failures
 from planners.derived import Derived
 from planners.elastic import resized
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError
+from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from planners.hardware import Hardware
+from planners.layout.able import jobs_of
 from planners.layout.chosen import layout_of
 from planners.layout.exclusion import every_broken_rule
-from planners.layout.fixed import check_fixed, check_framework, framework_violations, impossible
+from planners.layout.fixed import check_fixed, impossible
 from planners.layout.pool import Pool
 from planners.layout.search import Found, search
 from planners.layout.sharding import sharding_of
@@ -22,10 +23,8 @@ from planners.layout.stacks import stack_notes, stacks_of, unmeasured_note
 from planners.layout.ways_out import way_out
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
-from planners.memory.job import Job, training_job, why_unsupported
 from planners.memory.optimizers import optimizer_kind
-from planners.memory.peak import VERDICT_NAMES, memory_and_peaks
-from planners.memory.profile import Profile, load_profile, profile_names, profiles_to_search
+from planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
 from planners.memory.recompute_modules import check_modules
 from planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
@@ -67,9 +66,12 @@ def plan_training(
     return dataclasses.replace(answer, advice=sought, omitted=derived.omitted)
 
 
-def best_layout(question: TrainingQuestion, should_stop: ShouldStop = never) -> Alternative:
-    """Return the layout that `plan_training` would choose, without an account of it; raises the same."""
-    found = _found(question, should_stop)
+def best_layout(question: TrainingQuestion, should_stop: ShouldStop = never, *, only_room: bool = False) -> Alternative:
+    """Return the layout that `plan_training` would choose, without an account of it; raises the same.
+
+    With `only_room` that is so where a layout fits with room; otherwise one that does not is returned.
+    """
+    found = _found(question, should_stop, only_room=only_room)
     return _alternative(question, found, *found.chosen)
 
 
@@ -92,7 +94,7 @@ def plan_without_advice(
         verdict=verdict,
         summary=derived.part(
             "summary",
-            lambda: summary(question, plan, verdict) + unmeasured_note(question, plan.layout.framework),
+            lambda: summary(question, plan, verdict) + unmeasured_note(question, plan.layout.framework, stacks),
             otherwise=f"{VERDICT_SENTENCES[verdict]}.",
         ),
         plan=plan,
@@ -109,18 +111,19 @@ def plan_without_advice(
         ),
         stacks=stacks,
         comparisons=derived.part(
-            "comparisons", lambda: comparisons(question, pool, index, _jobs, should_stop), otherwise=()
+            "comparisons", lambda: comparisons(question, pool, index, jobs_of, should_stop), otherwise=()
         ),
         omitted=derived.omitted,
     )
 
 
-def _found(question: TrainingQuestion, should_stop: ShouldStop) -> Found:
+def _found(question: TrainingQuestion, should_stop: ShouldStop, *, only_room: bool = False) -> Found:
     """Return what the search finds; where nothing can exist, raise with every rule that is broken."""
     check_question(question)
     check_fixed(question)
     try:
-        return search(question, _jobs(question), should_stop)
+        jobs = jobs_of(question)
+        return in_time_with_failures(question, lambda asked: search(asked, jobs, should_stop, only_room=only_room))
     except ImpossibleLayout:
         broken = every_broken_rule(question)
         if not broken:
@@ -133,7 +136,7 @@ def _with_way_out(
 ) -> ImpossibleLayout:
     """Return the refusal with the nearest GPU counts and batches that work."""
     best = functools.partial(best_layout, should_stop=should_stop)
-    instead = derived.part("way out", lambda: way_out(question, _jobs, best), otherwise="")
+    instead = derived.part("way out", lambda: way_out(question, jobs_of, best), otherwise="")
     detail = " ".join(part for part in (_why_nothing(question, refusal), instead) if part)
     return ImpossibleLayout(detail, rule=refusal.rule, pointer=refusal.pointer, broken=refusal.broken)
 
@@ -227,33 +230,6 @@ def _check_gpu(question: TrainingQuestion) -> None:
         )
 
 
-def _jobs(question: TrainingQuestion) -> list[Job]:
-    """Return the job through every framework that may run it; raise where none can."""
-    profiles = profiles_to_search(question.framework)
-    able = [profile for profile in profiles if why_unsupported(question, profile) is None]
-    if not able:
-        raise _unsupported(question, profiles)
-    running = [load_profile(profile.name, question.kernels) for profile in able]
-    fitting = [profile for profile in running if check_framework(question, profile) is None]
-    if not fitting:
-        lacking = min((framework_violations(question, profile) for profile in running), key=len)
-        raise InvalidQuestion(lacking[0].detail, pointer=lacking[0].pointer)
-    return [training_job(question, profile) for profile in fitting]
-
-
-def _unsupported(question: TrainingQuestion, profiles: Sequence[Profile]) -> PlimsollError:
-    """Return why none of the frameworks can run the job and, where `any` was asked for, which unmeasured ones can."""
-    problem = why_unsupported(question, profiles[0])
-    if problem is None:
-        return InvalidQuestion("no framework can run this job.", pointer="/framework")
-    if question.framework != "any":
-        return problem
-    others = [name for name in profile_names() if why_unsupported(question, load_profile(name)) is None]
-    way_out = f"Planned without measurements: {', '.join(others)}." if others else "No other framework can either."
-    detail = f"No training stack can run this job ({problem.detail}) {way_out}"
-    return type(problem)(detail, pointer=problem.pointer)
-
-
 def _full_plan(
     question: TrainingQuestion, pool: Pool, index: int, efficiency: Efficiency, derived: Derived
 ) -> TrainingPlan:
@@ -281,14 +257,14 @@ def _memory_and_elastic_gpus(
 
     def together() -> tuple[Memory, tuple[int, ...]]:
         sizes = resized(pool.layouts, index, pool.job)
-        memory, peaks = memory_and_peaks(sizes.layouts, sizes.own, pool.job, hardware, derived)
-        return memory, sizes.elastic_gpus(peaks <= hardware.limit_bytes)
+        memory, needs = memory_and_needs(sizes.layouts, sizes.own, pool.job, hardware, derived)
+        return memory, sizes.elastic_gpus(verdicts(needs, pool.job, hardware) > NO)
 
     both = derived.part("plan.run.elastic_gpus", together, otherwise=None)
     if both is not None:
         return both
     alone = pool.layouts.take([index])
-    return memory_and_peaks(alone, 0, pool.job, hardware, derived)[0], ()
+    return memory_and_needs(alone, 0, pool.job, hardware, derived)[0], ()
 
 
 def _alternative(question: TrainingQuestion, found: Found, number: int, index: int) -> Alternative:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -86,7 +87,9 @@ class CataloguePages:
         """Return all GPUs and all clusters in the order of their ids, or those that a search finds."""
         known = self._catalogue
         return GpuList(
-            catalogue_revision=known.revision, items=found(known.gpus, search), clusters=found(known.clusters, search)
+            catalogue_revision=known.revision,
+            items=found(known.gpus, search, also=lambda gpu: gpu.name),
+            clusters=found(known.clusters, search, also=lambda cluster: cluster.name),
         )
 
     def model(self, name: str, *, sequence_length: int | None) -> ModelDescription:
@@ -110,12 +113,19 @@ class CataloguePages:
         )
 
 
-def found(entries: tuple[Entry, ...], search: str | None) -> tuple[Entry, ...]:
-    """Return the entries whose id or alias holds a text, in whatever case; all of them without one."""
-    if search is None:
-        return entries
-    wanted = search.lower()
-    return tuple(each for each in entries if any(wanted in name.lower() for name in (each.id, *each.aliases)))
+def found(
+    entries: tuple[Entry, ...], search: str | None, *, also: Callable[[Entry], str] = lambda _: ""
+) -> tuple[Entry, ...]:
+    """Return the entries in whose id, aliases or `also` every word of a search occurs, in any order and case.
+
+    All of them without a search.
+    """
+    words = (search or "").lower().split()
+    return tuple(
+        each
+        for each in entries
+        if all(any(word in name.lower() for name in (each.id, *each.aliases, also(each))) for word in words)
+    )
 
 
 def _listed(entry: CatalogueModel, model: ResolvedModel) -> ListedModel:

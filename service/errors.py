@@ -186,13 +186,14 @@ class RateLimited(TryLater):
 
 
 class StorageLimitReached(TryLater):
-    """One key or address stored as much of new plans as it may within a day."""
+    """One key or address stored as much of new plans, jobs and measurements as it may within a day."""
 
     code = "storage-limit-reached"
 
     def __init__(self, *, bytes_per_day: int, retry_after_seconds: int) -> None:
         super().__init__(
-            f"Your new plans took more than {bytes_per_day:,} bytes a day. Stored ones are answered as before.",
+            f"Your new plans, jobs and measurements took more than {bytes_per_day:,} bytes a day. "
+            "What is stored is answered as before.",
             retry_after_seconds=retry_after_seconds,
         )
 

@@ -14,9 +14,11 @@ from contextlib import contextmanager
 
 import structlog
 
+from service.canonical import canonical_json
 from service.errors import DatabaseUnavailable, JobNotFound
 from service.persistence.database import Database
 from service.persistence.records import FINAL_STATES, Job, JobEvent, JobKind, JobState, Json, NewJob, Page
+from service.rate_limits import StorageLimits
 from service.settings import Settings
 from service.tracing import current_traceparent
 
@@ -32,9 +34,11 @@ log = structlog.get_logger(__name__)
 class JobService:
     """Everything that the API does with jobs."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, *, storage: StorageLimits | None = None) -> None:
+        """Queue jobs on a database, counted in `storage`; in limits of the service's own without one."""
         self._database = database
         self._settings = settings
+        self._storage = storage or StorageLimits(settings.key_stored_bytes_per_day)
         self._feeds: dict[str, _Feed] = {}
         self._looking: dict[str, asyncio.Future[Job]] = {}
         # Readers take turns: hundreds of them must leave the pool to the requests.
@@ -53,11 +57,12 @@ class JobService:
         key_id: str | None = None,
         idempotency_key: str | None = None,
         route: str,
+        asked_by: str = "",
     ) -> Job:
         """Queue a job and return it; the same key on the same route gives the first job again.
 
-        `route` is where the request came in. Raises IdempotencyConflict for
-        another request under the key, QueueFull, JobQuotaReached, PlanNotFound and Unstorable.
+        `route` is where the request came in. Raises IdempotencyConflict for another request under the key, QueueFull,
+        JobQuotaReached, PlanNotFound, Unstorable and, where `asked_by` has stored its share, StorageLimitReached.
         """
         job = NewJob(
             kind=kind,
@@ -70,7 +75,11 @@ class JobService:
             key_id=key_id,
             traceparent=current_traceparent(),
         )
-        queued = await self._database.jobs.submit(job, idempotency_key=idempotency_key, route=route)
+        queued = await self._database.jobs.submit(
+            job, idempotency_key=idempotency_key, route=route, check_room=lambda: self._storage.check(asked_by)
+        )
+        if not queued.is_replay:
+            self._storage.note(asked_by, len(canonical_json(request)) + len(canonical_json(estimate)))
         log.info("job queued", job_id=queued.job_id, kind=kind, plan_id=plan_id, queue=queue)
         return queued
 

@@ -128,6 +128,7 @@ class QuantizationService(QuantizationSizer):
         key_id: str | None = None,
         route: str,
         idempotency_key: str | None = None,
+        asked_by: str = "",
     ) -> Quantization:
         """Queue the quantization and return it; raises what `JobService.submit` raises."""
         job = await self._jobs.submit(
@@ -137,6 +138,7 @@ class QuantizationService(QuantizationSizer):
             key_id=key_id,
             idempotency_key=idempotency_key,
             route=route,
+            asked_by=asked_by,
         )
         return Quantization(estimate=estimate, job=job)
 

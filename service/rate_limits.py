@@ -92,7 +92,7 @@ class WrongKeyLimits:
 
 
 class StorageLimits:
-    """How many bytes of new plans each caller may have stored."""
+    """How many bytes of new plans, jobs and measurements each caller may have stored."""
 
     def __init__(self, bytes_per_day: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Set the rate; 0 limits nothing."""

@@ -242,8 +242,8 @@ class Settings(BaseSettings):
     key_stored_bytes_per_day: int = Field(
         default=2 * 2**30,
         ge=0,
-        description="How many bytes of new plans one API key (without one, one address) may have each API process "
-        "store in a day, and at once; 0 sets no limit.",
+        description="How many bytes of new plans, jobs and measurements one API key (without one, one address) may "
+        "have each API process store in a day, and at once; 0 sets no limit.",
     )
     key_job_limit: int = Field(default=100, ge=0, description="How many unfinished jobs one API key may have.")
     tls_certificate_file: Path | None = Field(

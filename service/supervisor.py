@@ -1,7 +1,7 @@
 """One command for the whole service: database, API and workers as children of one process.
 
-The supervisor owns nothing that a `kill -9` could hurt: children die with it
-(PDEATHSIG), Postgres recovers by its log, and jobs of a dead worker are handed
+The supervisor owns nothing that a `kill -9` could hurt: children die with it,
+at once (PDEATHSIG), Postgres recovers by its log, and jobs of a dead worker are handed
 to the next. API and workers are kept processes (`service.kept_process`), back at once when they are killed; a
 keeper that dies alone is started again.
 """
@@ -26,6 +26,7 @@ import httpx
 from planners import PLANNER_VERSION
 from service import main_job
 from service.errors import DatabaseUnavailable
+from service.listening import check_listening
 from service.persistence.upgrade import upgrade
 from service.postgres.embedded import EmbeddedPostgres
 from service.processes import launched
@@ -56,8 +57,13 @@ class Child:
     restarts: Restarts = field(default_factory=lambda: Restarts(good_while_seconds=GOOD_WHILE_SECONDS))
 
     def start(self) -> None:
-        """Start the process in a session of its own, so that Ctrl-C reaches the supervisor alone."""
-        self.process = subprocess.Popen(launched(self.command), env=self.environment, start_new_session=True)
+        """Start the process in a session of its own, so that Ctrl-C reaches the supervisor alone.
+
+        It is killed where the supervisor is: told to stop, a worker would wait ten seconds for the database to hand its
+        job back to, which died at the same moment.
+        """
+        command = launched(self.command, signal_number=signal.SIGKILL)
+        self.process = subprocess.Popen(command, env=self.environment, start_new_session=True)
         self.started_at = time.monotonic()
 
     def has_died(self) -> bool:
@@ -88,9 +94,11 @@ class Supervisor:
     _postgres_restart_at: float = 0.0
 
     def run(self) -> int:
-        """Run until SIGINT or SIGTERM; return the exit status."""
+        """Run until SIGINT or SIGTERM; return the exit status. Raises CannotStart and DatabaseUnavailable."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
+        # Before anything is started that would have to be stopped.
+        check_listening(self.settings)
         try:
             with self._database_url() as url:
                 upgrade(url)
@@ -153,7 +161,7 @@ class Supervisor:
         api = self._children[0]
         while self._stop_signal is None and time.monotonic() < deadline:
             if api.has_died():
-                self._say(f"The API could not start (see above); is port {self.settings.port} in use? Try --port.")
+                self._say("The API could not start; what it said of it stands above.")
                 return False
             if self._answers():
                 return True

@@ -51,6 +51,7 @@ class ValidationService:
         key_id: str | None = None,
         route: str,
         idempotency_key: str | None = None,
+        asked_by: str = "",
     ) -> Job:
         """Queue the proof of a plan and return its job.
 
@@ -65,6 +66,7 @@ class ValidationService:
             key_id=key_id,
             idempotency_key=idempotency_key,
             route=route,
+            asked_by=asked_by,
         )
 
 

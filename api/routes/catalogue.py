@@ -43,8 +43,8 @@ Search = Annotated[
     Query(
         min_length=1,
         max_length=MOST_NAME_CHARACTERS,
-        description="Only those whose id or alias holds this, in whatever case.",
-        examples=["llama-3.1"],
+        description="Only those in whose id, aliases or name every word of this occurs, in any order and case.",
+        examples=["llama 8b"],
     ),
 ]
 TEXT = {"text/plain": {"schema": {"type": "string"}}}

@@ -61,6 +61,7 @@ async def quantize(
         estimate_json=ESTIMATE.dump_python(estimate, mode="json"),
         key_id=caller.key_id,
         route="POST /quantize",
+        asked_by=caller.name,
         idempotency_key=idempotency_key,
     )
     response.headers.update(queued_headers(queued.job))

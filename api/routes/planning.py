@@ -68,6 +68,7 @@ async def plan_train(
                 level,
                 key_id=caller.key_id,
                 route="POST /plan/train",
+                asked_by=caller.name,
                 idempotency_key=idempotency_key,
             )
         except NotYetAvailable as refusal:

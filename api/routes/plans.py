@@ -157,6 +157,7 @@ async def validate_plan(
         where=DeviceWish(on=request.device, any_gpu_kind=request.any_gpu_kind),
         key_id=caller.key_id,
         route="POST /plans/{plan_id}/validate",
+        asked_by=caller.name,
         idempotency_key=idempotency_key,
     )
     response.headers.update(queued_headers(job))

@@ -92,6 +92,42 @@ def test_workers_without_a_selector_run_on_their_leaders_gpu(service: httpx.Clie
     assert "different GPUs" not in str(answer.get("warnings"))
 
 
+@pytest.mark.parametrize(
+    ("size", "flags", "reason"),
+    [
+        (2, "-tp 8 -pp 2 --distributed-executor-backend ray", None),
+        (2, "-tp 8 -pp 3 --distributed-executor-backend ray", "needs 24 GPUs"),
+        (1, "-tp 16 --distributed-executor-backend ray", "needs 16 GPUs"),
+        (2, "-tp 8 -pp 4 --nnodes 4 --node-rank 0", "needs 4 nodes"),
+        (4, "-tp 4 -dp 8 --data-parallel-size-local 4", "needs 16 GPUs on each node"),
+    ],
+)
+def test_an_engine_of_several_nodes_has_them_in_its_leader_worker_set(
+    service: httpx.Client, size: int, flags: str, reason: str | None
+) -> None:
+    pod = a_pod(f"vllm serve {LLAMA_8B} --max-model-len 8192 {flags}", gpus=8)
+    manifest = {"spec": {"leaderWorkerTemplate": {"size": size, "workerTemplate": pod}}}
+    answer = review(service, manifest, "leaderworkerset.x-k8s.io", "LeaderWorkerSet")
+    assert answer["allowed"] is (reason is None)
+    assert (reason or "") in str(answer.get("status"))
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+def test_a_batch_that_does_not_divide_is_refused_in_every_kind_of_job(service: httpx.Client, kind: str) -> None:
+    # 32 processes in replicas of 8: 66 is no multiple of 4.
+    command = f"{MEGATRON} --tensor-model-parallel-size 8 --global-batch-size 66"
+    words = command if kind == "PyTorchJob" else command.replace("torchrun", "torchrun --nnodes 4")
+    template = a_pod(words, gpus=8)
+    spec = {
+        "Job": {"parallelism": 4, "template": template},
+        "PyTorchJob": {"pytorchReplicaSpecs": {"Worker": {"replicas": 4, "template": template}}},
+    }[kind]
+    group = {"Job": "batch", "PyTorchJob": "kubeflow.org"}[kind]
+    answer = review(service, {"metadata": {"name": "w"}, "spec": spec}, group, kind)
+    assert not answer["allowed"]
+    assert "64 or 68" in answer["status"]["message"]
+
+
 def test_a_quantized_checkpoint_is_offered_more_gpus_and_no_second_quantization(service: httpx.Client) -> None:
     answer = review(service, a_pod("vllm serve deepseek-ai/DeepSeek-R1 -tp 8", gpus=8))
     assert not answer["allowed"]

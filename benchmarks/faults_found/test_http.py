@@ -110,6 +110,15 @@ def test_models_are_searched(service: httpx.Client):
     assert len(found) < 10
 
 
+@pytest.mark.parametrize(("path", "words", "found"), [
+    ("/models", "llama 8b", "meta-llama/Llama-3.1-8B"),
+    ("/hardware", "80gb nvidia h100", "h100-sxm-80gb"),
+])  # fmt: skip
+def test_a_search_finds_words_in_any_order(service: httpx.Client, path: str, words: str, found: str):
+    items = service.get(path, params={"search": words}).raise_for_status().json()["items"]
+    assert found in {item["id"] for item in items}
+
+
 def test_serving_alternatives_state_their_formats_whole(service: httpx.Client):
     question = {**DEPLOYMENT, "hardware": HARDWARE, "serving": {"concurrency": 64, "weights": ["bf16", "fp8"]}}
     text = service.post("/plan/infer?format=text", json=question).raise_for_status().text

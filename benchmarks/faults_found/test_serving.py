@@ -103,3 +103,19 @@ def test_8_bits_are_advised_before_more_gpus_and_4_bits_last(service):
     changes = [offer["change"] for offer in found["advice"]]
     offers = [(change.get("hardware.gpus"), change.get("serving.weights")) for change in changes]
     assert offers == [(8, "fp8"), (16, None), (None, "int4")]
+
+
+def test_no_gpu_is_taken_that_brings_a_missed_service_level_no_closer(service):
+    body = asked(
+        "01-ai/Yi-1.5-34B",
+        "b300-sxm-270gb",
+        {"min": 1, "max": 3},
+        objective="fewest_gpus",
+        engine="sglang",
+        concurrency=3000,
+        input_tokens=1024,
+        output_tokens=128,
+        max_model_len=2048,
+        slo={"ttft_seconds": 5.0, "tpot_seconds": 0.02},
+    )
+    assert plan(service, body)["plan"]["layout"]["gpus"] == 2

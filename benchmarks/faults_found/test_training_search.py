@@ -89,3 +89,24 @@ def test_four_bits_are_offered_only_where_they_gain_over_sixteen(service: httpx.
     if {"lora", "qlora"} <= set(offers):
         gains = [offers["qlora"][field] < offers["lora"][field] for field in ("peak_bytes", "step_seconds")]
         assert any(gains)
+
+
+def test_every_number_of_recomputed_layers_is_tried_on_two_gpus(service: httpx.Client):
+    request: dict[str, Any] = {"model": "meta-llama/Llama-3.1-8B", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 2}}
+    training = {"sequence_length": 4096, "global_batch_size": 64}
+    free = planned(service, **request, training=training)["plan"]["step"]["seconds"]
+    recompute = {"full_layers": 10}
+    fixed = planned(service, **request, framework="megatron", training={**training, "recompute": recompute})
+    assert fixed["fits"]
+    assert free <= fixed["plan"]["step"]["seconds"]
+
+
+def test_sequence_parallelism_that_is_asked_for_is_in_the_answer(service: httpx.Client):
+    answer = planned(
+        service,
+        model="meta-llama/Llama-3.1-8B",
+        hardware={"gpu": "rtx-4090-24gb", "gpus": 8},
+        training={"method": "lora", "sequence_length": 4096, "global_batch_size": 64},
+        layout={"sequence_parallel": True},
+    )
+    assert answer["plan"]["layout"]["sequence_parallel"]

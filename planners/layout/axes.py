@@ -281,7 +281,8 @@ def _meshes(question: TrainingQuestion, job: Job, gpus: IntArray) -> tuple[dict[
     place = np.flatnonzero(np.stack([is_divided | (number == 0) for number in range(len(choices))], axis=1))
     of_mesh, choice = np.divmod(place, len(choices))
     degrees = {name: values[index][of_mesh] for name, values in mesh.items()}
-    degrees["sequence_parallel"] = np.array(choices, dtype=np.int64)[choice] * is_divided[of_mesh]
+    # Who fixes it means tensor-parallel ranks beside it: the rules leave out what has none.
+    degrees["sequence_parallel"] = np.array(choices, dtype=np.int64)[choice] * (is_divided[of_mesh] | bool(asked))
     return {**degrees, "shard_group": group[of_mesh]}, is_smaller[of_mesh]
 
 

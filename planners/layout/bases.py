@@ -90,7 +90,8 @@ def _with_experts(bases: Bases, question: TrainingQuestion, job: Job) -> Bases:
     is_first = np.arange(bases["gpus"].size) % len(choices) == 0
     bases = _where(bases, (bases["tensor_parallel"] > 1) | is_first)
     tensor, experts = bases["tensor_parallel"], bases["expert_parallel"]
-    bases["sequence_parallel"] = divided = bases["sequence_parallel"] * (tensor > 1)
+    # Who fixes it means tensor-parallel ranks beside it: the rules leave out what has none.
+    bases["sequence_parallel"] = divided = bases["sequence_parallel"] * ((tensor > 1) | bool(asked))
     is_even = question.sequence_length % (bases["context_parallel"] * tensor) == 0
     return _where(bases, ((divided == 0) | is_even) & ((experts == 1) | (tensor == 1) | (divided == 1)))
 

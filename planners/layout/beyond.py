@@ -58,8 +58,13 @@ def beyond_usual(question: TrainingQuestion, job: Job, gpus: IntArray, *, with_o
 
 
 def all_of_few(beyond: Beyond) -> Grid | None:
-    """Return all layouts as one grid where they are so few that telling them apart would take longer."""
+    """Return all layouts as one grid where they are so few that telling them apart would take longer.
+
+    Where every number of recomputed layers is a choice they are never few.
+    """
     choices = beyond.choices
+    if _counts_layers(beyond):
+        return None
     each = len(choices.zero_stages) * len(choices.offload) * len(choices.recompute) * len(choices.fused_cross_entropy)
     if len(beyond) * each > FEW_LAYOUTS:
         return None
@@ -123,7 +128,14 @@ def _least_seconds(beyond: Beyond) -> FloatArray:
     if index.size:
         some = grid.of_bases(index)
         parts = step_seconds(some.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
-        passes = parts.forward + parts.backward + parts.tensor_parallel + parts.expert_parallel + parts.pipeline_bubble
+        passes = (
+            parts.forward
+            + parts.backward
+            + parts.tensor_parallel
+            + parts.context_parallel
+            + parts.expert_parallel
+            + parts.pipeline_bubble
+        )
         least[index] = np.broadcast_to(passes, some.shape).min(axis=(0, 1, 2))
     return least
 
@@ -131,7 +143,7 @@ def _least_seconds(beyond: Beyond) -> FloatArray:
 def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Bases, Choices]]:
     """Yield the bases with eighths of the layers recomputed, then with every number of them, stage length by length."""
     yield bases, beyond.choices
-    if beyond.question.recompute is not None or "full_layers" not in beyond.job.profile.can.recompute:
+    if not _counts_layers(beyond):
         return
     for degree in np.unique(bases["pipeline_parallel"]).tolist():
         layers = beyond.job.model.num_layers // degree
@@ -139,6 +151,11 @@ def _turns(beyond: Beyond, bases: Bases) -> Iterator[tuple[Bases, Choices]]:
         every = tuple((FULL, (number + 0.5) / layers) for number in range(1, layers))
         if every:
             yield only(bases, bases["pipeline_parallel"] == degree), replace(beyond.choices, recompute=every)
+
+
+def _counts_layers(beyond: Beyond) -> bool:
+    """Return whether the number of recomputed layers is the search's to choose."""
+    return beyond.question.recompute is None and "full_layers" in beyond.job.profile.can.recompute
 
 
 def _swept(beyond: Beyond, grid: Grid, best: Best, pools: list[Pool], should_stop: ShouldStop) -> Best:

@@ -20,7 +20,7 @@ from planners.layout.pool import Pool, evaluated, keep_freed_memory, merged, ran
 from planners.layout.ranking import best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
-from planners.memory.peak import FITS
+from planners.memory.peak import FITS, TIGHT
 from planners.questions import TrainingQuestion
 from planners.stopping import ShouldStop, never
 
@@ -42,11 +42,15 @@ class Found:
     searched: tuple[str, ...]
 
 
-def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldStop = never) -> Found:
+def search(
+    question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldStop = never, *, only_room: bool = False
+) -> Found:
     """Return the best layout of all jobs' frameworks, or the closest where none fits.
 
-    Frameworks that no run measured are searched only where no measured one has
-    room. `should_stop` is asked before every chunk of layouts. Raises
+    Frameworks that no run measured are searched only where the best plan of the
+    measured ones leaves something to be desired (`best.Best.is_enough`). With
+    `only_room` layouts that fit tightly are not looked through for the fastest
+    of them. `should_stop` is asked before every chunk of layouts. Raises
     `PlanningStopped` once it says so, and `ImpossibleLayout` with the commonest
     reason when rules leave nothing.
     """
@@ -56,8 +60,9 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldS
     searched: list[str] = []
     for is_measured in (True, False):
         some = [job for job in jobs if job.profile.measured is is_measured]
-        if some and not any((pool.verdicts == FITS).any() for pool in pools):
-            pools.extend(_searched(question, some, excluded, should_stop))
+        best = best_of(question, pools)
+        if some and (best is None or not best.is_enough):
+            pools.extend(_searched(question, some, excluded, should_stop, only_room=only_room))
             searched.extend(job.profile.name for job in some)
     if not pools:
         raise _nothing_possible(question, excluded)
@@ -65,7 +70,12 @@ def search(question: TrainingQuestion, jobs: Sequence[Job], should_stop: ShouldS
 
 
 def _searched(
-    question: TrainingQuestion, jobs: Sequence[Job], excluded: Counter[str], should_stop: ShouldStop
+    question: TrainingQuestion,
+    jobs: Sequence[Job],
+    excluded: Counter[str],
+    should_stop: ShouldStop,
+    *,
+    only_room: bool,
 ) -> list[Pool]:
     """Return the contenders of some frameworks.
 
@@ -75,16 +85,24 @@ def _searched(
     is_last_resort = question.hardware.gpus.is_free and question.objective != "fewest_gpus"
     for with_offload in (False, True) if is_last_resort else (True,):
         for counts in gpu_counts(question):
-            batch = _on_counts(question, jobs, counts, excluded, with_offload=with_offload, should_stop=should_stop)
+            batch, others = _usual(question, jobs, counts, excluded, with_offload=with_offload, should_stop=should_stop)
+            best = best_of(question, batch)
+            if best is not None and (_has_room(batch) or not only_room):
+                for beyond in others:
+                    best = faster(beyond, best, batch, should_stop)
             pools.extend(batch)
-            if has_enough(question, (pool.seconds for pool in batch)):
+            if has_enough(question, (pool.seconds[pool.verdicts >= TIGHT] for pool in batch)):
                 return pools
         if any(pool.fitting for pool in pools):
             break
     return pools
 
 
-def _on_counts(
+def _has_room(pools: Sequence[Pool]) -> bool:
+    return any((pool.verdicts == FITS).any() for pool in pools)
+
+
+def _usual(
     question: TrainingQuestion,
     jobs: Sequence[Job],
     counts: IntArray,
@@ -92,8 +110,11 @@ def _on_counts(
     *,
     with_offload: bool,
     should_stop: ShouldStop,
-) -> list[Pool]:
-    """Return the contenders on a batch of GPU counts: the usual layouts, and what of all others goes before them."""
+) -> tuple[list[Pool], list[Beyond]]:
+    """Return the contenders among the usual layouts on a batch of GPU counts, and what there is beyond them.
+
+    The layouts of the least memory are among them where they could have more room than the others.
+    """
     pools: list[Pool] = []
     others: list[Beyond] = []
     for job in jobs:
@@ -107,11 +128,7 @@ def _on_counts(
     if best is None or best.leaves_open(counts):
         least = (least_memory(beyond, should_stop) for beyond in others)
         pools.extend(pool for pool in least if pool is not None)
-        best = best_of(question, pools)
-    if best is not None:
-        for beyond in others:
-            best = faster(beyond, best, pools, should_stop)
-    return pools
+    return pools, others
 
 
 def _pool(

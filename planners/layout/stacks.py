@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planners.layout.fixed import framework_violations
-from planners.memory.job import why_unsupported
+from planners.layout.able import listed, problems, what_none_has
 from planners.memory.profile import Profile, load_profile, profiles_to_search
 from planners.plans import LeftOutStack, SearchedStacks
 from planners.questions import TrainingQuestion
@@ -29,38 +28,41 @@ def stack_notes(question: TrainingQuestion, stacks: SearchedStacks) -> tuple[str
     """Return the sentence that names the stacks which were searched; nothing where the client named one."""
     if question.framework != "any":
         return ()
-    sentence = f"Searched {_listed(stacks.searched)}."
+    sentence = f"Searched {listed(stacks.searched)}."
     unneeded = [each.framework for each in stacks.left_out if each.reason == NOT_NEEDED]
     unable = [each.framework for each in stacks.left_out if each.reason != NOT_NEEDED]
     if stacks.unmeasured:
         verb = "is" if len(stacks.unmeasured) == 1 else "are"
-        sentence += f" {_listed(stacks.unmeasured)} {verb} planned without measurements: no measured stack had room."
+        sentence += (
+            f" {listed(stacks.unmeasured)} {verb} planned without measurements. {_why_unmeasured(question, stacks)}"
+        )
     if unneeded:
         sentence += (
-            f" Not searched, because no run of them is on record and a measured stack has room: {_listed(unneeded)}."
+            f" Not searched, because no run of them is on record and a measured stack has room: {listed(unneeded)}."
         )
     if unable:
-        sentence += f" Cannot run this job: {_listed(unable)}."
+        sentence += f" Cannot run this job: {listed(unable)}."
     return (sentence,)
 
 
-def unmeasured_note(question: TrainingQuestion, framework: str) -> str:
-    """Return the sentence of a summary that says that nobody measured the stack which `any` chose; else nothing."""
+def unmeasured_note(question: TrainingQuestion, framework: str, stacks: SearchedStacks) -> str:
+    """Return the sentences of a summary on a stack which `any` chose and nobody measured; of a measured one nothing."""
     if question.framework != "any" or load_profile(framework).measured:
         return ""
-    return f" No measured run of {framework} is on record; no measured stack holds this job with room."
+    return f" No measured run of {framework} is on record. {_why_unmeasured(question, stacks)}"
+
+
+def _why_unmeasured(question: TrainingQuestion, stacks: SearchedStacks) -> str:
+    """Return why no measured stack will do, in a sentence: what they lack, or that they have no room."""
+    if set(stacks.searched) == set(stacks.unmeasured):
+        measured = [profile for profile in profiles_to_search(question.framework) if profile.measured]
+        return what_none_has(question, measured, subject="No measured stack")
+    in_time = " and meets the deadline" if question.objective == "deadline" else ""
+    return f"No measured stack that can run this job has a layout with room on the GPUs{in_time}."
 
 
 NOT_NEEDED = "No run of it is on record, and a measured stack has room."
 
 
 def _why_left_out(question: TrainingQuestion, profile: Profile) -> str:
-    problem = why_unsupported(question, profile)
-    if problem is not None:
-        return problem.detail
-    violations = framework_violations(question, load_profile(profile.name, question.kernels))
-    return violations[0].detail if violations else NOT_NEEDED
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return next(iter(problems(question, profile).values()), NOT_NEEDED)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.identity import Same
 from planners.memory.adapters import adapter_weights, learning_operations, shared_head
+from planners.memory.model_code import in_words, traits_of
 from planners.memory.optimizers import OptimizerKind, optimizer_kind
 from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
 from planners.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
@@ -53,7 +55,7 @@ class CompanionJob:
 class Job:
     """Everything but the layout, seen through one framework's profile; compared by identity.
 
-    `limit_bytes` is what one device offers.
+    `limit_bytes` is what one device offers; the host is that of the `gpus_per_node` devices of a node.
     """
 
     model: ModelSpec
@@ -71,6 +73,7 @@ class Job:
     sequence_length: int
     global_batch_size: int
     limit_bytes: int
+    gpus_per_node: int
     offload_target: str
     pipeline_schedule: str
     kernels: str | None
@@ -115,45 +118,52 @@ class Job:
 
 def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQuestion | None:
     """Return why this framework cannot run the job in any layout, or None."""
+    return next(unsupported(question, profile), None)
+
+
+def unsupported(question: TrainingQuestion, profile: Profile) -> Iterator[InvalidQuestion]:
+    """Yield everything of the job that this framework cannot do in any layout."""
     name = profile.name
+    lacking = traits_of(question.model) & set(profile.models.lacks)
+    if lacking:
+        yield InvalidQuestion(
+            f"{name} has no code for {in_words(lacking)}, which {question.model.name} needs.", pointer="/framework"
+        )
     if question.precision not in profile.states:
         known = ", ".join(profile.states)
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"{name} has no precision {question.precision!r}; it has {known}.", pointer="/training/precision"
         )
-    if question.method not in profile.can.methods:
-        known = ", ".join(profile.can.methods)
-        return InvalidQuestion(
-            f"{name} is planned for {known} only, not {question.method!r}.", pointer="/training/method"
-        )
-    if question.optimizer not in profile.can.optimizers:
-        known = ", ".join(profile.can.optimizers)
-        return InvalidQuestion(
-            f"{name} is planned for {known}, not {question.optimizer!r}.", pointer="/training/optimizer"
-        )
+    for wanted, choices, field in (
+        (question.method, profile.can.methods, "method"),
+        (question.optimizer, profile.can.optimizers, "optimizer"),
+    ):
+        if wanted not in choices:
+            yield InvalidQuestion(
+                f"{name} is planned for {', '.join(choices)}, not {wanted!r}.", pointer=f"/training/{field}"
+            )
     if question.evaluation is not None and question.evaluation.keeps_logits and name != "accelerate":
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"{name} keeps no logits of an evaluation; Hugging Face's Trainer (accelerate) does.",
             pointer="/training/evaluation/keeps_logits",
         )
     if question.companions and name not in STACKS_WITH_COMPANIONS:
         known = ", ".join(STACKS_WITH_COMPANIONS)
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"Models beside the one that learns are planned as TRL runs them, on {known}, not on {name}.",
             pointer="/training/companions",
         )
     if question.gradient_compression not in ("none", *profile.can.gradient_compression):
         known = ", ".join(profile.can.gradient_compression) or "none"
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"{name} compresses gradients by {known}, not by {question.gradient_compression[:40]!r}.",
             pointer="/training/gradient_compression",
         )
     if question.kernels is not None and question.kernels not in profile.kernel_choices:
         known = ", ".join(profile.kernel_choices) or "only one way of running them"
-        return InvalidQuestion(
+        yield InvalidQuestion(
             f"{name} knows {known}, not {question.kernels[:40]!r} kernels.", pointer="/training/kernels"
         )
-    return None
 
 
 def training_job(question: TrainingQuestion, profile: Profile) -> Job:
@@ -182,6 +192,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
         limit_bytes=question.hardware.limit_bytes,
+        gpus_per_node=question.hardware.gpus_per_node,
         offload_target=question.layout.offload_target or "cpu",
         pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
         kernels=question.kernels,

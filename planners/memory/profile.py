@@ -204,6 +204,14 @@ class WeightTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCode:
+    """Traits of models (`planners/memory/model_code.py`) that a stack's own code cannot run, or may not."""
+
+    lacks: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What the framework can do; the search stays inside it.
 
@@ -309,6 +317,7 @@ class Profile:
     weights: WeightTraffic
     spikes: OutsideStep
     frozen_base: FrozenBase
+    models: ModelCode
     can: Capabilities
     band: ErrorBand
     runtime: RuntimeBytes
@@ -364,6 +373,7 @@ def _profile(table: Mapping[str, Any]) -> Profile:
         weights=_read(WeightTraffic, table["weights"]),
         spikes=_read(OutsideStep, table["spikes"]),
         frozen_base=_read(FrozenBase, table["frozen_base"]),
+        models=_read(ModelCode, table["models"]),
         can=_read(Capabilities, table["can"]),
         band=_read(ErrorBand, table["band"]),
         runtime=_read(RuntimeBytes, table["runtime"]),

@@ -6,16 +6,14 @@ from planners.serving.candidates import Candidate
 from planners.serving.replica import FITS
 
 
-def rank(candidate: Candidate) -> tuple[float, ...]:
-    """Return the sort key, least first: what is kept, then the objective, then fewer GPUs and smaller replicas.
+def shortfall(candidate: Candidate) -> tuple[float, ...]:
+    """Return what is missed of all that was asked, the gravest first; zeros where nothing is, but 1 for the latency.
 
     Of deployments that do not keep all that was asked, those that requests outrun come last; of the others the one
-    whose latencies are least beyond what was asked comes first, before one that holds more requests at once. Where
-    nothing fits, the closest is the one whose cache holds the largest part of a request, and where none has a cache
-    at all, the one that needs the least memory per GPU.
+    whose latencies are least beyond what was asked comes first, before one that holds more requests at once.
     """
     replica = candidate.replica
-    kept = (
+    return (
         0.0 if replica.fits else 1.0,
         0.0 if replica.keeps_limit else 1.0,
         0.0 if replica.verdict == FITS else 1.0,
@@ -24,11 +22,20 @@ def rank(candidate: Candidate) -> tuple[float, ...]:
         candidate.latency_excess,
         0.0 if candidate.meets_concurrency is not False else 1.0,
     )
+
+
+def rank(candidate: Candidate) -> tuple[float, ...]:
+    """Return the sort key, least first: what is missed, then the objective, then fewer GPUs and smaller replicas.
+
+    Where nothing fits, the closest is the one whose cache holds the largest part of a request, and where none has a
+    cache at all, the one that needs the least memory per GPU.
+    """
+    replica, missed = candidate.replica, shortfall(candidate)
     if candidate.state is None or candidate.deployment is None:
         items = replica.memory.items
         needed = float(items.total_bytes - items.kv_cache)
-        return (*kept, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), needed, float(candidate.gpus))
-    return (*kept, *objective(candidate), float(candidate.gpus), float(replica.gpus))
+        return (*missed, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), needed, float(candidate.gpus))
+    return (*missed, *objective(candidate), float(candidate.gpus), float(replica.gpus))
 
 
 def objective(candidate: Candidate) -> tuple[float, ...]:

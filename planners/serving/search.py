@@ -13,7 +13,7 @@ from planners.serving.candidates import Candidate, judged
 from planners.serving.choices import allowed_choices
 from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
 from planners.serving.divisions import Pools
-from planners.serving.ranking import rank
+from planners.serving.ranking import rank, shortfall
 from planners.serving.replica import FITS, Replica, plan_started, work_of
 from planners.serving.settings import Settings, resolve_settings
 from planners.serving.weights import layout_obstacle, most_tensor_parallel
@@ -278,10 +278,10 @@ def _with_replicas(
     entry: int,
     should_stop: ShouldStop,
 ) -> Iterator[Candidate]:
-    """Yield the fewest replicas, the fewest that satisfy, and the most where more is better.
+    """Yield the fewest replicas, the fewest that miss no more than the most do, and the most where more is better.
 
-    More replicas never serve a request worse, so that the fewest that satisfy
-    are found by halving.
+    More replicas never serve a request worse, so that the second are found by
+    halving. Without a number of GPUs no more are taken than keep all that was asked.
     """
     runs = replica.places >= 1 and replica.fits and settings.profile.timed_as is not None
     work = work_of(question, settings, replica) if runs else None
@@ -311,15 +311,14 @@ def _with_replicas(
 
     fewest, most = choices[0], choices[-1]
     chosen = {fewest: candidate(fewest)}
-    if work is not None and most > fewest and not chosen[fewest].is_satisfying:
-        low, high = fewest, most
-        top = candidate(most)
-        if top.is_satisfying:
+    if most > fewest and not chosen[fewest].is_satisfying:
+        low, high, top = fewest, most, candidate(most)
+        least = shortfall(top)
+        if least < shortfall(chosen[fewest]) and (top.is_satisfying or not question.hardware.gpus.is_free):
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (low, middle) if candidate(middle).is_satisfying else (middle, high)
+                low, high = (low, middle) if shortfall(candidate(middle)) <= least else (middle, high)
             chosen[high] = candidate(high)
-    more_is_better = not _wants_fewest(question) and question.objective != "cost"
-    if more_is_better or not (question.hardware.gpus.is_free or any(each.is_satisfying for each in chosen.values())):
+    if not _wants_fewest(question) and question.objective != "cost":
         chosen.setdefault(most, candidate(most))
     yield from chosen.values()

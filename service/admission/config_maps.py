@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from service.admission.object_parts import ObjectNotRead, below, each_of
-from service.admission.workloads import Container, PodGroup, Pods
+from service.admission.pods import Container, PodGroup, Pods
 
 # More than any workload names; a review asks for no more.
 MOST_CONFIG_MAPS = 16

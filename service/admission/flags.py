@@ -18,6 +18,7 @@ SWITCH_VALUES = {"true": True, "false": False, "yes": True, "no": False, "1": Tr
 UNRESOLVED = re.compile(r"\$[({A-Za-z_@*1-9]")
 # A word that is nothing but a variable or a command's output, whose options nobody sees.
 ALL_UNRESOLVED = re.compile(r"^\$(?:[A-Za-z_][A-Za-z0-9_]*|[@*1-9]|\{[^}]*\}|\(.*\))$", re.DOTALL)
+IF_WRITTEN = ("whole-if-written", "text-if-written")
 # Flags outside every table that take no value, by how their names begin.
 SWITCH = re.compile(r"^-*(?:enable|disable|no|use|skip|allow|trust|enforce|headless|async)(?:[-_]|$)")
 
@@ -27,12 +28,15 @@ class Flag:
     """A flag by all its names, without dashes in front and with `-` between words; `field` is ours for it.
 
     The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program, and
-    `switched-off` turns the field's switch off.
+    `switched-off` turns the field's switch off. Of `whole-if-written` and `text-if-written` the name is kept among
+    the others as well, and a value that a variable holds is no problem: each pod has its own.
     """
 
     names: tuple[str, ...]
     field: str
-    form: Literal["text", "whole", "number", "switch", "switched-off", "whole-or-auto"]
+    form: Literal[
+        "text", "whole", "number", "switch", "switched-off", "whole-or-auto", "whole-if-written", "text-if-written"
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +86,11 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
         is_switch = flag is None and SWITCH.match(word) and ALL_UNRESOLVED.match(rest[0] if rest else "")
         if not has_value and rest and not _is_flag(rest[0]) and not is_switch:
             text, has_value = rest.pop(0), "="
-        if flag is None:
+        if flag is None or flag.form in IF_WRITTEN:
             others.append(word.partition("=")[0])
-        elif not has_value:
+        if flag is None or (flag.form in IF_WRITTEN and UNRESOLVED.search(text)):
+            continue
+        if not has_value:
             problems.append(f"{word} has no value")
         else:
             _read_value(flag, text, values, problems)
@@ -113,7 +119,7 @@ def _read_value(flag: Flag, text: str, values: dict[str, str | int | float | boo
     if UNRESOLVED.search(text):
         problems.append(f"--{flag.names[0]} is {text[:60]}, which the object does not resolve")
         return
-    if flag.form == "text":
+    if flag.form in ("text", "text-if-written"):
         values[flag.field] = text
         return
     if flag.form == "whole-or-auto" and text.lower() in (AUTO, "-1"):

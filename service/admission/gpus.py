@@ -11,7 +11,7 @@ from planners.catalogue import Catalogue
 from planners.errors import UnknownCluster, UnknownGpu
 from planners.hardware import Gpu
 from planners.serving.cards import is_amd
-from service.admission.workloads import Container, Pods
+from service.admission.pods import Container, Pods
 
 NVIDIA_RESOURCE, AMD_RESOURCE = "nvidia.com/gpu", "amd.com/gpu"
 # What NVIDIA's plugin calls GPUs shared in time where it is told to rename them (sharing.timeSlicing.renameByDefault).

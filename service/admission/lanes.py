@@ -12,10 +12,11 @@ from planners.errors import PlimsollError
 from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand, takes_other_share
 from service.admission.here_documents import with_here_documents
 from service.admission.launches import CannotRun, Launch, NotRead, Read
+from service.admission.pods import Container, PodGroup, Pods
 from service.admission.serving_commands import serving_launch
+from service.admission.serving_nodes import is_given_others_address
 from service.admission.shell import programs
 from service.admission.training_commands import training_launch
-from service.admission.workloads import Container, PodGroup, Pods
 
 # `ray start`, and vLLM's own scripts around it (examples/online_serving, examples/ray_init.sh): the engine that is
 # started next finds the GPUs of a whole Ray cluster.
@@ -39,9 +40,14 @@ class UnreadableGpus(PlimsollError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Containers that make one job or one replica: `gpus` over all pods, `containers` those that may start it."""
+    """Containers that make one job or one replica: `gpus` over all `pods`, `containers` those that may start it.
+
+    `is_whole` where no rank of it runs in a pod of another object.
+    """
 
     gpus: int
+    pods: int
+    is_whole: bool
     demand: GpuDemand
     containers: tuple[Container, ...]
 
@@ -64,7 +70,7 @@ class Lane:
 
     def _launches_of(self, container: Container) -> Iterator[Read]:
         container = with_here_documents(container)
-        joins_ray = False
+        joins_ray = joins_others = False
         cohort = 0
         texts = (*container.command, *container.args, *container.files.values())
         names_gpus = any(mark in text for text in texts for mark in OWN_GPUS)
@@ -72,15 +78,23 @@ class Lane:
             words = program.words
             if PurePosixPath(words[0]).name in ENDING:
                 cohort += 1
-            joins_ray = joins_ray or any(RAY.search(word) for word in words[:MOST_RAY_WORDS])
+            if any(RAY.search(word) for word in words[:MOST_RAY_WORDS]):
+                joins_ray, joins_others = True, joins_others or is_given_others_address(words)
             launch = serving_launch(words, container, gpus=self.demand.gpus_per_pod) or training_launch(
-                words, self.gpus, container, gpus_per_pod=self.demand.gpus_per_pod
+                words,
+                self.gpus,
+                container,
+                gpus_per_pod=self.demand.gpus_per_pod,
+                mpi_processes=program.mpi_processes,
             )
             if isinstance(launch, Launch):
                 yield replace(
                     launch,
                     is_conditional=program.is_conditional,
-                    spans_pods=launch.spans_pods or (joins_ray and launch.kind == "infer"),
+                    spans_pods=launch.spans_pods
+                    or (launch.kind == "infer" and (joins_ray or program.mpi_processes is not None)),
+                    is_elsewhere=launch.is_elsewhere or joins_others,
+                    gpus_per_node=None if joins_ray and launch.nodes is None else launch.gpus_per_node,
                     cohort=None if names_gpus or program.is_conditional else cohort,
                 )
                 cohort += not program.is_background
@@ -125,11 +139,13 @@ def lanes(group: PodGroup, catalogue: Catalogue) -> tuple[Lane, ...]:
         ]
         if taken:
             others = () if place else tuple(container for container in group.containers if not _gpus(container))
-            found.append(_lane(taken, others, catalogue))
+            found.append(_lane(taken, others, catalogue, is_whole=group.is_whole))
     return tuple(found)
 
 
-def _lane(taken: list[tuple[Pods, Container]], others: tuple[Container, ...], catalogue: Catalogue) -> Lane:
+def _lane(
+    taken: list[tuple[Pods, Container]], others: tuple[Container, ...], catalogue: Catalogue, *, is_whole: bool
+) -> Lane:
     demands = [gpu_demand(pods, container, catalogue) for pods, container in taken]
     gpus = sorted({demand.gpu for demand in demands if demand.gpu is not None})
     if len(gpus) > 1:
@@ -143,6 +159,8 @@ def _lane(taken: list[tuple[Pods, Container]], others: tuple[Container, ...], ca
     # Ranks of one job run on one kind of GPU: pods that name none run on the one that the others name.
     largest = max(demands, key=lambda demand: demand.gpus_per_pod)
     return Lane(
+        pods=sum(pods.count for pods, _ in taken),
+        is_whole=is_whole,
         gpus=sum(pods.count * demand.gpus_per_pod for (pods, _), demand in zip(taken, demands, strict=True)),
         demand=replace(largest, gpu=gpus[0] if gpus else None, unknown=unknown),
         containers=(*(container for _, container in taken), *others),

@@ -11,13 +11,15 @@ from typing import Any, Literal, TypeAlias
 class Launch:
     """A request without its hardware, which the pods say; `notes` are for people.
 
-    `spans_pods` where ranks of it run in pods that the object does not count, and
-    `is_conditional` where the shell text may start something else instead. With one
-    of `lowering` it may need less than is planned. `leaner` are requests that the
-    command may as well mean and that may need less, and `leaner_words` say what they are.
-    Commands of one `cohort` run beside each other on the same GPUs; None for one whose
-    GPUs are its own or unknown. `shortens` where the engine was told to take no longer
-    requests than fit. Rules in `unchecked` are ones that this command's program may have been told to let pass.
+    `spans_pods` where ranks of it run in other pods than its own, `is_elsewhere` where
+    those are known to be another object's. It runs on `nodes` of `gpus_per_node` GPUs each,
+    where it says so. `is_conditional` where the shell text may start something else
+    instead. With one of `lowering` it may need less than is planned. `leaner` are requests
+    that the command may as well mean and that may need less, and `leaner_words` say what
+    they are. Commands of one `cohort` run beside each other on the same GPUs; None for one
+    whose GPUs are its own or unknown. `shortens` where the engine was told to take no
+    longer requests than fit. Rules in `unchecked` are ones that this command's program may
+    have been told to let pass.
     """
 
     program: str
@@ -25,6 +27,9 @@ class Launch:
     request: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     spans_pods: bool = False
+    is_elsewhere: bool = False
+    nodes: int | None = None
+    gpus_per_node: int | None = None
     is_conditional: bool = False
     lowering: tuple[str, ...] = ()
     cohort: int | None = None

@@ -21,7 +21,7 @@ from service.admission.object_parts import (
     pod_count,
     pointer,
 )
-from service.admission.workloads import PodGroup, Pods, pods_of
+from service.admission.pods import PodGroup, Pods, pods_of
 
 MAIN = "main"
 HUGGING_FACE_URI = re.compile(r"^hf://([^:]+)")
@@ -54,7 +54,8 @@ def _replica(manifest: Mapping[str, Any], role: Mapping[str, Any], path: Path) -
         nodes = _nodes(parallelism, (*path, "parallelism"))
         members.append(_pods(manifest, role, "worker", path, max(nodes - 1, 0)))
     scaled = role.get("scaling") is not None
-    return PodGroup(members=tuple(members), replicas=None if scaled else pod_count(role, "replicas", path))
+    replicas = None if scaled else pod_count(role, "replicas", path)
+    return PodGroup(members=tuple(members), replicas=replicas, is_whole=role.get("worker") is not None)
 
 
 def _nodes(parallelism: Mapping[str, Any], path: Path) -> int:
@@ -116,4 +117,6 @@ def _degree_words(role: Mapping[str, Any], path: Path) -> list[str]:
         if (degree := pod_count(parallelism, name, place)) > 1
         for word in (flag, str(degree))
     ]
+    if parallelism.get("data") and role.get("worker") is not None:
+        words += ["--data-parallel-size-local", str(max(pod_count(parallelism, "dataLocal", place), 1))]
     return [*words, *(["--enable-expert-parallel"] if parallelism.get("expert") is True else [])]

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from planners.catalogue import Catalogue
 from planners.errors import UnknownModel
-from service.admission.judgement import Finding, is_certain_for_serving, is_certain_for_training
+from service.admission.findings import Finding
+from service.admission.judgement import is_certain_for_serving, is_certain_for_training
 from service.admission.lanes import Lane
 from service.admission.launches import Launch
 from service.persistence.records import StoredPlan

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from service.admission.object_parts import UnreadableObject, below, each_of, part_at
-from service.admission.workloads import PodGroup, Pods, ray_pods
+from service.admission.pods import PodGroup, Pods
+from service.admission.workloads import ray_pods
 
 CONFIG_FIELD = "serveConfigV2"
 CONFIG_PATH = f"/spec/{CONFIG_FIELD}"
@@ -36,11 +37,13 @@ def ray_service(manifest: Mapping[str, Any]) -> tuple[PodGroup, ...]:
     head, *workers = ray_pods(part_at(manifest, path), path)
     text = part_at(manifest, ("spec",)).get(CONFIG_FIELD)
     if not isinstance(text, str) or not text.strip():
-        return (PodGroup(members=(head, *workers)),)
+        return (PodGroup(members=(head, *workers), is_whole=True),)
     models = [command for application in _applications(text) for command in _commands(application)]
     if len(models) > MOST_MODELS:
         raise _unreadable(f"has more than {MOST_MODELS} models")
-    return tuple(PodGroup(members=(_serving(head, command), *workers), replicas=None) for command in models)
+    return tuple(
+        PodGroup(members=(_serving(head, command), *workers), replicas=None, is_whole=True) for command in models
+    )
 
 
 def _serving(head: Pods, command: list[str]) -> Pods:

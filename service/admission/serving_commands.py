@@ -10,11 +10,12 @@ from planners.serving.engine import versions_with_changes
 from service.admission.flags import AUTO, Arguments, read_flags
 from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.option_files import OptionsFileNotRead, option_words
+from service.admission.pods import Container
 from service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
+from service.admission.serving_nodes import nodes_of
 from service.admission.serving_rules import broken_rules, unchecked_rules
 from service.admission.shell import known_image
 from service.admission.tgi_commands import tgi_launch
-from service.admission.workloads import Container
 
 VERSION_TAG = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[.-]|post|rc|$)")
 ENGINE_IMAGES = {
@@ -62,9 +63,6 @@ SERVING_FIELDS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "ma
 # Backends that the planner has the rules of: TensorRT-LLM's own since 1.0, and KServe's server where vLLM is in it.
 PYTORCH = "pytorch"
 BACKENDS = (PYTORCH, "auto", "vllm")
-EXECUTOR_FIELDS = ("executor", "replica_executor")
-# The executor that finds GPUs on nodes of its own cluster.
-RAY = "ray"
 TRTLLM_OTHER_COMMANDS = (("mm_embedding_serve",), ("disaggregated",), ("disaggregated_mpi_worker",), ("grpc",))
 
 
@@ -132,6 +130,7 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         "layout": _layout(command, read),
     }
     leaner, leaner_words = _leaner(request, read)
+    nodes = nodes_of(command, read)
     return Launch(
         program=f"{command.program} serving {model}",
         kind="infer",
@@ -143,7 +142,10 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
             *_of_stored_format(read, formats),
         ),
         shortens=read.values.get("max_model_len") == AUTO,
-        spans_pods=bool(command.spanning & others) or RAY in {read.values.get(name) for name in EXECUTOR_FIELDS},
+        spans_pods=nodes.spans_pods,
+        is_elsewhere=nodes.is_elsewhere,
+        nodes=nodes.count,
+        gpus_per_node=nodes.gpus_each,
         lowering=tuple(sorted(command.lowering & others)),
         unchecked=unchecked_rules(
             container, is_own_image=known_image(container.image, ENGINE_IMAGES) == command.engine

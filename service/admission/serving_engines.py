@@ -59,6 +59,13 @@ VLLM = EngineCommand(
         Flag(names=("data-parallel-backend",), field="replica_executor", form="text"),
         Flag(names=("cpu-offload-gb",), field="offloaded_gib", form="number"),
         Flag(names=("config",), field="options_file", form="text"),
+        Flag(names=("nnodes", "n"), field="nodes", form="whole-if-written"),
+        Flag(names=("node-rank", "r"), field="node_rank", form="whole-if-written"),
+        Flag(names=("data-parallel-size-local", "dpl"), field="local_data_parallel", form="whole-if-written"),
+        Flag(names=("data-parallel-rank", "dpn"), field="data_rank", form="whole-if-written"),
+        Flag(names=("data-parallel-address", "dpa"), field="data_address", form="text-if-written"),
+        Flag(names=("master-addr",), field="address", form="text-if-written"),
+        Flag(names=("headless",), field="headless", form="switch"),
     ),
     unread=frozenset({
         "--speculative-config", "--enable-lora", "--enforce-eager", "--kv-transfer-config",
@@ -115,6 +122,9 @@ SGLANG = EngineCommand(
         Flag(names=("dtype",), field="dtype", form="text"),
         Flag(names=("cpu-offload-gb",), field="offloaded_gib", form="number"),
         Flag(names=("config",), field="options_file", form="text"),
+        Flag(names=("nnodes",), field="nodes", form="whole-if-written"),
+        Flag(names=("node-rank",), field="node_rank", form="whole-if-written"),
+        Flag(names=("dist-init-addr", "nccl-init-addr"), field="address", form="text-if-written"),
     ),
     unread=frozenset({
         "--speculative-algorithm", "--speculative-draft-model-path", "--disaggregation-mode", "--max-total-tokens",

@@ -11,8 +11,9 @@ from difflib import SequenceMatcher
 
 from service.admission.flags import AUTO, Arguments
 from service.admission.impossible import LONG_POSITIONS, divisors_text
+from service.admission.pods import Container
 from service.admission.serving_engines import SGLANG, VLLM, EngineCommand
-from service.admission.workloads import Container
+from service.admission.serving_nodes import broken_node_rules
 
 # What a degree of 0 leaves nothing to divide by; engines that check no range end in that division.
 DEGREES = {"tensor_parallel": "tensor parallelism", "pipeline_parallel": "pipeline parallelism"}
@@ -29,7 +30,7 @@ LONGER_ALLOWED = ("ALLOW_LONG_MAX_MODEL_LEN", "ALLOW_OVERWRITE_LONGER_CONTEXT_LE
 def broken_rules(command: EngineCommand, read: Arguments, version: str | None) -> tuple[str, ...]:
     """Return why the engine refuses these arguments, each with what it takes; `version` is its image's."""
     slips = tuple(_misspelt(read.others, command, version)) if command is VLLM else ()
-    return (*_out_of_range(read), *_at_odds(command, read), *slips)
+    return (*_out_of_range(read), *_at_odds(command, read), *broken_node_rules(command, read), *slips)
 
 
 def unchecked_rules(container: Container, *, is_own_image: bool) -> frozenset[str]:

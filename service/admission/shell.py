@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TypeVar
 
 from service.admission.option_files import file_text
+from service.admission.pods import Container
 from service.admission.shell_variables import ASSIGNMENT, Variables
 from service.admission.shell_words import commands
-from service.admission.workloads import Container
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 # Words that stand before a program and start it unchanged; those with options of their own name how many words to skip.
 PREFIXES = (
     "exec", "nohup", "time", "sudo", "env", "command", "setsid", "stdbuf", "numactl", "tini", "dumb-init",
-    "nvidia_entrypoint.sh", "--",
+    "nvidia_entrypoint.sh", "trtllm-llmapi-launch", "--",
 )  # fmt: skip
 # Those that take a word of their own after their options: how long a program may run, or where.
 PREFIXES_WITH_A_WORD = ("timeout", "taskset", "chrt")
@@ -28,6 +29,7 @@ MPI_OPTION_WORDS: Mapping[str, int] = {
     "n": 1, "np": 1, "N": 1, "npernode": 1, "ppn": 1, "x": 1, "H": 1, "host": 1, "hosts": 1, "hostfile": 1, "f": 1,
     "machinefile": 1, "bind-to": 1, "map-by": 1, "rank-by": 1, "wdir": 1, "genv": 2, "mca": 2,
 }  # fmt: skip
+MPI_NUMBERS = ("n", "np", "c")
 # Of two words.
 RUNNERS = frozenset({("uv", "run"), ("poetry", "run"), ("pixi", "run")})
 # Kubernetes expands $(NAME) in command and args, whatever program they are for.
@@ -53,10 +55,12 @@ MOST_TEXT_CHARACTERS = 100_000
 class Program:
     """The words of one program; `is_conditional` where the shell text may leave it out.
 
-    `is_background` where the shell goes on beside it.
+    `is_background` where the shell goes on beside it. `mpi_processes` are those that an
+    MPI launcher starts of it, None where none does or it is told no number.
     """
 
     words: tuple[str, ...]
+    mpi_processes: int | None = None
     is_conditional: bool = False
     is_background: bool = False
 
@@ -114,7 +118,12 @@ def _programs(
     program = _without_prefixes(list(words), variables, is_conditional=is_conditional)
     script = _script(program, container) if program and depth < MOST_NESTED_SCRIPTS else None
     if script is None:
-        yield Program(words=tuple(program), is_conditional=is_conditional, is_background=is_background)
+        yield Program(
+            words=tuple(program),
+            mpi_processes=_mpi_processes(words),
+            is_conditional=is_conditional,
+            is_background=is_background,
+        )
         return
     variables = variables.inside(script.arguments)
     for command in commands(script.text[:MOST_TEXT_CHARACTERS]):
@@ -194,6 +203,16 @@ def _after_options(words: list[str]) -> list[str]:
         taken = 0 if "=" in words[0] else MPI_OPTION_WORDS.get(words[0].lstrip("-"), 0)
         words = words[1 + taken :]
     return words
+
+
+def _mpi_processes(words: Sequence[str]) -> int | None:
+    """Return how many processes an MPI launcher in front of the program starts."""
+    place = next((number for number, word in enumerate(words) if PurePosixPath(word).name in MPI_LAUNCHERS), None)
+    if place is None:
+        return None
+    options = words[place + 1 : len(words) - len(_after_options(list(words[place + 1 :])))]
+    numbers = (after for word, after in pairwise(options) if word.lstrip("-") in MPI_NUMBERS)
+    return next((int(number) for number in numbers if number.isdecimal()), None)
 
 
 def _kubernetes_expanded(word: str, env: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from service.admission.flags import Arguments, Flag, read_flags
 from service.admission.launches import Launch, NotRead
-from service.admission.workloads import Container
+from service.admission.pods import Container
 
 FLAGS = (
     Flag(names=("model-id",), field="model", form="text"),

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from service.admission.flags import Flag, options_unseen, read_flags
-from service.admission.launched_ranks import Ranks, launched_ranks, too_many_processes
+from service.admission.launched_ranks import Ranks, launched_ranks, mpi_ranks, too_many_processes
 from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.megatron_commands import megatron_launch
 from service.admission.option_files import OptionsFileNotRead
+from service.admission.pods import Container
 from service.admission.training_files import values_of_accelerate, values_of_deepspeed
-from service.admission.workloads import Container
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 PYTHON = re.compile(r"^python[0-9.]*$")
@@ -96,27 +96,32 @@ Values: TypeAlias = Mapping[str, Any]
 
 
 def training_launch(
-    words: tuple[str, ...], gpus: int, container: Container, *, gpus_per_pod: int | None = None
+    words: tuple[str, ...],
+    gpus: int,
+    container: Container,
+    *,
+    gpus_per_pod: int | None = None,
+    mpi_processes: int | None = None,
 ) -> Read | None:
     """Return what a command would train on `gpus` GPUs of all pods, or None where it trains nothing we know.
 
-    All of them are one pod's where nothing else is said.
+    All of them are one pod's where nothing else is said. `mpi_processes` are those that an MPI launcher starts of it.
 
     NotRead says what is missing, CannotRun why its program does not start.
     """
     if not _is_launcher(words):
         return None
-    ranks = launched_ranks(words)
+    of_pod = gpus if gpus_per_pod is None else gpus_per_pod
+    ranks = launched_ranks(words, container.env, of_pod) or mpi_ranks(mpi_processes, gpus // max(of_pod, 1))
     found = _trained(words, gpus if ranks is None else ranks.all, container, ranks)
     if not isinstance(found, Launch) or ranks is None:
         return found
-    of_pod = gpus if gpus_per_pod is None else gpus_per_pod
     crowded = too_many_processes(ranks, of_pod)
     if crowded is not None:
         return CannotRun(program=found.program, reason=crowded)
     idle = f"it starts {ranks.each} processes on each node, and {of_pod - ranks.each} GPUs of a pod stay idle"
     notes = (*found.notes, idle) if ranks.each < of_pod else found.notes
-    return replace(found, notes=notes, spans_pods=ranks.all > gpus)
+    return replace(found, notes=notes, spans_pods=ranks.all > gpus, nodes=ranks.nodes)
 
 
 def _trained(words: tuple[str, ...], gpus: int, container: Container, ranks: Ranks | None) -> Read | None:

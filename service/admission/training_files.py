@@ -12,7 +12,7 @@ from typing import Any
 
 from service.admission.object_parts import below
 from service.admission.option_files import OptionsFileNotRead, option_file
-from service.admission.workloads import Container
+from service.admission.pods import Container
 
 # Numbers that DeepSpeed's integration fills in from the command's own arguments.
 AUTO = "auto"

@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from service.admission.object_parts import (
     Path,
     UnreadableObject,
-    annotations_of,
     as_list,
     as_mapping,
-    as_texts,
     below,
     each_of,
     part_at,
     pod_count,
     pointer,
 )
+from service.admission.pods import PodGroup, Pods, pods_of, told
 
 WHOLE = re.compile(r"^[1-9][0-9]{0,5}$")
 # The pods of one replica, as LeaderWorkerSet's controller tells every container (pkg/utils/pod/pod_utils.go).
 LEADER_WORKER_SET_SIZE = "LWS_GROUP_SIZE"
+# torchrun takes its options from variables too, which Kubeflow's controllers set: training-operator 1.6 and later,
+# pkg/controller.v1/pytorch/envvar.go; trainer v2, pkg/runtime/framework/plugins/torch/torch.go.
+TORCHRUN_NODES, TORCHRUN_PROCESSES = "PET_NNODES", "PET_NPROC_PER_NODE"
 # The model format of KServe's server for Hugging Face's checkpoints, and how its runtime starts it.
 KSERVE_HUGGING_FACE = "huggingface"
 # A group that names no end to its growth has KubeRay's, which is as good as none (raycluster_types.go).
@@ -36,60 +38,6 @@ MOST_RAY_WORKERS = 1_000
 # What KServe calls the container that it makes of a model.
 KSERVE_CONTAINER = "kserve-container"
 KSERVE_HUGGING_FACE_COMMAND = ("python3", "-m", "huggingfaceserver")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
-    """One container with what of it decides memory.
-
-    `env` and `files` (by absolute path) hold what is plainly written, and what of
-    ConfigMaps could be read; `unread` says what of them could not. `definition` is the
-    container as it stands in the object.
-    """
-
-    name: str
-    image: str
-    command: tuple[str, ...]
-    args: tuple[str, ...]
-    env: Mapping[str, str]
-    resources: Mapping[str, Any]
-    pointer: str
-    definition: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    unread: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pods:
-    """`count` equal pods."""
-
-    count: int
-    containers: tuple[Container, ...]
-    spec: Mapping[str, Any]
-    annotations: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodGroup:
-    """Pods that work together as one job, or as one replica of `replicas`; None where something else scales them."""
-
-    members: tuple[Pods, ...]
-    replicas: int | None = 1
-
-    @property
-    def pods(self) -> int:
-        """Return how many pods one job or replica has."""
-        return sum(member.count for member in self.members)
-
-    @property
-    def containers(self) -> tuple[Container, ...]:
-        """Return the containers of one pod of each kind."""
-        return tuple(container for member in self.members for container in member.containers)
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """Return the pods' own annotations, the first member's before the others'."""
-        return {name: text for member in reversed(self.members) for name, text in member.annotations.items()}
 
 
 def pod_group(group: str, kind: str, manifest: Mapping[str, Any]) -> PodGroup | None:
@@ -128,7 +76,7 @@ def _job_set(manifest: Mapping[str, Any]) -> PodGroup:
         spec = part_at(job, ("template", "spec"), path)
         count = pod_count(job, "replicas", path) * pod_count(spec, "parallelism", spec_path)
         members.append(pods_of(part_at(spec, ("template",), spec_path), (*spec_path, "template"), count))
-    return PodGroup(members=tuple(members))
+    return PodGroup(members=tuple(members), is_whole=True)
 
 
 def _replica_specs(field: str) -> Callable[[Mapping[str, Any]], PodGroup]:
@@ -141,9 +89,23 @@ def _replica_specs(field: str) -> Callable[[Mapping[str, Any]], PodGroup]:
             replicas = as_mapping(part, (*path, name))
             template = part_at(replicas, ("template",), (*path, name))
             members.append(pods_of(template, (*path, name, "template"), pod_count(replicas, "replicas", (*path, name))))
-        return PodGroup(members=tuple(members))
+        return PodGroup(members=tuple(members), is_whole=True)
 
     return read
+
+
+def _pytorch_job(manifest: Mapping[str, Any]) -> PodGroup:
+    group = _replica_specs("pytorchReplicaSpecs")(manifest)
+    spec = part_at(manifest, ("spec",))
+    if spec.get("elasticPolicy"):
+        # Its own numbers are the ends of a range.
+        return group
+    return _with_torchrun(group, spec.get("nprocPerNode"))
+
+
+def _with_torchrun(group: PodGroup, processes: object) -> PodGroup:
+    env = {TORCHRUN_NODES: str(group.pods), TORCHRUN_PROCESSES: str(processes or "auto")}
+    return replace(group, members=tuple(told(pods, env) for pods in group.members))
 
 
 def _train_job(manifest: Mapping[str, Any]) -> PodGroup:
@@ -160,7 +122,8 @@ def _train_job(manifest: Mapping[str, Any]) -> PodGroup:
     container = {**trainer, "name": "trainer", "resources": trainer.get("resourcesPerNode") or {}}
     spec = {"containers": [container], "nodeSelector": _patched_selector(part_at(manifest, ("spec",)))}
     template = {"metadata": manifest.get("metadata") or {}, "spec": spec}
-    return PodGroup(members=(pods_of(template, path, pod_count(trainer, "numNodes", path)),))
+    group = PodGroup(members=(pods_of(template, path, pod_count(trainer, "numNodes", path)),), is_whole=True)
+    return _with_torchrun(group, trainer.get("numProcPerNode"))
 
 
 def _patched_selector(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,14 +149,8 @@ def _leader_worker_set(manifest: Mapping[str, Any]) -> PodGroup:
     if both.get("leaderTemplate"):
         leader = pods_of(part_at(both, ("leaderTemplate",), path), (*path, "leaderTemplate"))
         members = (leader, replace(workers, count=max(workers.count - 1, 0)))
-    told = tuple(_told(pods, {LEADER_WORKER_SET_SIZE: str(workers.count)}) for pods in members)
-    return PodGroup(members=told, replicas=pod_count(spec, "replicas", ("spec",)))
-
-
-def _told(pods: Pods, env: Mapping[str, str]) -> Pods:
-    """Return the pods with variables that their controller adds; those that are written win."""
-    containers = (replace(container, env={**env, **container.env}) for container in pods.containers)
-    return replace(pods, containers=tuple(containers))
+    members = tuple(told(pods, {LEADER_WORKER_SET_SIZE: str(workers.count)}) for pods in members)
+    return PodGroup(members=members, replicas=pod_count(spec, "replicas", ("spec",)), is_whole=True)
 
 
 def _inference_service(manifest: Mapping[str, Any]) -> PodGroup:
@@ -206,7 +163,8 @@ def _inference_service(manifest: Mapping[str, Any]) -> PodGroup:
     template = {"metadata": manifest.get("metadata") or {}, "spec": {**predictor, "containers": containers}}
     pods = 1 if sizes is None else sizes.nodes(model or {})
     least, most = (pod_count(predictor, name, path) for name in ("minReplicas", "maxReplicas"))
-    return PodGroup(members=(pods_of(template, path, pods),), replicas=least if least == most else None)
+    replicas = least if least == most else None
+    return PodGroup(members=(pods_of(template, path, pods),), replicas=replicas, is_whole=sizes is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +217,7 @@ def _model_container(model: Mapping[str, Any], sizes: _WorkerSizes | None) -> Ma
 
 
 def _ray_cluster(manifest: Mapping[str, Any]) -> PodGroup:
-    return PodGroup(members=ray_pods(part_at(manifest, ("spec",)), ("spec",)))
+    return PodGroup(members=ray_pods(part_at(manifest, ("spec",)), ("spec",)), is_whole=True)
 
 
 def _ray_job(manifest: Mapping[str, Any]) -> PodGroup:
@@ -271,7 +229,7 @@ def _ray_job(manifest: Mapping[str, Any]) -> PodGroup:
         # It runs beside Ray in the head's pod, in whose image and environment it is.
         submitted = replace(head.containers[0], command=("sh", "-c", entrypoint), args=(), resources={})
         head = replace(head, containers=(*head.containers, submitted))
-    return PodGroup(members=(head, *workers))
+    return PodGroup(members=(head, *workers), is_whole=True)
 
 
 def ray_pods(cluster: Mapping[str, Any], path: Path) -> tuple[Pods, ...]:
@@ -305,7 +263,7 @@ def _volcano_job(manifest: Mapping[str, Any]) -> PodGroup:
         members.append(
             pods_of(part_at(pods, ("template",), path), (*path, "template"), pod_count(pods, "replicas", path))
         )
-    return PodGroup(members=tuple(members))
+    return PodGroup(members=tuple(members), is_whole=True)
 
 
 READERS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], PodGroup]] = {
@@ -314,7 +272,7 @@ READERS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], PodGroup]] = {
     ("apps", "StatefulSet"): _replicated,
     ("batch", "Job"): _job,
     ("jobset.x-k8s.io", "JobSet"): _job_set,
-    ("kubeflow.org", "PyTorchJob"): _replica_specs("pytorchReplicaSpecs"),
+    ("kubeflow.org", "PyTorchJob"): _pytorch_job,
     ("kubeflow.org", "MPIJob"): _replica_specs("mpiReplicaSpecs"),
     ("trainer.kubeflow.org", "TrainJob"): _train_job,
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
@@ -323,38 +281,3 @@ READERS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], PodGroup]] = {
     ("ray.io", "RayJob"): _ray_job,
     ("batch.volcano.sh", "Job"): _volcano_job,
 }
-
-
-def pods_of(template: Mapping[str, Any], path: Path, count: int = 1) -> Pods:
-    """Return the pods of a template that stands at that path; raises UnreadableObject."""
-    spec = part_at(template, ("spec",), path)
-    metadata = as_mapping(template.get("metadata") or {}, (*path, "metadata"))
-    containers = as_list(spec.get("containers"), (*path, "spec", "containers"))
-    return Pods(
-        count=count,
-        containers=tuple(
-            _container(container, (*path, "spec", "containers", str(number)))
-            for number, container in enumerate(containers)
-        ),
-        spec=spec,
-        annotations=annotations_of({"metadata": metadata}),
-    )
-
-
-def _container(value: Any, path: Path) -> Container:
-    container = as_mapping(value, path)
-    return Container(
-        name=str(container.get("name", "")),
-        image=str(container.get("image", "")),
-        command=as_texts(container.get("command"), (*path, "command")),
-        args=as_texts(container.get("args"), (*path, "args")),
-        env=_plain_env(container.get("env"), (*path, "env")),
-        resources=as_mapping(container.get("resources") or {}, (*path, "resources")),
-        pointer=pointer(path),
-        definition=container,
-    )
-
-
-def _plain_env(value: Any, path: Path) -> Mapping[str, str]:
-    entries = (as_mapping(entry, (*path, str(number))) for number, entry in enumerate(as_list(value, path)))
-    return {str(entry.get("name")): entry["value"] for entry in entries if isinstance(entry.get("value"), str)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from planners.catalogue import Catalogue
 from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from planners.serving.learned import Learned, lesson
 from planners.serving.startup_log import StartupLog, read_startup_log
+from service.canonical import canonical_json
 from service.gpus import gpu_figures
 from service.measurements.learning import MEASURED_FIGURES, LearningService, model_digest
 from service.measurements.start_comparison import (
@@ -26,6 +28,7 @@ from service.measurements.start_question import question_of_log
 from service.persistence.records import LearnedKey, LearnedStart, Measurement, NewMeasurement, StoredPlan
 from service.plans.planning import PlannedAnswer
 from service.plans.stored_bodies import plan_body
+from service.rate_limits import StorageLimits
 from service.requests.measurements import MeasurementRequest
 from service.requests.serving import InferRequest
 
@@ -84,18 +87,26 @@ class MeasuringService:
     """Takes reports."""
 
     def __init__(
-        self, database: Database, catalogue: Catalogue, learning: LearningService, plan_serving: PlanServing
+        self,
+        database: Database,
+        catalogue: Catalogue,
+        learning: LearningService,
+        plan_serving: PlanServing,
+        storage: StorageLimits,
     ) -> None:
+        """Take reports into a database; what each stores is counted in `storage`."""
+        self._storage = storage
         self._database = database
         self._catalogue = catalogue
         self._learning = learning
         self._plan_serving = plan_serving
 
     async def report(self, request: MeasurementRequest, *, asked_by: str = "") -> MeasurementReport:
-        """Store a report; raises PlanNotFound, and InvalidQuestion where it cannot be of that plan.
+        """Store a report; raises PlanNotFound, StorageLimitReached, and InvalidQuestion if it cannot be of that plan.
 
         Where a plan is made for it, the search is of the share of `asked_by`.
         """
+        self._storage.check(asked_by)
         request = self._by_id(request)
         log = None if request.log is None else await asyncio.to_thread(read_startup_log, request.log)
         if log is not None and request.plan_id is None:
@@ -113,7 +124,9 @@ class MeasuringService:
             if plan is not None and predicted.get(quantity) is None:
                 raise InvalidQuestion(f"The plan predicts no {quantity}.", pointer=f"/{quantity}")
         comparisons = tuple(_comparison(quantity, predicted.get(quantity), measured[quantity]) for quantity in measured)
-        records = [await self._database.measurements.add(record) for record in _records(request, plan, comparisons)]
+        made = _records(request, plan, comparisons)
+        records = [await self._database.measurements.add(record) for record in made]
+        self._storage.note(asked_by, sum(len(canonical_json(dataclasses.asdict(record))) for record in made))
         numbers = tuple(record.id for record in records)
         learned, obstacle = await self._learned(plan, measured, request.source, records)
         return MeasurementReport(

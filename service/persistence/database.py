@@ -37,8 +37,8 @@ _READINESS = f"""
            pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean AS takes_no_writes,
            EXISTS (SELECT FROM plans), EXISTS (SELECT FROM jobs), EXISTS (SELECT FROM procrastinate_jobs)
 """  # noqa: S608 - a constant of ours
-# A table's file has to grow for it, and its making is logged; nothing of it stays.
-_WRITE = "CREATE TEMPORARY TABLE tried ON COMMIT DROP AS SELECT repeat('x', 1000) FROM generate_series(1, 100)"
+# A table's file has to grow for it (by 256 KiB), and its making is logged; nothing of it stays.
+_WRITE = "CREATE TEMPORARY TABLE tried ON COMMIT DROP AS SELECT generate_series(1, 4000)"
 # How long a request waits for a free connection before it is told that there is none.
 _POOL_TIMEOUT_SECONDS = 10
 
@@ -126,8 +126,8 @@ class Database:
         await self._check_writes()
 
     async def _check_writes(self) -> None:
-        """Raise DatabaseUnavailable while the latest write failed; after a while, find out whether one would still."""
-        if self._last_write.is_worth_trying:
+        """Raise DatabaseUnavailable where the latest write failed; one that is too long ago is followed by another."""
+        if self._last_write.take_turn():
             async with self._transactions.write() as connection:
                 await connection.execute(sa.text(_WRITE))
         if self._last_write.failure is not None:

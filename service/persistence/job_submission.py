@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -49,10 +50,12 @@ class Submission:
         # Those of one process wait for their turn here, where they hold no connection.
         self._turn = asyncio.Lock()
 
-    async def submit(self, job: NewJob, *, idempotency_key: str | None, route: str) -> Job:
+    async def submit(
+        self, job: NewJob, *, idempotency_key: str | None, route: str, check_room: Callable[[], None]
+    ) -> Job:
         """Store and queue a job, or return the one that this key made before.
 
-        Raises IdempotencyConflict, QueueFull, JobQuotaReached and PlanNotFound.
+        Raises IdempotencyConflict, QueueFull, JobQuotaReached, PlanNotFound and, of a new job, what `check_room` does.
         """
         # Two keys may choose the same word, and neither may be told of the other's job.
         route = route if job.key_id is None else f"{route} by {job.key_id}"
@@ -63,6 +66,7 @@ class Submission:
                     first = await _job_of_key(connection, job, idempotency_key, route)
                     if first is not None:
                         return first
+                check_room()
                 await self._refuse_if_full(connection)
                 await self._refuse_beyond_quota(connection, job.key_id)
                 stored = await _store(connection, job)

@@ -12,7 +12,7 @@ paused and wakes up late can neither finish a job twice nor overwrite a result.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -53,13 +53,16 @@ class JobStore:
         self._transactions = transactions
         self._submission = Submission(transactions, queue_limit=queue_limit, key_job_limit=key_job_limit)
 
-    async def submit(self, job: NewJob, *, idempotency_key: str | None, route: str) -> Job:
+    async def submit(
+        self, job: NewJob, *, idempotency_key: str | None, route: str, check_room: Callable[[], None] = lambda: None
+    ) -> Job:
         """Store a job and queue it, in one transaction, and return it.
 
-        The same key on the same route with the same request returns the first job, as it stands now.
-        Raises IdempotencyConflict for another request under the key, QueueFull, JobQuotaReached and PlanNotFound.
+        The same key on the same route with the same request returns the first job, as it stands now. Raises
+        IdempotencyConflict for another request under the key, QueueFull, JobQuotaReached, PlanNotFound and, of a
+        new job, what `check_room` does.
         """
-        return await self._submission.submit(job, idempotency_key=idempotency_key, route=route)
+        return await self._submission.submit(job, idempotency_key=idempotency_key, route=route, check_room=check_room)
 
     async def get(self, job_id: str) -> Job:
         """Return a job; raises JobNotFound."""

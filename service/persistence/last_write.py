@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,8 @@ from service.errors import DatabaseUnavailable
 
 TRIED_AGAIN_SECONDS = 1.0
 """How long after a write failed another is worth trying, for those who only ask whether it would succeed."""
+TRUSTED_SECONDS = 10.0
+"""How long one that succeeded is taken for a promise of the next, by them."""
 
 
 class LastWrite:
@@ -17,23 +20,29 @@ class LastWrite:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failure: DatabaseUnavailable | None = None
-        self._failed_at = 0.0
+        # Nothing is known yet.
+        self._told_at = -math.inf
 
     def succeeded(self) -> None:
         """Note that something was stored."""
         self._failure = None
+        self._told_at = self._clock()
 
     def failed(self, failure: DatabaseUnavailable) -> None:
         """Note that something could not be stored."""
         self._failure = failure
-        self._failed_at = self._clock()
+        self._told_at = self._clock()
 
     @property
     def failure(self) -> DatabaseUnavailable | None:
         """Return why the latest write failed; None where it did not."""
         return self._failure
 
-    @property
-    def is_worth_trying(self) -> bool:
-        """Return whether the latest write failed, and long enough ago."""
-        return self._failure is not None and self._clock() - self._failed_at >= TRIED_AGAIN_SECONDS
+    def take_turn(self) -> bool:
+        """Return whether another is worth trying: long enough after the latest, or after the latest turn taken."""
+        now = self._clock()
+        if now - self._told_at < (TRUSTED_SECONDS if self._failure is None else TRIED_AGAIN_SECONDS):
+            return False
+        # One tries for all who ask meanwhile.
+        self._told_at = now
+        return True

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
+import structlog
 
 from planners.derived import Derived
 from planners.errors import InvalidQuestion
@@ -28,6 +29,7 @@ from service.canonical import canonical_json, digest
 from service.models.resolving import ResolvedModel
 from service.persistence.records import SeenModel, StoredPlan
 from service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body
+from service.plans.finite import finite_body
 from service.plans.questions import ResolvedQuestion, in_stored_formats, stored_format_notes
 from service.requests.hardware import Fleet
 from service.requests.serving import InferRequest
@@ -35,6 +37,8 @@ from service.requests.training import TrainRequest
 
 # Ids of models that a paper describes and nobody published (planners/catalogue/models.py).
 DESCRIBED_IN_A_PAPER = "paper/"
+
+log = structlog.get_logger(__name__)
 
 Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
 Answerer: TypeAlias = Callable[[ResolvedQuestion, ShouldStop], Answered]
@@ -116,7 +120,10 @@ def _with_cluster_files(
 
 
 def made_plan(resolved: ResolvedQuestion, answer: Answerer, should_stop: ShouldStop) -> tuple[StoredPlan, TimedSearch]:
-    """Return the plan as it is stored, every number of it finite; raises InvalidQuestion where one would not be."""
+    """Return the plan as it is stored, every number of it finite.
+
+    Raises InvalidQuestion where one is not that the plan cannot do without.
+    """
     try:
         with np.errstate(over="raise", divide="raise", invalid="raise"):
             body, hardware = answer(resolved, should_stop)
@@ -141,8 +148,18 @@ def _stored(resolved: ResolvedQuestion, body: TrainPlanBody | InferPlanBody, har
         gpus=body.plan.layout.gpus,
         framework=framework,
         model_config=resolved.model.config,
-        answer=body_json(body),
+        answer=_finite_json(body),
     )
+
+
+def _finite_json(body: TrainPlanBody | InferPlanBody) -> str:
+    """Return the body as it is sent, with finite numbers alone; raises OverflowError where it cannot do without one."""
+    try:
+        return body_json(body)
+    except OverflowError:
+        finite = finite_body(body)
+        log.warning("no finite numbers", plan_id=body.plan_id, left_out=[omitted.part for omitted in finite.omitted])
+        return body_json(finite)
 
 
 def stored_bytes(plan: StoredPlan) -> int:

@@ -80,8 +80,12 @@ class PlanningService:
         *,
         learnings: Learnings = nothing_learned,
         on_planned: OnPlanned | None = None,
+        storage: StorageLimits | None = None,
     ) -> None:
-        """Plan on a database; `on_planned` hears of every plan that was made, and not of those found again."""
+        """Plan on a database; `on_planned` hears of every plan that was made, and not of those found again.
+
+        Plans are counted in `storage`; in limits of the service's own without one.
+        """
         self._on_planned = on_planned
         self._database = database
         self._calibrations = calibrations
@@ -92,7 +96,7 @@ class PlanningService:
         self._by_request = _remembered_answers()
         self._by_id = _remembered_answers()
         self._in_flight: dict[str, asyncio.Future[PlannedAnswer]] = {}
-        self._storage = StorageLimits(settings.key_stored_bytes_per_day)
+        self._storage = storage or StorageLimits(settings.key_stored_bytes_per_day)
         self._threads = PlanningThreads(
             settings.request_timeout_seconds,
             most_of_one=settings.key_planning_threads,

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from service.requests.foreign_names import EXPLAINED, said_here, without_size
 from service.requests.values import MOST_NAME_CHARACTERS
 
 MOST_MEANT = 2
@@ -25,10 +26,20 @@ def unknown_field(location: Sequence[int | str], given: object, request: type[Ba
     if request is None:
         return "Unknown field."
     name = str(location[-1]).lower()[:MOST_NAME_CHARACTERS]
+    if name in EXPLAINED:
+        return f"Unknown field; {EXPLAINED[name]}."
     here = fields_at(location[:-1], request)
+    foreign = said_here(name, _paths(request))
     elsewhere = sorted((path for path in _paths(request) if _is_part(name, path)), key=lambda path: _rank(name, path))
     free = [known for known in here if not (isinstance(given, Mapping) and known in given)]
-    meant = _alike(name, free) or _alike(name, here) or elsewhere[:1] or get_close_matches(name, free, MOST_MEANT, LIKE)
+    meant = (
+        foreign
+        or _alike(name, free)
+        or _alike(name, here)
+        or elsewhere[:1]
+        or _alike(without_size(name), here)
+        or get_close_matches(name, free, MOST_MEANT, LIKE)
+    )
     if meant:
         return f"Unknown field; did you mean {' or '.join(meant)}?"
     return f"Unknown field; there are {', '.join(here)}."

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.requests.field_names import unknown_field
+from service.requests.foreign_names import value_meant
 
 # How Pydantic names a value that is no object; its own words name Python's classes.
 _OBJECT_EXPECTED = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type"})
@@ -108,4 +109,7 @@ def _detail(error: Mapping[str, Any]) -> str:
         name, words = bound
         return f"Should be {words} {_number(error['ctx'][name])}."
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-    return message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")
+    sentence = message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")
+    if error["type"] == "literal_error":
+        sentence += value_meant(error["input"], error["ctx"]["expected"])
+    return sentence

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planners.memory.profile import load_profile
 from service.persistence.records import Job, Page, PlanSummary
 from service.text.choices import choices_text, serving_choices_text
 from service.text.labels import recompute_text, serving_labels, training_labels
@@ -157,7 +158,7 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("framework", layout["framework"]),
             ("GPUs", f"{layout['gpus']} = {degrees}"),
             ("experts over", layout["expert_parallel"] if layout["expert_parallel"] > 1 else None),
-            ("sharding", f"ZeRO stage {layout['zero_stage']} over {layout['shard_group']}"),
+            ("sharding", _sharding(layout)),
             ("batch of a rank", batch),
             ("recompute", recompute_text(layout)),
             ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
@@ -166,6 +167,16 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("loss", "fused with the head" if layout.get("fused_cross_entropy") else None),
         )
     )
+
+
+def _sharding(layout: Mapping[str, Any]) -> str:
+    """Return the ZeRO stage and how many ranks it divides over: with some stacks those of a sequence are among them."""
+    stage, group, context = layout["zero_stage"], layout["shard_group"], layout["context_parallel"]
+    if stage == 0:
+        return "none (ZeRO stage 0)"
+    if context > 1 and load_profile(layout["framework"]).sharding.over_context:
+        return f"ZeRO stage {stage} over {group * context} = data {group} × context {context}"
+    return f"ZeRO stage {stage} over {group}"
 
 
 def _tokens(tokens: int | None) -> str | None:

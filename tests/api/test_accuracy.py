@@ -9,9 +9,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from api.app import create_app
 from service.measurements.accuracy_points import CSV_COLUMNS
 from service.persistence.database import Database
 from service.persistence.paging import LARGEST_PAGE
+from service.settings import Settings
 from tests.api.questions import infer, train
 from tests.service.persistence.factories import a_measurement, a_plan
 
@@ -137,3 +139,18 @@ async def test_families_stand_apart(client: httpx.AsyncClient, record: Database)
         await record.measurements.add(a_measurement(plan_id=family, gpu="apart"))
     groups = (await client.get("/accuracy")).json()["items"]
     assert [group["family"] for group in groups if group["gpu"] == "apart"] == ["llama", "qwen3"]
+
+
+async def test_measurements_are_counted_among_what_their_caller_stores(module_database_url: str):
+    app = create_app(Settings(database_url=module_database_url, key_stored_bytes_per_day=100))
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    run = {"framework": "fsdp2", "gpu": "h100-sxm-80gb", "model": "mine", "peak_bytes": 10**9}
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        assert (await client.post("/measurements", json=run)).status_code == 201
+        refused = await client.post("/measurements", json=run)
+    # Each takes some 200 bytes: names, the figure, and where it is from.
+    assert (refused.status_code, refused.json()["code"]) == (429, "storage-limit-reached")
+    assert int(refused.headers["retry-after"]) > 0

@@ -38,6 +38,25 @@ async def test_a_search_finds_a_part_of_any_name_in_any_case(
     assert 0 < len(matching) < len(whole)
 
 
+@pytest.mark.parametrize(
+    ("path", "search", "found"),
+    [
+        ("/models", "llama 8b", "meta-llama/Llama-3.1-8B"),
+        ("/models", " 8B  LLAMA ", "meta-llama/Llama-3.1-8B"),
+        ("/hardware", "80gb h100", "h100-sxm-80gb"),
+        ("/hardware", "nvidia h100 sxm5", "h100-sxm-80gb"),
+    ],
+)
+async def test_a_search_finds_its_words_in_any_order_and_in_a_gpus_name(
+    client: httpx.AsyncClient, path: str, search: str, found: str
+):
+    matching = (await client.get(path, params={"search": search})).json()["items"]
+    assert found in {each["id"] for each in matching}
+    for each in matching:
+        names = " ".join((each["id"], *each["aliases"], each.get("name", ""))).lower()
+        assert all(word in names for word in search.lower().split())
+
+
 async def test_a_search_that_finds_nothing_is_an_empty_list_and_an_empty_search_none(client: httpx.AsyncClient):
     nothing = (await client.get("/models?search=no such model")).json()
     assert nothing["items"] == []

@@ -24,7 +24,8 @@ from api.strict_json import MalformedBody, strict_json
 from planners.catalogue import catalogue
 from planners.errors import PlimsollError
 from planners.huggingface.registry import READERS
-from service.admission.judge import PLAN, PLAN_ID, AdmissionService
+from service.admission.annotations import PLAN, PLAN_ID
+from service.admission.judge import AdmissionService
 from service.admission.object_parts import ObjectNotRead
 from service.admission.policy import Policies
 from service.admission.review import InvalidReview, answered, read_review

@@ -36,7 +36,12 @@ def asked(model: str, framework: str, gpus: int, per_gpu: int, zero: int) -> Tra
         activation_offload=False,
         fused_cross_entropy=False,
         layout=LayoutRequest(
-            data_parallel=gpus, tensor_parallel=1, pipeline_parallel=1, zero_stage=zero, offload="none"
+            data_parallel=gpus,
+            tensor_parallel=1,
+            pipeline_parallel=1,
+            zero_stage=zero,
+            shard_group=gpus,
+            offload="none",
         ),
     )
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from service import jobs as jobs_module
-from service.errors import IdempotencyConflict, JobNotFound
+from service.errors import IdempotencyConflict, JobNotFound, StorageLimitReached
 from service.jobs import JobService
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
@@ -192,3 +192,12 @@ async def test_nothing_is_read_for_a_job_that_nobody_follows_any_more(service):
     assert list(service._feeds) == [job.job_id]
     await following.aclose()
     assert service._feeds == {}
+
+
+async def test_jobs_are_counted_among_what_their_caller_stores_and_a_known_key_is_answered(database):
+    service = JobService(database, Settings(key_stored_bytes_per_day=20))
+    first = await queued(service, asked_by="a", idempotency_key="k")  # {"scheme":"nf4"} and null: 20 bytes
+    with pytest.raises(StorageLimitReached):
+        await queued(service, asked_by="a")
+    assert (await queued(service, asked_by="a", idempotency_key="k")).job_id == first.job_id
+    await queued(service, asked_by="b")

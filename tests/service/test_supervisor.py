@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("supervisor")]
 
 READY_SECONDS = 360.0
 GONE_SECONDS = 180.0
+KILLED_SECONDS = 5.0
 JOB = {"model": {"config": {"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 2}}}
+
+SLOW_JOB = {"model": {"config": {"model_type": "gpt2", "vocab_size": 8192, "n_embd": 1024, "n_layer": 8, "n_head": 8}}}
 
 
 class Service:
@@ -59,8 +62,8 @@ class Service:
         me = psutil.Process(self.process.pid)
         return [me, *me.children(recursive=True)]
 
-    def quantize(self) -> str:
-        return self.client.post("/quantize", json={**JOB, "scheme": "nf4"}).raise_for_status().json()["job"]["job_id"]
+    def quantize(self, job=JOB) -> str:
+        return self.client.post("/quantize", json={**job, "scheme": "nf4"}).raise_for_status().json()["job"]["job_id"]
 
     def state(self, job_id: str) -> str:
         return self.client.get(f"/jobs/{job_id}").raise_for_status().json()["state"]
@@ -140,11 +143,15 @@ def test_a_database_that_cannot_be_started_ends_nothing_and_is_tried_again(servi
 def test_a_killed_supervisor_leaves_no_process_and_the_next_start_keeps_the_data(tmp_path):
     first = Service(tmp_path / "data")
     first.wait_until_ready()
-    job_id = first.quantize()
-    first.client.close()
+    job_id = first.quantize(SLOW_JOB)
+    wait_for(lambda: first.state(job_id) == "running", READY_SECONDS, lambda: first.log.read_text())
     family = first.family()
+    ours = [process for process in family if "service." in " ".join(process.cmdline())]
+    first.client.close()
     first.process.kill()
     first.process.wait()
+    # A worker that was told to stop, not killed, waits ten seconds for the database that went with the supervisor.
+    wait_for(lambda: are_gone(ours), KILLED_SECONDS, lambda: str(ours))
     wait_for(lambda: are_gone(family), GONE_SECONDS, lambda: str(family))
     second = Service(tmp_path / "data")
     try:
@@ -159,9 +166,16 @@ def test_a_taken_port_is_named_and_ends_the_start(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         environment = {**os.environ, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
-        command = [sys.executable, "-m", "cli.main", "serve", "--port", str(taken.getsockname()[1])]
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "cli.main", "serve", "--port", str(port)]
         ended = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=READY_SECONDS, check=False
         )
     assert ended.returncode == 1
-    assert "in use" in ended.stdout
+    assert ended.stdout == ""
+    assert ended.stderr == (
+        f"Plimsoll cannot start: Port {port} of 127.0.0.1 is in use. Stop what listens there, or choose another port "
+        "with --port or PLIMSOLL_PORT.\n"
+    )
+    # Nothing was started that would have to be stopped.
+    assert not (tmp_path / "data").exists()

@@ -67,9 +67,9 @@ export function offerModels(models) {
   field.dataset.models = String(models.length);
 }
 
-/** Return the models in whose id or aliases every word of a text occurs, those first that have the least beside it. */
+/** Return the models in whose id or aliases every word of a text occurs, as `GET /models?search=` does, shortest ids first. */
 export function matchingModels(models, text) {
-  const parts = text.toLowerCase().split(/[\s/]+/).filter(Boolean);
+  const parts = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (!parts.length) return models;
   const isMatch = (model) => parts.every((part) => [model.id, ...model.aliases].some((name) => name.toLowerCase().includes(part)));
   return models.filter(isMatch).sort((a, b) => a.id.length - b.id.length);

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
-from service.admission.workloads import Container
+from service.admission.pods import Container
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 GROUPS = {
@@ -19,7 +20,9 @@ GROUPS = {
     "InferenceService": "serving.kserve.io",
     "RayCluster": "ray.io",
     "RayJob": "ray.io",
+    "RayService": "ray.io",
     "MPIJob": "kubeflow.org",
+    "VolcanoJob": "batch.volcano.sh",
 }
 
 
@@ -46,6 +49,11 @@ def a_template(container: dict[str, Any], selector: dict[str, str] | None = None
     return {"metadata": {}, "spec": {"containers": [container], "nodeSelector": selector or H100, **spec}}
 
 
+def selector_of(template: dict[str, Any]) -> dict[str, str]:
+    selector: dict[str, str] = template["spec"]["nodeSelector"]
+    return selector
+
+
 def an_object(kind: str, container: dict[str, Any], *, pods: int = 1, **template: Any) -> dict[str, Any]:
     """Return an object of that kind whose `pods` pods run the container together."""
     made = a_template(container, **template)
@@ -63,6 +71,33 @@ def an_object(kind: str, container: dict[str, Any], *, pods: int = 1, **template
         },
         "LeaderWorkerSet": {"replicas": 2, "leaderWorkerTemplate": {"size": pods, "workerTemplate": made}},
         "InferenceService": {"predictor": made["spec"]},
+        "MPIJob": {
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "template": a_template({**container, "resources": {}})},
+                "Worker": {"replicas": pods, "template": a_template({**container, "command": ["sleep"], "args": []})},
+            }
+        },
+        "TrainJob": {
+            "runtimePatches": [
+                {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [
+                    {"template": {"spec": {"template": {"spec": {"nodeSelector": selector_of(made)}}}}}
+                ]}}}}
+            ],
+            "trainer": {
+                **{name: container[name] for name in ("image", "command", "args") if name in container},
+                "numNodes": pods, "resourcesPerNode": container["resources"],
+            },
+        },
+        "RayJob": {
+            "entrypoint": shlex.join([*container.get("command", ()), *container.get("args", ())]),
+            "rayClusterSpec": {
+                "headGroupSpec": {"template": a_template({**container, "command": ["ray"], "args": ["start"]})},
+                "workerGroupSpecs": [
+                    {"replicas": pods - 1, "template": a_template({**container, "command": ["ray"], "args": []})}
+                ],
+            },
+        },
+        "VolcanoJob": {"tasks": [{"replicas": pods, "template": made}]},
     }[kind]  # fmt: skip
     return {"metadata": {"name": "chat", "namespace": "serving"}, "spec": spec}
 
@@ -75,7 +110,11 @@ def a_review(
         "kind": "AdmissionReview",
         "request": {
             "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-            "kind": {"group": GROUPS.get(kind, "example.org"), "version": "v1", "kind": kind},
+            "kind": {
+                "group": GROUPS.get(kind, "example.org"),
+                "version": "v1",
+                "kind": kind.removeprefix("Volcano"),
+            },
             "name": "chat",
             "namespace": "serving",
             "operation": operation,

@@ -12,7 +12,8 @@ from service.admission.config_maps import (
     ObjectNotRead,
     with_config_maps,
 )
-from service.admission.workloads import Container, pod_group
+from service.admission.pods import Container
+from service.admission.workloads import pod_group
 
 SETTINGS = {"MODEL": "m", "TP": "2"}
 GIVEN = GivenConfigMaps({("serving", "settings"): SETTINGS})

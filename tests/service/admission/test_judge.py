@@ -10,7 +10,8 @@ import pytest
 from planners.catalogue import catalogue
 from planners.errors import PlanningStopped
 from service.admission.config_maps import GivenConfigMaps
-from service.admission.judge import ADVICE_CUT_SHORT, AdmissionService
+from service.admission.judge import AdmissionService
+from service.admission.launch_judge import ADVICE_CUT_SHORT
 from service.admission.policy import Policies
 from service.admission.review import read_review
 from service.admission.sizing import Sizer

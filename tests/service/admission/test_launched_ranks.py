@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.launched_ranks import launched_ranks
+from service.admission.launched_ranks import Ranks, launched_ranks, mpi_ranks
 from service.admission.launches import CannotRun, Launch
 from service.admission.training_commands import training_launch
 from tests.service.admission.reviews import a_plain_container
@@ -21,14 +21,13 @@ TRAINER = "train.py --model_name_or_path m --max_seq_length 4096 --per_device_tr
     ],
 )
 def test_launchers_say_how_many_processes_they_start(command: str, each: int, nodes: int):
-    ranks = launched_ranks((*command.split(), "train.py"))
+    ranks = launched_ranks((*command.split(), "train.py"), {}, 8)
     assert (ranks.each, ranks.nodes, ranks.all) == (each, nodes, each * nodes)
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        "torchrun --nproc-per-node gpu",
         "torchrun --nproc-per-node 8 --nnodes 1:4",
         "torchrun --nproc-per-node 8 --nnodes $N",
         "torchrun",
@@ -38,7 +37,7 @@ def test_launchers_say_how_many_processes_they_start(command: str, each: int, no
     ],
 )
 def test_what_is_not_said_in_numbers_is_not_known(command: str):
-    assert launched_ranks(tuple(command.split())) is None
+    assert launched_ranks(tuple(command.split()), {}, 8) is None
 
 
 def launched(command: str, *, gpus: int = 4, gpus_per_pod: int = 4):
@@ -64,3 +63,20 @@ def test_a_pod_may_be_one_of_several_nodes():
     found = launched("torchrun --nproc-per-node 4 --nnodes 4")
     assert isinstance(found, Launch)
     assert (found.request["layout"]["data_parallel"], found.spans_pods) == (16, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "each", "nodes"),
+    [
+        ("torchrun --nproc-per-node gpu", {}, 8, 1),
+        ("torchrun", {"PET_NPROC_PER_NODE": "auto", "PET_NNODES": "4"}, 8, 4),
+        ("torchrun --nproc-per-node 2", {"PET_NPROC_PER_NODE": "auto", "PET_NNODES": "4"}, 2, 4),
+    ],
+)
+def test_torchrun_takes_all_gpus_and_its_options_from_variables(command: str, env: dict[str, str], each, nodes):
+    assert launched_ranks(tuple(command.split()), env, 8) == Ranks(each=each, nodes=nodes)
+
+
+@pytest.mark.parametrize(("processes", "pods", "expected"), [(32, 4, Ranks(each=8, nodes=4)), (6, 4, None)])
+def test_mpi_deals_its_processes_out_over_the_pods(processes: int, pods: int, expected: Ranks | None):
+    assert mpi_ranks(processes, pods) == expected

@@ -11,7 +11,7 @@ from service.admission.option_files import (
     option_file,
     option_words,
 )
-from service.admission.workloads import Container
+from service.admission.pods import Container
 from tests.service.admission.reviews import a_plain_container
 
 

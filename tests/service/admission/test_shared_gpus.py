@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.judgement import GIB, Share
+from service.admission.findings import GIB, Share
 from service.admission.shared_gpus import Sharing, sharing_finding
 
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from service.admission.object_parts import ObjectNotRead, UnreadableObject
+from service.admission.pods import PodGroup
 from service.admission.training_runtimes import GivenRuntimes, NoRuntimes, with_runtime
-from service.admission.workloads import PodGroup, pod_group
+from service.admission.workloads import pod_group
 
 
 def a_runtime(**container: Any) -> dict[str, Any]:
@@ -51,7 +52,9 @@ async def test_what_a_job_says_is_in_the_place_of_its_runtimes():
     found = await group(job, a_runtime(command=["train"]))
     (container,) = found.containers
     assert (found.pods, container.image, container.command) == (1, "ours", ("train",))
-    assert (container.env, found.members[0].spec["nodeSelector"]) == ({"A": "1", "B": "3"}, {"gpu": "y"})
+    assert (container.env, found.members[0].spec["nodeSelector"]) == (
+        {"A": "1", "B": "3", "PET_NNODES": "1", "PET_NPROC_PER_NODE": "auto"}, {"gpu": "y"},
+    )  # fmt: skip
 
 
 async def test_a_runtime_of_the_namespace_is_looked_for_there():

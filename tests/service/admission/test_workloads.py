@@ -19,13 +19,20 @@ def test_the_pods_that_work_together_are_counted(kind: str, pods: int):
     assert (group.pods, group.containers[0].args) == (pods, ("--model", "m"))
 
 
+TORCHRUN = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto"}
+
+
 def test_a_train_job_names_its_container_in_the_trainer():
     trainer = {
         "numNodes": 2, "command": ["torchrun"], "args": ["x.py"], "image": "i", "env": [{"name": "A", "value": "1"}],
         "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}},
     }  # fmt: skip
     group = pod_group("trainer.kubeflow.org", "TrainJob", {"spec": {"trainer": trainer}})
-    assert (group.pods, group.containers[0].command, group.containers[0].env) == (2, ("torchrun",), {"A": "1"})
+    assert (group.pods, group.containers[0].command, group.containers[0].env) == (
+        2,
+        ("torchrun",),
+        {**TORCHRUN, "A": "1"},
+    )
     assert group.containers[0].resources == {"limits": {"nvidia.com/gpu": 8}}
 
 

@@ -10,7 +10,7 @@ import pytest
 from service.errors import DatabaseUnavailable, Unstorable
 from service.persistence.addresses import libpq_url
 from service.persistence.database import Database
-from service.persistence.last_write import TRIED_AGAIN_SECONDS, LastWrite
+from service.persistence.last_write import TRIED_AGAIN_SECONDS, TRUSTED_SECONDS, LastWrite
 from service.persistence.steps import latest_step
 from tests.service.persistence.factories import a_plan
 
@@ -151,3 +151,46 @@ async def test_readiness_itself_finds_out_that_writes_succeed_again(database_url
         now[0] = TRIED_AGAIN_SECONDS
         await database.check_ready()
         assert last_write.failure is None
+
+
+@contextmanager
+def no_room_for_tables(database_url: str) -> Iterator[None]:
+    """Have every new table fail as on a full disk, before anybody stored anything."""
+    refuse = """
+        CREATE FUNCTION no_room() RETURNS event_trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$;
+        CREATE EVENT TRIGGER no_room ON ddl_command_start WHEN TAG IN ('CREATE TABLE AS') EXECUTE FUNCTION no_room()
+    """
+    with psycopg.connect(libpq_url(database_url), autocommit=True) as connection:
+        connection.execute(refuse)
+        yield
+        connection.execute("DROP EVENT TRIGGER no_room; DROP FUNCTION no_room()")
+
+
+async def test_readiness_finds_out_by_itself_that_the_disk_is_full(database_url):
+    now = [0.0]
+    async with Database(database_url, last_write=LastWrite(clock=lambda: now[0])) as database:
+        await database.plans.put(a_plan())
+        with no_room_for_tables(database_url):
+            now[0] = TRUSTED_SECONDS - 0.1
+            await database.check_ready()
+            now[0] = TRUSTED_SECONDS
+            with pytest.raises(DatabaseUnavailable, match="No space left"):
+                await database.check_ready()
+        now[0] += TRIED_AGAIN_SECONDS
+        await database.check_ready()
+
+
+async def test_a_process_that_stored_nothing_yet_finds_out_too(database_url):
+    async with Database(database_url) as database:
+        with no_room_for_tables(database_url), pytest.raises(DatabaseUnavailable, match="No space left"):
+            await database.check_ready()
+
+
+def test_one_tries_for_all_who_ask_at_the_same_time():
+    now = [100.0]
+    last_write = LastWrite(clock=lambda: now[0])
+    assert [last_write.take_turn() for _ in range(3)] == [True, False, False]
+    last_write.failed(DatabaseUnavailable("The disk is full."))
+    now[0] += TRIED_AGAIN_SECONDS
+    assert [last_write.take_turn() for _ in range(3)] == [True, False, False]

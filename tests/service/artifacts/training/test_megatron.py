@@ -13,9 +13,9 @@ import pytest
 
 from planners.catalogue import catalogue
 from service.admission.launches import Launch
+from service.admission.pods import Container
 from service.admission.shell import programs
 from service.admission.training_commands import training_launch
-from service.admission.workloads import Container
 from service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch
 

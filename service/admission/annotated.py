@@ -1,0 +1,76 @@
+"""A workload held against the plan that its annotation names or holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from planners.catalogue import Catalogue
+from planners.errors import PlimsollError
+from service.admission.annotations import PLAN, PLAN_ID
+from service.admission.budget import Budget
+from service.admission.findings import Finding, NotJudged
+from service.admission.impossible import is_impossible_plan
+from service.admission.lanes import Lane
+from service.admission.launch_judge import LaunchJudge
+from service.admission.planned import Planned, planned_finding, read_planned
+from service.admission.pods import PodGroup
+from service.errors import DatabaseUnavailable, PlanNotFound
+from service.persistence.records import StoredPlan
+from service.recently_used import RecentlyUsed
+from service.requests.configs import special_number
+
+# A stored plan never changes under its id, so what was read of it once needs no database again.
+MOST_REMEMBERED_PLANS = 1_024
+
+
+class StoredPlans(Protocol):
+    """Finds stored plans."""
+
+    async def get(self, plan_id: str) -> StoredPlan:
+        """Return a stored plan; raises PlanNotFound and DatabaseUnavailable."""
+        ...
+
+
+class AnnotatedPlans:
+    """Judges workloads by the plans of their annotations."""
+
+    def __init__(self, plans: StoredPlans, catalogue: Catalogue, launches: LaunchJudge) -> None:
+        """Take where plans are stored, and what plans those that are written inline."""
+        self._plans = plans
+        self._catalogue = catalogue
+        self._launches = launches
+        self._planned: RecentlyUsed[str, Planned] = RecentlyUsed(MOST_REMEMBERED_PLANS)
+
+    async def stored(self, plan_id: str, lane: Lane, group: PodGroup) -> Finding:
+        planned = self._planned.get(plan_id)
+        if planned is None:
+            try:
+                planned = read_planned(await self._plans.get(plan_id))
+            except PlanNotFound:
+                return Finding(weight="refuse", text=f"Plan {plan_id[:80]} of annotation {PLAN_ID} is not known here.")
+            except DatabaseUnavailable as error:
+                raise NotJudged(f"plan {plan_id[:80]} cannot be looked up ({error.detail})") from error
+            self._planned.put(plan_id, planned)
+        return planned_finding(planned, lane, group.replicas, self._catalogue)
+
+    async def inline(self, text: str, lane: Lane, budget: Budget) -> Finding:
+        try:
+            request = json.loads(text, parse_constant=special_number)
+        except (ValueError, RecursionError) as error:
+            raise NotJudged(f"annotation {PLAN} is not JSON ({error})") from error
+        if not isinstance(request, dict):
+            raise NotJudged(f"annotation {PLAN} is no planning request")
+        hardware = request.get("hardware")
+        planned = hardware.get("gpus") if isinstance(hardware, dict) else None
+        if isinstance(planned, int) and planned != lane.gpus:
+            return Finding(
+                weight="refuse",
+                text=f"Annotation {PLAN} plans {planned} GPUs, the workload asks for {lane.gpus}.",
+            )
+        try:
+            return await self._launches.planned(f"The plan of annotation {PLAN}", request, budget)
+        except PlimsollError as error:
+            if not is_impossible_plan(error):
+                raise
+            return Finding(weight="refuse", text=f"The plan of annotation {PLAN} cannot run: {error.detail}")

@@ -1,0 +1,181 @@
+"""One launch command, or one planning request, judged on the GPUs that the pods ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from planners.errors import PlanningStopped, PlimsollError
+from planners.plans import TrainingAnswer
+from service.admission.budget import Budget
+from service.admission.findings import Finding, NotJudged, noted, softened
+from service.admission.impossible import CARD_FORMAT, is_impossible
+from service.admission.judgement import serving_finding, training_finding
+from service.admission.lanes import Lane
+from service.admission.launches import Launch
+from service.admission.mig import slice_bytes
+from service.admission.policy import Policy
+from service.admission.sizing import Sized
+
+# Planning is Python and numpy: more at once than this only makes each slower.
+MOST_AT_ONCE = 4
+ADVICE_CUT_SHORT = "There was no time to look for every way out; asking again may name more."
+
+# The degrees that multiply to a command's ranks.
+RANKS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "attention_data_parallel")
+
+
+class Answers(Protocol):
+    """Answers planning requests without storing them."""
+
+    def remembered(self, request: Mapping[str, Any]) -> Sized | None:
+        """Return the answer where it is at hand already; takes no time."""
+        ...
+
+    def answer(self, request: Mapping[str, Any], budget: Budget) -> Sized:
+        """Return the planner's answer to a request's body; raises PlanningStopped once the budget is spent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What one review is judged under: its namespace's policy, and the time there is."""
+
+    policy: Policy
+    budget: Budget
+
+
+class LaunchJudge:
+    """Judges launch commands and planning requests by planning them."""
+
+    def __init__(self, answers: Answers) -> None:
+        """Take what plans."""
+        self._answers = answers
+        # Its own: a hub mirror that holds up everyone else's threads holds up no workload.
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="admission")
+
+    async def launch(self, launch: Launch, lane: Lane, terms: Terms) -> Finding:
+        shortage = _shortage(launch, lane)
+        if shortage is not None:
+            return shortage
+        hardware = _hardware(launch, lane, terms.policy)
+        try:
+            finding = await self.planned(
+                launch.program,
+                {**launch.request, "hardware": hardware},
+                terms.budget,
+                shortens=launch.shortens,
+                takes_more_gpus=lane.demand.mig_profile is None,
+            )
+        except PlimsollError as error:
+            if CARD_FORMAT in error.rules and "weights" not in launch.request["serving"]:
+                # The format is the checkpoint's, and the engine's own choice is the one that the card computes in.
+                return await self.launch(_in_half(launch), lane, terms)
+            if is_impossible(error, launch):
+                return Finding(weight="refuse", text=f"{launch.program} cannot run: {error.detail}")
+            raise
+        if finding.weight != "refuse":
+            return finding
+        if launch.lowering:
+            return softened(finding, f"{', '.join(launch.lowering)} may leave more, and is not taken into account.")
+        for request in launch.leaner:
+            if await self._may_fit(launch.program, {**request, "hardware": hardware}, terms.budget):
+                return softened(finding, launch.leaner_words)
+        return finding
+
+    async def _may_fit(self, program: str, request: Mapping[str, Any], budget: Budget) -> bool:
+        try:
+            return (await self.planned(program, request, budget)).weight != "refuse"
+        except PlimsollError:
+            # An older version lacks what the command asks for.
+            return False
+
+    async def planned(
+        self,
+        program: str,
+        request: Mapping[str, Any],
+        budget: Budget,
+        *,
+        shortens: bool = False,
+        takes_more_gpus: bool = True,
+    ) -> Finding:
+        """Return what to say of a plan; raises TimeoutError where there was no time to make it."""
+        sized = self._answers.remembered(request)
+        if sized is None:
+            loop = asyncio.get_running_loop()
+            try:
+                sized = await loop.run_in_executor(self._threads, self._answers.answer, request, budget)
+            except PlanningStopped as error:
+                # The review's time is over: what the policy says of that decides, as where the event loop saw it first.
+                raise TimeoutError from error
+        answer = sized.answer
+        if isinstance(answer, TrainingAnswer):
+            finding = training_finding(program, answer)
+        else:
+            finding = serving_finding(
+                program,
+                answer,
+                shortens=shortens,
+                takes_more_gpus=takes_more_gpus,
+                quantizes=not sized.is_stored_quantized,
+            )
+        return finding if sized.has_all_advice else noted(finding, ADVICE_CUT_SHORT)
+
+
+def _in_half(launch: Launch) -> Launch:
+    """Return a serving command with its weights in fp16."""
+    in_half = {**launch.request, "serving": {**launch.request["serving"], "weights": "fp16"}}
+    return replace(launch, request=in_half, leaner=())
+
+
+def _needed_gpus(launch: Launch) -> int:
+    """Return the GPUs of a command's own degrees."""
+    layout = launch.request["layout"]
+    return math.prod(int(layout.get(name, 1)) for name in RANKS)
+
+
+def _shortage(launch: Launch, lane: Lane) -> Finding | None:
+    """Return what a command's ranks lack of the pods' GPUs, None where each has one or may have it elsewhere."""
+    needed, each = _needed_gpus(launch), lane.demand.gpus_per_pod
+    if launch.gpus_per_node is not None and launch.gpus_per_node > each:
+        return _lacking(launch, f"{launch.gpus_per_node} GPUs on each node by its own degrees, a pod asks for {each}")
+    is_all_here = lane.is_whole and not launch.is_elsewhere
+    if launch.nodes is not None and launch.nodes > lane.pods:
+        if not is_all_here:
+            return None
+        pods = f"{lane.pods} pod{'s' if lane.pods > 1 else ''} with GPUs"
+        return _lacking(launch, f"{launch.nodes} nodes by its own arguments, and has {pods}")
+    if needed > lane.gpus and (is_all_here or not launch.spans_pods):
+        return _lacking(launch, f"{needed} GPUs by its own degrees, the pods ask for {lane.gpus}")
+    return None
+
+
+def _lacking(launch: Launch, what: str) -> Finding:
+    return Finding(weight="refuse", text=f"{launch.program} needs {what}.")
+
+
+def _hardware(launch: Launch, lane: Lane, policy: Policy) -> Mapping[str, Any]:
+    demand = lane.demand
+    if demand.partition is not None:
+        raise NotJudged(f"a partition of a GPU ({demand.partition}) has no entry in the catalogue")
+    gpu = demand.gpu or policy.gpu
+    if gpu is None:
+        said = f" ({demand.unknown} is in no catalogue)" if demand.unknown else ""
+        raise NotJudged(f"no node selector or affinity names the GPU{said}, and the policy has no default for it")
+    gpus = _needed_gpus(launch)
+    hardware: dict[str, Any] = {"gpu": gpu, "gpus": gpus}
+    if max(lane.gpus, gpus) > demand.gpus_per_pod:
+        # A pod alone says nothing of its node: a way out with more GPUs may well be on the same one.
+        hardware["gpus_per_node"] = min(demand.gpus_per_pod, gpus)
+    if demand.memory_bytes is not None:
+        return {**hardware, "override": {"memory_bytes": demand.memory_bytes}}
+    if demand.mig_profile is None:
+        return hardware
+    memory_bytes = slice_bytes(gpu, demand.mig_profile)
+    if memory_bytes is None:
+        raise NotJudged(f"no listing tells the memory of a MIG slice {demand.mig_profile[:40]} of {gpu}")
+    return {**hardware, "override": {"memory_bytes": memory_bytes}}
