@@ -9,6 +9,7 @@ import pytest
 from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion
 from planners.huggingface.registry import known_model_types
+from planners.inference import plan_serving
 from planners.serving.engine import KNOWN_ENGINES, engine_profile, known_versions, read_table
 from planners.serving.served_models import model_obstacle, runs_through_transformers
 from planners.serving.settings import resolve_settings
@@ -154,3 +155,16 @@ def test_every_model_of_the_catalogue_has_an_engine_that_is_not_known_to_lack_it
     types = {entry.config["model_type"] for entry in catalogue().models}
     newest = [engine_profile(engine, None) for engine in KNOWN_ENGINES]
     assert all(any(model_obstacle(profile, kind) is None for profile in newest) for kind in types)
+
+
+@pytest.mark.parametrize(("version", "is_said"), [("0.10", True), ("0.13", False)])
+def test_weights_that_are_loaded_whole_before_they_are_quantized_are_told_of(version, is_said):
+    # Llama-3.1-8B has 8.03 billion elements: 15.0 GiB in 16 bits, which vLLM 0.10 holds until the last is loaded.
+    answer = plan_serving(question(engine_version=version, weights="fp8"))
+    assert any("each GPU holds 15.0 GiB" in note for note in answer.assumptions) is is_said
+
+
+def test_a_model_that_runs_by_transformers_code_is_said_to_be_unmeasured():
+    olmo = dataclasses.replace(model(), model_type="olmo")
+    answer = plan_serving(question(olmo, engine_version="0.26"))
+    assert any("runs transformers'" in note for note in answer.assumptions)
