@@ -18,7 +18,7 @@ from api.problems import MEANINGS, ProblemResponse
 from api.strict_json import MalformedBody
 from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName
 from service.errors import TryLater, Unauthenticated
-from service.requests.pointers import FieldError, field_errors
+from service.requests.pointers import FieldError, field_errors, field_name, sentence
 
 STATUS_OF_CODE: Mapping[str, int] = {
     "calibration-not-found": 404,
@@ -143,7 +143,7 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
     told = entries[:MOST_FIELD_ERRORS]
     in_body = [_without_place(entry) for entry in told if entry["loc"][0] not in _PARAMETER_PLACES]
     elsewhere = [
-        FieldError(pointer=f"/{entry['loc'][-1]}", detail=f"In the {entry['loc'][0]}: {entry['msg']}.")
+        FieldError(pointer=f"/{entry['loc'][-1]}", detail=f"In the {entry['loc'][0]}: {sentence(entry['msg'])}")
         for entry in told
         if entry["loc"][0] in _PARAMETER_PLACES
     ]
@@ -151,7 +151,11 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
     shown = fields[0]
     where = "" if len(told) == len(entries) else f", the first {len(told)} of all"
     rest = f" ({len(entries) - 1} more{where} under 'errors'.)" if len(entries) > 1 else ""
-    detail = f"{shown.pointer or 'The body'}: {shown.detail}{rest}"
+    name = field_name(shown.pointer)
+    said = shown.detail.removeprefix(name)
+    # In one sentence with the whole pointer, where the detail begins with the field's name.
+    whole = f"{shown.pointer or name}{said}" if said != shown.detail else f"{shown.pointer}: {shown.detail}"
+    detail = f"{whole}{rest}"
     return ProblemResponse(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail, errors=fields)
 
 

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.metrics import Metrics
 from api.problems import ProblemResponse
+from planners.figures import figure
 from service.errors import TryLater
 
 REQUEST_ID_HEADER = b"x-request-id"
@@ -144,7 +145,7 @@ class BodyLimit:
         return f"The body is larger than the {self._most_bytes} bytes that are read."
 
     def _slow_detail(self) -> str:
-        return f"The body did not arrive within {self._most_seconds:g} s."
+        return f"The body did not arrive within {figure(self._most_seconds)} s."
 
 
 class TimeLimit:
@@ -175,7 +176,7 @@ class TimeLimit:
         except TimeoutError:
             if not limit.expired():
                 raise
-            detail = f"There was no answer within {self._most_seconds:g} s."
+            detail = f"There was no answer within {figure(self._most_seconds)} s."
             await ProblemResponse(HTTPStatus.GATEWAY_TIMEOUT, "request-timed-out", detail)(scope, receive, send)
 
 

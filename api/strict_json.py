@@ -204,10 +204,10 @@ def _check_query(request: Request, known: frozenset[str]) -> None:
 def _unknown_parameter(name: str, known: frozenset[str]) -> str:
     """Return what to say of a parameter that nobody reads: which was meant, or which there are."""
     if not known:
-        return "Unknown parameter; there is none here"
+        return "Unknown parameter; there are none here"
     meant = nearest_names(name, sorted(known), most=2)
     return (
         f"Unknown parameter; did you mean {' or '.join(meant)}?"
         if meant
-        else (f"Unknown parameter; here are {', '.join(sorted(known))}")
+        else (f"Unknown parameter; the parameters are {', '.join(sorted(known))}")
     )

@@ -15,6 +15,7 @@ from planners.huggingface import describe_config
 from planners.layout.ranking import NEAR_EQUAL_FRACTION
 from planners.plans import Advice, Alternative, Layout, Memory, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
+from planners.training_notes import OFFLOADED
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
 MOST_TIMES_THE_GPUS = 8
@@ -45,8 +46,8 @@ SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
 
 
 # How an offer's reason tells its layout, and what of it lies on the host.
-PLANNED_FOR_SPEED, ON_THE_HOST = "Planned for speed: ", " states on the host"
-TOGETHER = "Together these make it fit; each alone does not."
+PLANNED_FOR_SPEED, ON_THE_HOST = "Planned for speed: ", " on the host"
+TOGETHER = "The job fits only with all these changes together."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +208,7 @@ def _further(
 
 def _as_planned(layout: Layout) -> str:
     """Return the layout of an offer's peak and time: the fastest that fits, not the one of the least memory."""
-    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')}{ON_THE_HOST}"
+    offload = "" if layout.offload == "none" else f", {OFFLOADED[layout.offload]}{ON_THE_HOST}"
     return (
         f"{PLANNED_FOR_SPEED}{layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
         f"recompute {layout.recompute}{offload}."
@@ -261,21 +262,20 @@ def _narrower_states(question: TrainingQuestion) -> Iterator[Change]:
     """Yield what holds weights, gradients or optimizer states in fewer bytes; each says what it does to the result."""
     if question.precision in WIDE_PRECISIONS:
         reason = (
-            "Products and activations in bf16 take half the bytes; weights and updates stay in fp32, and results "
-            "differ by bf16's rounding of products."
+            "Activations in bf16 take half the bytes; weights and updates stay in fp32, and results differ slightly as "
+            "matrix products are rounded to bf16."
         )
         yield _change(question, reason, precision="bf16-mixed")
     if question.precision in (*WIDE_PRECISIONS, *MIXED_PRECISIONS):
         reason = (
-            "Weights, gradients and states all in bf16 take half the bytes of fp32 and less; small updates are rounded "
-            "away, which can cost quality."
+            "Weights, gradients and optimizer states all in bf16 take at most half the bytes of fp32; small updates "
+            "are rounded away, which can cost quality."
         )
         yield _change(question, reason, precision="bf16")
     narrow = {"adamw": "adamw-8bit", "paged-adamw": "paged-adamw-8bit"}.get(question.optimizer)
     if narrow is not None:
         reason = (
-            "Adam's two moments in eight bits take a quarter of the bytes; they are quantized in blocks, which changes "
-            "the updates slightly."
+            "Adam's two moments in 8 bits take a quarter of their bytes; quantizing them changes the updates slightly."
         )
         yield _change(question, reason, optimizer=narrow)
         # The stack that was named may not have it.
@@ -324,12 +324,12 @@ def _zero_steps(question: TrainingQuestion) -> Iterator[Change]:
             for name, value in (("zero_stage", stage), ("offload", offload))
             if getattr(request, name) != value and not (name == "offload" and offload == "none")
         }
-        words = f"ZeRO stage {stage} divides more of the states"
+        words = f"ZeRO stage {stage} shards more of the states"
         yield Change(
             kind=f"zero {stage} {offload}",
             change={f"layout.{name}": value for name, value in changed.items()},
             question=replace(question, layout=replace(request, **changed)),  # type: ignore[arg-type]
-            reason=f"{words}." if offload == "none" else f"{words}, and the host holds the {offload} states.",
+            reason=f"{words}." if offload == "none" else f"{words}, and the host holds the {OFFLOADED[offload]}.",
         )
 
 
@@ -347,16 +347,16 @@ def _free_degrees(question: TrainingQuestion) -> Iterator[Change]:
         if getattr(request, field) is not None:
             others: dict[str, None] = dict.fromkeys(("data_parallel", "shard_group", "sequence_parallel", field))
             freed = replace(request, **others)
-            reason = f"{field} of that degree {words} among the GPUs; data_parallel makes up the rest."
+            reason = f"Another {field} {words} over the GPUs; data_parallel follows from it."
             yield Change(
                 kind=field, change={f"layout.{field}": None}, question=replace(question, layout=freed), reason=reason
             )
     if request != LayoutRequest():
-        reason = "With no degree fixed the search finds a layout that fits."
+        reason = "With no degree fixed, the search finds a layout that fits."
         changed = replace(question, layout=LayoutRequest())
         yield Change(kind="layout", change={"layout": {}}, question=changed, reason=reason)
     if question.framework != "any":
-        reason = "Another framework can divide this job."
+        reason = "Another framework fits this job."
         changed = replace(question, framework="any")
         yield Change(kind="framework", change={"framework": "any"}, question=changed, reason=reason)
 
@@ -401,7 +401,7 @@ def _more_gpus(question: TrainingQuestion, answer: TrainingAnswer) -> Iterator[C
         counts = [
             GpuCount(minimum=now * times, maximum=now * times) for times in TIMES_FOR_ROOM if now * times <= reach
         ]
-        reason = "More GPUs of this kind divide the states further and leave room."
+        reason = "More GPUs of this kind hold less each, which leaves room."
     else:
         counts = [GpuCount(minimum=now + 1, maximum=reach, is_free=True)]
         reason = "The fewest GPUs of this kind on which the job fits."
@@ -423,14 +423,14 @@ def _other_gpus(question: TrainingQuestion, peak_bytes: int) -> Iterator[Change]
             kind="gpu",
             change={"hardware.gpu": gpu.id},
             question=replace(question, hardware=hardware),
-            reason=f"{gpu.name} has the least memory of the larger GPUs on which as many will do.",
+            reason=f"{gpu.name} is the smallest GPU on which the same count fits.",
         )
 
 
 def _adapters(question: TrainingQuestion) -> Iterator[Change]:
     reasons = {
-        "lora": "Adapters alone learn, and the base model has no optimizer states; the result is an adapter.",
-        "qlora": "Adapters learn beside a frozen base model in four bits, whose rounding they have to make up for.",
+        "lora": "Only adapters learn: the base model needs no gradients and no optimizer states.",
+        "qlora": "Only adapters learn, on top of a frozen base model in 4 bits, whose rounding can cost quality.",
     }
     for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(question.method, ()):
         framework = question.framework if question.framework in ("any", "reference") else "any"
@@ -453,5 +453,5 @@ def _smaller_models(question: TrainingQuestion) -> Iterator[Change]:
     kin.sort(key=lambda model: -(model.published_parameters or 0))
     for model in kin[:MOST_TRIES]:
         changed = replace(question, model=describe_config(model.config, name=model.id))
-        reason = "The largest smaller model of the family that fits."
+        reason = "The largest of the smaller models of this family that fits."
         yield Change(kind="model", change={"model": model.id}, question=changed, reason=reason)

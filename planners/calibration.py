@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from planners.errors import InvalidQuestion
+from planners.figures import duration, figure
 from planners.ridge import FloatArray, ridge
 from planners.timing.efficiency import GpuEfficiency, StackEfficiency, load_efficiency, shipped_generations
 
@@ -189,8 +190,8 @@ def _refuse_absurd(observation: Observation, shipped: GpuEfficiency) -> None:
     times = observation.measured_seconds / estimate
     if not 1 / MOST_FROM_ESTIMATE <= times <= MOST_FROM_ESTIMATE:
         raise InvalidQuestion(
-            f"{observation.what} took {observation.measured_seconds:.3g} s, {times:.2g} times the estimate of "
-            f"{estimate:.3g} s. Look for a slip of the unit, or for another layout than was run.",
+            f"{observation.what} took {duration(observation.measured_seconds)}, {figure(times, 2)} times the estimate "
+            f"of {duration(estimate)}. Check the unit, and that the layout is the one that ran.",
             pointer=observation.pointer,
         )
     if observation.kind == "run":
@@ -198,8 +199,8 @@ def _refuse_absurd(observation: Observation, shipped: GpuEfficiency) -> None:
     ideal = observation.estimate(_with_fractions(shipped, dict.fromkeys(FRACTIONS, 1.0)))
     if observation.measured_seconds < ideal:
         raise InvalidQuestion(
-            f"{observation.what} took {observation.measured_seconds:.3g} s, less than the {ideal:.3g} s that the "
-            "datasheet's rate allows.",
+            f"{observation.what} took {duration(observation.measured_seconds)}, less than the {duration(ideal)} that "
+            "the datasheet's rate allows.",
             pointer=observation.pointer,
         )
 
@@ -215,8 +216,8 @@ def _repeats(observations: Sequence[Observation]) -> list[list[Observation]]:
             times = other.measured_seconds / first.measured_seconds
             if max(times, 1 / times) > MOST_BETWEEN_REPEATS:
                 raise InvalidQuestion(
-                    f"{other.what} took {other.measured_seconds:.3g} s here and {first.measured_seconds:.3g} s at "
-                    f"{first.pointer}: one of them was disturbed.",
+                    f"{other.what} took {duration(other.measured_seconds)} here and "
+                    f"{duration(first.measured_seconds)} at {first.pointer}: one of the two was disturbed.",
                     pointer=other.pointer,
                 )
     return list(groups.values())

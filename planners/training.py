@@ -11,6 +11,7 @@ from planners.deadline import in_time_with_failures
 from planners.derived import Derived
 from planners.elastic import resized
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from planners.figures import figure
 from planners.hardware import Hardware
 from planners.layout.able import jobs_of
 from planners.layout.chosen import layout_of
@@ -20,6 +21,7 @@ from planners.layout.pool import Pool
 from planners.layout.search import Found, search
 from planners.layout.sharding import sharding_of
 from planners.layout.stacks import stack_notes, stacks_of, unmeasured_note
+from planners.layout.violations import named_fields
 from planners.layout.ways_out import way_out
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
@@ -27,7 +29,7 @@ from planners.memory.optimizers import optimizer_kind
 from planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
 from planners.memory.recompute_modules import check_modules
 from planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
-from planners.precision import training_precision
+from planners.precision import PRECISIONS, training_precision
 from planners.questions import LayoutRequest, TrainingQuestion
 from planners.run import run_of
 from planners.stopping import ShouldStop, never, until_stopped
@@ -138,7 +140,9 @@ def _with_way_out(
     best = functools.partial(best_layout, should_stop=should_stop)
     instead = derived.part("way out", lambda: way_out(question, jobs_of, best), otherwise="")
     detail = " ".join(part for part in (_why_nothing(question, refusal), instead) if part)
-    return ImpossibleLayout(detail, rule=refusal.rule, pointer=refusal.pointer, broken=refusal.broken)
+    # Who fixed no degree cannot mend one.
+    pointer = "/hardware/gpus" if not named_fields(question) else refusal.pointer
+    return ImpossibleLayout(detail, rule=refusal.rule, pointer=pointer, broken=refusal.broken)
 
 
 def _why_nothing(question: TrainingQuestion, refusal: ImpossibleLayout) -> str:
@@ -167,19 +171,20 @@ def check_question(question: TrainingQuestion) -> None:
         (question.global_batch_size, "/training/global_batch_size"),
     ):
         if number < 1:
-            raise InvalidQuestion(f"must be at least 1, not {number}.", pointer=pointer)
+            raise InvalidQuestion(f"{pointer.rpartition('/')[2]} must be at least 1, not {number}.", pointer=pointer)
     if question.tokens is not None and question.tokens <= 0:
         raise InvalidQuestion("tokens must be above 0.", pointer="/training/tokens")
     if not question.expert_imbalance >= 1.0:
         raise InvalidQuestion(
-            f"must be at least 1, the mean rank's own tokens, not {question.expert_imbalance:g}.",
+            "expert_imbalance must be at least 1 (the busiest rank's tokens over the mean), not "
+            f"{figure(question.expert_imbalance)}.",
             pointer="/training/expert_imbalance",
         )
     if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
         raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer="/deadline_seconds")
     if question.resilience.target_availability is not None and question.resilience.repair_seconds is None:
         raise InvalidQuestion(
-            "target_availability needs repair_seconds: how long a failed node is away, repair or replacement included.",
+            "target_availability needs repair_seconds: how long it takes to repair or replace a failed node.",
             pointer="/resilience/repair_seconds",
         )
     _check_length(question)
@@ -197,13 +202,14 @@ def _check_length(question: TrainingQuestion) -> None:
     full_layers = question.recompute.full_layers if question.recompute is not None else None
     if model.has_learned_positions and question.sequence_length > (model.max_position_embeddings or 0):
         raise InvalidQuestion(
-            f"{model.name} has {model.max_position_embeddings} learned positions, fewer than the sequence's "
-            f"{question.sequence_length} tokens.",
+            f"{model.name} has {model.max_position_embeddings:,} learned positions, too few for a sequence of "
+            f"{question.sequence_length:,} tokens.",
             pointer="/training/sequence_length",
         )
     if full_layers is not None and full_layers > model.num_layers:
         raise InvalidQuestion(
-            f"{model.name} has {model.num_layers} layers, fewer than {full_layers}.", pointer="/training/recompute"
+            f"full_layers {full_layers} is more than the {model.num_layers} layers of {model.name}.",
+            pointer="/training/recompute",
         )
 
 
@@ -211,8 +217,8 @@ def _check_model(model: ModelSpec) -> None:
     recurrences = [op for block in model.layers for op in block.operations if op.kind is OperationKind.SCAN]
     if any(recurrence.scan is None for recurrence in recurrences):
         raise NotYetAvailable(
-            f"training of {model.model_type} models is not planned yet: no public kernel tells what their "
-            "recurrent layers keep for the backward pass.",
+            f"Training {model.model_type} models cannot be planned yet: no public kernel shows what their recurrent "
+            "layers save for the backward pass.",
             pointer="/model",
         )
 
@@ -220,13 +226,13 @@ def _check_model(model: ModelSpec) -> None:
 def _check_gpu(question: TrainingQuestion) -> None:
     gpu, wanted = question.hardware.gpu, training_precision(question.precision).compute_format
     if wanted not in gpu.peak_flops_per_second:
-        known = ", ".join(gpu.peak_flops_per_second)
+        able = [name for name, precision in PRECISIONS.items() if precision.compute_format in gpu.peak_flops_per_second]
         raise InvalidQuestion(
-            f"{gpu.name} does not compute in {wanted}; it has {known}.", pointer="/training/precision"
+            f"{gpu.name} does not compute in {wanted}. It trains in {', '.join(able)}.", pointer="/training/precision"
         )
     if question.hardware.limit_bytes <= 0:
         raise InvalidQuestion(
-            "reserve_bytes and used_bytes leave nothing of the card.", pointer="/hardware/reserve_bytes"
+            "reserve_bytes and used_bytes together take the whole memory of the GPU.", pointer="/hardware/reserve_bytes"
         )
 
 

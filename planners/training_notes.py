@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from planners.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from planners.host_words import host_notes, host_shortage, lacking_host_bytes
 from planners.layout.violations import named_fields
 from planners.memory.frozen import frozen_note
@@ -18,12 +19,14 @@ from planners.memory.recurrent import block_scan
 from planners.plans import Layout, TrainingPlan
 from planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
 from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
-from planners.run import SECONDS_AN_HOUR
 from planners.timing.efficiency import Efficiency
 from planners.timing.stalls import risks
 
 GIB = 2**30
+# The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
+MOST_DIGITS = 8
 OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
+CHOSEN = " The search chose this; set {} to rule it out."
 OFFLOADED_TO = {"cpu": "in host memory", "nvme": "on NVMe"}
 
 
@@ -42,29 +45,26 @@ class Told:
         return self.plan.layout
 
 
-def counted(number: int, thing: str) -> str:
-    """Return so many of a thing in words: 1 GPU, 2,048 GPUs."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
-
-
 def summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str:
-    """Return the answer in one sentence, and a second one on the deadline where there is one."""
+    """Return the layout, what it needs and takes, and whether it meets the deadline where there is one."""
     layout, memory = plan.layout, plan.memory
-    needs = f"{memory.peak_bytes / GIB:.1f} GiB of {memory.limit_bytes / GIB:.1f} GiB per GPU in {memory.phase}"
-    is_offloaded = layout.offload != "none" or layout.activation_offload
-    if is_offloaded:
-        needs += f", with {(memory.node_host_bytes or 0) / GIB:,.1f} GiB of host memory per node"
     where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}"
-    how = f"{where}, {_degrees(layout)}, {', '.join(_choices(layout))}"
+    how = f"{where} ({_degrees(layout)}, {', '.join(_choices(layout))})"
+    peak, limit = f"{memory.peak_bytes / GIB:,.1f} GiB", f"{memory.limit_bytes / GIB:,.1f} GiB"
+    if layout.offload != "none" or layout.activation_offload:
+        limit += f", with {(memory.node_host_bytes or 0) / GIB:,.1f} GiB of host memory per node"
     shortage = host_shortage(memory, is_given=question.hardware.host_memory_bytes is not None)
     host = f" {shortage}" if shortage else ""
     if verdict == "no":
-        least = "" if lacking_host_bytes(memory) else ", the least of all layouts tried"
-        return f"Does not fit: {how} needs {needs}{least}.{host}"
-    word = "Fits" if verdict == "fits" else "Fits tightly"
-    speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
-    takes = ", and takes" if is_offloaded else " and takes"
-    return f"{word}: {how} needs {needs}{takes} {speed}.{host}{_in_time(question, plan)}"
+        least = "" if lacking_host_bytes(memory) else ", and no other layout tried needs less"
+        return f"Does not fit: {how}. Each GPU needs {peak} of {limit}; the peak is in {memory.phase}{least}.{host}"
+    word, highest = "Fits" if verdict == "fits" else "Fits tightly", ""
+    # Else it is tight for its host's memory, of which the shortage tells.
+    if memory.peak_high_bytes > memory.limit_bytes:
+        highest = f", perhaps up to {memory.peak_high_bytes / GIB:,.1f} GiB,"
+    needs = f"Each GPU needs {peak}{highest} of {limit}; the peak is in {memory.phase}."
+    step = f"A step takes {duration(plan.step.seconds)}: {plan.step.tokens_per_second:,.0f} tokens/s."
+    return f"{word}: {how}. {needs} {step}{host}{_in_time(question, plan)}"
 
 
 def _degrees(layout: Layout) -> str:
@@ -103,9 +103,22 @@ def _in_time(question: TrainingQuestion, plan: TrainingPlan) -> str:
     deadline, alone, expected = question.deadline_seconds, plan.run.seconds, plan.run.expected_seconds
     if question.objective != "deadline" or deadline is None or alone is None or expected is None:
         return ""
-    word = "misses" if alone > deadline else "keeps" if expected <= deadline else "keeps only without failures"
-    hours = [f"{seconds / SECONDS_AN_HOUR:,.1f} h" for seconds in (alone, expected, deadline)]
-    return f" The run of {hours[0]}, {hours[1]} with failures, {word} the deadline of {hours[2]}."
+    kept = "misses the deadline of {}" if alone > deadline else "meets the deadline of {}"
+    if alone <= deadline < expected:
+        kept = "meets the deadline of {} only if nothing fails"
+    alone_text, expected_text, deadline_text = _told_apart(alone, expected, deadline)
+    return (
+        f" The run takes {alone_text}, or {expected_text} with the failures to expect: it {kept.format(deadline_text)}."
+    )
+
+
+def _told_apart(*times: float) -> list[str]:
+    """Return times with as many digits as tell those that differ apart."""
+    for digits in range(SIGNIFICANT_DIGITS, MOST_DIGITS):
+        texts = [duration(seconds, digits) for seconds in times]
+        if len(set(texts)) == len(set(times)):
+            break
+    return texts
 
 
 def _memory(told: Told) -> Iterator[str]:
@@ -131,17 +144,17 @@ def _time(told: Told) -> Iterator[str]:
         f"{efficiency.common.coverage:.0%} of such runs are expected to."
     )
     yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
-    yield "TFLOP/s and utilization count causal attention and no recomputation."
+    yield "TFLOP/s and utilization count attention as causal and leave recomputation out."
     parts = {
         "data-parallel traffic": stack.data_overlap_fraction,
         "tensor-parallel traffic under sequence parallelism": stack.tensor_overlap_fraction,
         "the exchange with experts": stack.expert_overlap_fraction,
     }
-    hidden = [f"up to {fraction:.0%} of {name}" for name, fraction in parts.items() if fraction > 0]
-    overlap = (
-        f"{' and '.join(hidden)} overlaps compute; nothing else does." if hidden else "no traffic overlaps compute."
-    )
-    yield overlap[0].upper() + overlap[1:]
+    hidden = [f"{fraction:.0%} of {name}" for name, fraction in parts.items() if fraction > 0]
+    if hidden:
+        yield f"Up to {listed(hidden)} can overlap compute; no other traffic does."
+    else:
+        yield "No traffic overlaps compute."
     yield f"Attention runs on {told.question.attention} kernels."
 
 
@@ -161,12 +174,16 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
         if value is not False and field not in named
     ]
     if chosen:
-        yield f"The search chose what the request leaves open: {', '.join(chosen)}."
+        yield f"The search chose what the request left open: {', '.join(chosen)}."
     if layout.activation_offload:
-        by = "" if "activation_offload" in named else " The search chose this; activation_offload false rules it out."
+        by = (
+            ""
+            if "activation_offload" in named
+            else " The search chose this; set activation_offload to false to rule it out."
+        )
         yield f"Saved activations wait in host memory between the forward and the backward pass.{by}"
     if layout.offload != "none":
-        by = "" if "offload" in named else " The search chose this; offload none rules it out."
+        by = "" if "offload" in named else CHOSEN.format("offload to none")
         what, where = OFFLOADED[layout.offload], OFFLOADED_TO[layout.offload_target]
         yield f"{what[0].upper()}{what[1:]} are kept {where}.{by}"
     elif told.question.hardware.gpus.is_free and told.question.objective == "throughput" and "offload" not in named:
@@ -190,7 +207,7 @@ def _layers(told: Told) -> Iterator[str]:
         elif question.expert_imbalance == 1.0:
             yield "Experts are assumed to be equally busy; set expert_imbalance where the busiest rank has more tokens."
         else:
-            busy = f"{question.expert_imbalance:g} times the mean rank's tokens"
+            busy = f"{figure(question.expert_imbalance)} times the mean rank's tokens"
             yield f"The busiest expert-parallel rank has {busy}."
     if any(block_scan(part.block) is not None for part in job.layers):
         yield (
@@ -198,10 +215,13 @@ def _layers(told: Told) -> Iterator[str]:
             "run of such a model is on record."
         )
     if job.fp8 is not None:
-        yield "What products in fp8 keep follows Transformer Engine's source; no measured run is on record."
+        yield "What fp8 products save for backward follows Transformer Engine's source; no measured run is on record."
     positions = question.model.max_position_embeddings
     if positions is not None and question.sequence_length > positions:
-        yield f"The sequence is longer than the {positions} positions the model was configured for."
+        yield (
+            f"The sequence has {question.sequence_length:,} tokens; the model was configured for {positions:,} "
+            "positions."
+        )
 
 
 def _elsewhere(told: Told) -> Iterator[str]:
@@ -216,7 +236,10 @@ def _elsewhere(told: Told) -> Iterator[str]:
             "with a single micro-batch per step."
         )
     if job.companions:
-        yield "Companions run forward after the policy, and gathering them overlaps. Generation is not in the step."
+        yield (
+            "Companion models run forward after the policy; gathering their weights overlaps compute. Generating "
+            "samples is not part of the step."
+        )
     if job.method != "full":
         yield frozen_note(job)
         merged = job.model.parameters * job.precision.compute_bytes / GIB
@@ -232,15 +255,15 @@ def _failures(told: Told) -> Iterator[str]:
     if given.gpu_failures_per_month == GPU_FAILURES_PER_MONTH:
         yield (
             f"Failures follow Llama 3's 16,384 GPUs: 419 unexpected interruptions in 54 days, or "
-            f"{GPU_FAILURES_PER_MONTH:g} per GPU and month."
+            f"{figure(GPU_FAILURES_PER_MONTH)} per GPU and month."
         )
     if given.checkpoint_bytes_per_second is None:
         rate = CHECKPOINT_BYTES_PER_SECOND_PER_GPU / 1e6
         yield f"Checkpoints are written and read at {rate:.0f} MB/s per GPU, the sustained rate of Llama 3's storage."
     if given.restart_seconds is None:
         yield (
-            f"A restart takes {RESTART_SECONDS:.0f} s, MegaScale's published bound for detection and diagnosis, plus "
-            "the time to read the checkpoint."
+            f"A restart takes {duration(RESTART_SECONDS)}, MegaScale's published bound for detection and diagnosis, "
+            "plus the time to read the checkpoint."
         )
 
 
@@ -251,8 +274,8 @@ def _nodes(told: Told) -> Iterator[str]:
     if nodes > 1:
         rate = hardware.gpu.nic_bytes_per_second / 1e9
         yield (
-            f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {rate:.3g} GB/s per GPU between "
-            "nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."
+            f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {figure(rate)} GB/s per GPU "
+            "between nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."
         )
 
 

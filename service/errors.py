@@ -7,6 +7,7 @@ They continue `planners.errors`: each carries a stable `code`, and
 from __future__ import annotations
 
 from planners.errors import InvalidQuestion, PlimsollError
+from planners.figures import figure
 
 
 class PlanNotFound(PlimsollError):
@@ -69,7 +70,7 @@ class InvalidCursor(PlimsollError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The cursor is not one that this service gave out. Leave it away to begin at the newest.",
+            "The cursor is not one that this service gave out. Omit it to begin at the newest.",
             pointer="/cursor",
         )
 
@@ -82,7 +83,7 @@ class Unstorable(InvalidQuestion):
     def __init__(self) -> None:
         super().__init__(
             "The request holds a value that cannot be stored: a NUL character, half of a surrogate pair, "
-            "or a number out of range. Leave it away."
+            "or a number out of range. Remove it."
         )
 
 
@@ -128,7 +129,7 @@ class KeyNotFound(PlimsollError):
     code = "key-not-found"
 
     def __init__(self, key_id: str) -> None:
-        super().__init__(f"No API key has the id {key_id[:100]!r}; `plimsoll keys list` shows those there are.")
+        super().__init__(f"No API key has the id {key_id[:100]!r}; `plimsoll keys list` shows all of them.")
         self.key_id = key_id
 
 
@@ -139,7 +140,7 @@ class Unauthenticated(PlimsollError):
 
     def __init__(self, why: str = "") -> None:
         super().__init__(
-            f"{why}This needs an API key that is in force. Send one as 'Authorization: Bearer …'; whoever runs the "
+            f"{why}This needs a valid API key. Send one as 'Authorization: Bearer …'; whoever runs the "
             "service makes them with `plimsoll keys create`."
         )
 
@@ -150,7 +151,7 @@ class ScopeMissing(PlimsollError):
     code = "scope-missing"
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"The API key lacks the scope {scope!r}, which this needs.")
+        super().__init__(f"This needs the scope {scope!r}, which the API key lacks.")
         self.scope = scope
 
 
@@ -170,7 +171,7 @@ class Overloaded(TryLater):
     code = "overloaded"
 
     def __init__(self, *, waiting: int, retry_after_seconds: int, until: str = "searched for") -> None:
-        super().__init__(f"{waiting} plans wait to be {until}.", retry_after_seconds=retry_after_seconds)
+        super().__init__(f"{waiting} plans are waiting to be {until}.", retry_after_seconds=retry_after_seconds)
 
 
 class RateLimited(TryLater):
@@ -180,7 +181,7 @@ class RateLimited(TryLater):
 
     def __init__(self, *, requests_per_second: float, retry_after_seconds: int) -> None:
         super().__init__(
-            f"More than {requests_per_second:g} requests a second came from you.",
+            f"You sent more than {figure(requests_per_second)} requests per second.",
             retry_after_seconds=retry_after_seconds,
         )
 
@@ -192,8 +193,8 @@ class StorageLimitReached(TryLater):
 
     def __init__(self, *, bytes_per_day: int, retry_after_seconds: int) -> None:
         super().__init__(
-            f"Your new plans, jobs and measurements took more than {bytes_per_day:,} bytes a day. "
-            "What is stored is answered as before.",
+            f"Your new plans, jobs and measurements took more than {bytes_per_day:,} bytes today. "
+            "What is stored is still answered.",
             retry_after_seconds=retry_after_seconds,
         )
 
@@ -205,7 +206,7 @@ class TooManyWrongKeys(TryLater):
 
     def __init__(self, *, keys_per_minute: float, retry_after_seconds: int) -> None:
         super().__init__(
-            f"More than {keys_per_minute:g} keys a minute came from your address that are not in force.",
+            f"Your address sent more than {figure(keys_per_minute)} keys per minute that are not valid.",
             retry_after_seconds=retry_after_seconds,
         )
 
@@ -217,7 +218,7 @@ class SearchLimitReached(TryLater):
 
     def __init__(self, *, limit: int, retry_after_seconds: int) -> None:
         super().__init__(
-            f"{limit} of your plans wait already to be searched for, which is the limit.",
+            f"{limit} of your plans are already waiting to be searched for, which is the limit.",
             retry_after_seconds=retry_after_seconds,
         )
 
@@ -229,7 +230,7 @@ class StreamLimitReached(TryLater):
 
     def __init__(self, *, limit: int, retry_after_seconds: int) -> None:
         super().__init__(
-            f"{limit} streams of yours are open already, which is the limit.",
+            f"You already have {limit} streams open, which is the limit.",
             retry_after_seconds=retry_after_seconds,
         )
 
@@ -241,7 +242,7 @@ class JobQuotaReached(TryLater):
 
     def __init__(self, *, unfinished: int, limit: int, retry_after_seconds: int) -> None:
         super().__init__(
-            f"This key has {unfinished} unfinished jobs and the limit is {limit}.",
+            f"This key has {unfinished} unfinished jobs, and the limit is {limit}.",
             retry_after_seconds=retry_after_seconds,
         )
 
@@ -253,7 +254,7 @@ class QueueFull(TryLater):
 
     def __init__(self, *, waiting: int, limit: int, retry_after_seconds: int) -> None:
         super().__init__(
-            f"{waiting} jobs wait already and the limit is {limit}.", retry_after_seconds=retry_after_seconds
+            f"{waiting} jobs are already waiting, and the limit is {limit}.", retry_after_seconds=retry_after_seconds
         )
         self.waiting = waiting
         self.limit = limit

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from planners.catalogue import Catalogue, Cluster
 from planners.errors import InvalidQuestion, PlimsollError
+from planners.figures import figure
 from planners.hardware import Gpu, Hardware
 from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest, OneHardware
 
@@ -69,8 +70,9 @@ def _in_cluster(gpu: Gpu, cluster: Cluster) -> Gpu:
             pointer="/hardware/cluster",
         )
     note = (
-        f"Nodes are those of {cluster.id}: {cluster.gpus_per_node} GPUs, {cluster.link_bytes_per_second / GIGA:g} GB/s "
-        f"to each other and {cluster.nic_bytes_per_second / GIGA:g} GB/s a GPU to other nodes."
+        f"Nodes are those of {cluster.id}: {cluster.gpus_per_node} GPUs, with "
+        f"{figure(cluster.link_bytes_per_second / GIGA)} GB/s per GPU within a node and "
+        f"{figure(cluster.nic_bytes_per_second / GIGA)} GB/s per GPU between nodes."
     )
     return dataclasses.replace(
         gpu,

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, mod
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from planners.figures import figure
 from service.network_addresses import Network, is_loopback
 from service.plans.threads import MOST_AT_ONCE
 
@@ -320,9 +321,9 @@ class Settings(BaseSettings):
         """Refuse a worker that would count as dead between two signs of life."""
         if 2 * self.heartbeat_seconds > self.stalled_after_seconds:
             raise ValueError(
-                f"A worker that is heard every {self.heartbeat_seconds:g} s would seem dead after "
-                f"{self.stalled_after_seconds:g} s. Set {PREFIX}STALLED_AFTER_SECONDS to at least "
-                f"{2 * self.heartbeat_seconds:g}."
+                f"A worker that reports every {figure(self.heartbeat_seconds)} s would seem dead after "
+                f"{figure(self.stalled_after_seconds)} s. Set {PREFIX}STALLED_AFTER_SECONDS to at least "
+                f"{figure(2 * self.heartbeat_seconds)}."
             )
         return self
 

@@ -114,7 +114,7 @@ def test_models_are_searched(service: httpx.Client):
 
 def test_a_misspelt_field_is_told_before_what_is_missing_for_it(service: httpx.Client):
     problem = service.post("/plan/train", json={"modell": "llama-3.1-8b", "hardware": HARDWARE}).json()
-    assert problem["detail"].startswith("/modell: Unknown field; did you mean model?")
+    assert problem["detail"].startswith("/modell is not a field here; did you mean model?")
 
 
 def test_very_many_unknown_fields_are_refused_at_once(service: httpx.Client):

@@ -8,6 +8,7 @@ from typing import Any
 
 from planners import huggingface
 from planners.errors import InvalidQuestion
+from planners.figures import count_in_words
 
 FEWEST_PARAMETERS = 1e6
 MOST_PARAMETERS = 1e13
@@ -61,8 +62,8 @@ def typical_config(parameters: float) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
     if not FEWEST_PARAMETERS <= parameters <= MOST_PARAMETERS:
         raise InvalidQuestion(
-            f"A model of {parameters:g} parameters cannot be given typical dimensions; "
-            f"they are known from {FEWEST_PARAMETERS:g} to {MOST_PARAMETERS:g}.",
+            f"Typical dimensions are known for {count_in_words(FEWEST_PARAMETERS)} to "
+            f"{count_in_words(MOST_PARAMETERS)} parameters, not for {count_in_words(parameters)}.",
             pointer="/model/parameters",
         )
     layers = _typical_layers(parameters)

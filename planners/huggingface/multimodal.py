@@ -29,7 +29,7 @@ Reader = Callable[[ConfigReader, str, str], ModelSpec]
 Projector = Callable[[ConfigReader, ConfigReader, int], tuple[Weight, ...]]
 
 VISION_NOTE = (
-    "The vision tower and projector (and ears, where it has them) are counted and held whole on every rank of the "
+    "The vision tower and projector (and audio tower, if any) are counted and held whole on every rank of the "
     "first stage; their own computation and their activations are not planned."
 )
 TOKEN_KEYS = (

@@ -6,14 +6,16 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from planners.errors import InvalidQuestion, PlimsollError
+from planners.figures import listed
 from planners.layout.fixed import framework_violations
 from planners.layout.violations import TRAINING_FIELDS
 from planners.memory.job import Job, training_job, unsupported
 from planners.memory.model_code import in_words, traits_of
 from planners.memory.profile import TEXTBOOK, Profile, load_profile, profiles_to_search
-from planners.questions import TrainingQuestion
+from planners.questions import Recompute, TrainingQuestion
 
 MODEL_CODE = "/framework"
+ORDINALS = {1: "single", 2: "2nd", 3: "3rd"}
 
 
 def jobs_of(question: TrainingQuestion) -> list[Job]:
@@ -89,11 +91,14 @@ def _asked(question: TrainingQuestion, pointer: str, profiles: Sequence[Profile]
     field = pointer.rpartition("/")[2]
     part = question if pointer.startswith("/training/") or field in TRAINING_FIELDS else question.layout
     value = getattr(part, field)
-    if field == "recompute":
-        return "recompute as asked"
+    if isinstance(value, Recompute):
+        return f"recompute {_recompute(value)}"
     return f"{field} {str(value).lower() if isinstance(value, bool) else value}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them."""
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+def _recompute(asked: Recompute) -> str:
+    if asked.full_layers is not None:
+        return f"of {asked.full_layers} layers"
+    if asked.every is not None:
+        return f"of every {ORDINALS.get(asked.every, f'{asked.every}th')} layer"
+    return f"of {', '.join(asked.modules)}" if asked.modules else asked.mode

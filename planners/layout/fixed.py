@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion
+from planners.figures import counted, listed
 from planners.hardware import GpuCount
 from planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
-from planners.layout.violations import Violation, whole_heads
+from planners.layout.violations import NO_EXPERTS, Violation, whole_heads
 from planners.memory.job import PIPELINE_SCHEDULES
 from planners.memory.profile import Profile
 from planners.questions import TrainingQuestion
@@ -65,24 +66,25 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
     ):
         degree = getattr(request, field) or 1
         if not able and degree > 1:
-            found.append((field, f"{name} has no {field}, and {degree} is fixed."))
+            found.append((field, f"With {name}, {field} must be 1, not {degree}."))
     if request.zero_stage is not None and request.zero_stage not in can.zero_stages:
-        known = ", ".join(str(stage) for stage in can.zero_stages)
-        found.append(("zero_stage", f"{name} has ZeRO stage {known}, not {request.zero_stage}."))
+        known = listed([str(stage) for stage in can.zero_stages], "or")
+        found.append(("zero_stage", f"With {name}, zero_stage must be {known}, not {request.zero_stage}."))
     if request.offload is not None and request.offload not in can.offload:
-        found.append(("offload", f"{name} has offload {', '.join(can.offload)}, not {request.offload}."))
+        found.append(("offload", f"With {name}, offload must be {listed(can.offload, 'or')}, not {request.offload}."))
     if request.offload_target is not None and request.offload_target not in can.offload_targets:
-        known = ", ".join(can.offload_targets)
-        found.append(("offload_target", f"{name} offloads to {known}, not to {request.offload_target}."))
+        known = listed(can.offload_targets, "or")
+        found.append(("offload_target", f"With {name}, offload_target must be {known}, not {request.offload_target}."))
     if request.pipeline_schedule is not None and request.pipeline_schedule not in can.pipeline_schedules:
-        known = ", ".join(can.pipeline_schedules) or "no pipeline"
-        found.append(("pipeline_schedule", f"{name} has {known}, not the schedule {request.pipeline_schedule}."))
+        known = listed(can.pipeline_schedules, "or")
+        told = f"With {name}, pipeline_schedule must be {known}, not {request.pipeline_schedule}."
+        found.append(("pipeline_schedule", told if known else f"{name} has no pipelines; omit pipeline_schedule."))
     if request.sequence_parallel and not any(can.sequence_parallel):
-        found.append(("sequence_parallel", f"{name} has no sequence parallelism."))
+        found.append(("sequence_parallel", f"{name} has no sequence parallelism; sequence_parallel must be false."))
     if question.activation_offload and can.activation_offload == "none":
-        found.append(("activation_offload", f"{name} cannot offload activations."))
+        found.append(("activation_offload", f"{name} cannot offload activations; activation_offload must be false."))
     if question.fused_cross_entropy and not can.fused_cross_entropy:
-        found.append(("fused_cross_entropy", f"{name} has no fused cross-entropy."))
+        found.append(("fused_cross_entropy", f"{name} has no fused cross-entropy; fused_cross_entropy must be false."))
     wanted = question.recompute
     if wanted is not None:
         needed = wanted.mode
@@ -93,7 +95,7 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
         elif wanted.modules:
             needed = "modules"
         if needed not in can.recompute:
-            found.append(("recompute", f"{name} has recompute {', '.join(can.recompute)}, not {needed}."))
+            found.append(("recompute", f"With {name}, recompute must be {listed(can.recompute, 'or')}, not {needed}."))
     return tuple(Violation(rule="framework", field=field, detail=detail) for field, detail in found)
 
 
@@ -149,11 +151,11 @@ def _product(question: TrainingQuestion) -> Iterator[Violation]:
     shown = " x ".join(f"{field} {value}" for field, value in fixed.items())
     named = f"{shown} = {product}" if len(fixed) > 1 else shown
     if len(fixed) == len(DEGREES) and not count.minimum <= product <= count.maximum:
-        detail = f"{named}, and there are {_counted(question)} GPUs."
+        detail = f"{named}, and there {_are_gpus(question)}."
     elif product > count.maximum:
-        detail = f"{named} exceeds {_counted(question)} GPUs."
+        detail = f"{named} is too many: there {_are_gpus(question)}."
     elif count.minimum == count.maximum and count.minimum % product:
-        detail = f"{named} does not divide {count.minimum} GPUs."
+        detail = f"{named} does not divide {counted(count.minimum, 'GPU')}."
     else:
         return
     yield Violation(rule="degrees_multiply_to_gpus", field=_at_fault(fixed, count), detail=detail)
@@ -193,8 +195,8 @@ def _chunks(question: TrainingQuestion) -> Iterator[Violation]:
         yield Violation(
             rule="stages_have_layers",
             field="pipeline_parallel" if question.layout.pipeline_parallel else "virtual_pipeline",
-            detail=f"pipeline_parallel {stages} x virtual_pipeline {virtual} = {stages * virtual} pipeline chunks need "
-            f"more than the {question.model.num_layers} layers.",
+            detail=f"pipeline_parallel {stages} x virtual_pipeline {virtual} = {stages * virtual} pipeline chunks "
+            f"need at least as many layers, and the model has {question.model.num_layers}.",
         )
 
 
@@ -204,7 +206,7 @@ def _batch(question: TrainingQuestion) -> Iterator[Violation]:
         yield Violation(
             rule="batch_divides",
             field="data_parallel" if question.layout.data_parallel else "micro_batch_size",
-            detail=f"global_batch_size {question.global_batch_size} is no multiple of data_parallel {data} x "
+            detail=f"global_batch_size {question.global_batch_size} is not a multiple of data_parallel {data} x "
             f"micro_batch_size {micro} = {data * micro}.",
         )
 
@@ -221,11 +223,10 @@ def _groups(question: TrainingQuestion) -> Iterator[Violation]:
     experts = max(weight.experts for block in question.model.layers for weight in block.weights)
     degree = request.expert_parallel or 1
     if degree > 0 and experts % degree:
-        counted = f"{experts} experts" if experts > 1 else "one feed-forward of a dense model"
         yield Violation(
             rule="experts_divide",
             field="expert_parallel",
-            detail=f"expert_parallel {degree} does not divide the {counted}.",
+            detail=f"expert_parallel {degree} does not divide the {experts} experts." if experts > 1 else NO_EXPERTS,
         )
     if request.sequence_parallel and request.tensor_parallel == 1:
         yield Violation(
@@ -235,6 +236,8 @@ def _groups(question: TrainingQuestion) -> Iterator[Violation]:
         )
 
 
-def _counted(question: TrainingQuestion) -> str:
+def _are_gpus(question: TrainingQuestion) -> str:
     count = question.hardware.gpus
-    return str(count.minimum) if count.minimum == count.maximum else f"{count.minimum} to {count.maximum}"
+    if count.minimum == count.maximum:
+        return f"{'is' if count.minimum == 1 else 'are'} {counted(count.minimum, 'GPU')}"
+    return f"are {count.minimum:,} to {count.maximum:,} GPUs"

@@ -256,7 +256,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="stages_have_blocks",
         field="pipeline_parallel",
-        reason="every stage must be dealt a layer, the head or the loss",
+        reason="every stage needs a layer, the head or the loss",
         obeyed=stages_have_blocks,
     ),
     Rule(
@@ -280,7 +280,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="interleaving_needs_pipeline",
         field="virtual_pipeline",
-        reason="virtual_pipeline needs the 1F1B schedule, pipeline stages, and micro-batches in whole rounds of them",
+        reason=(
+            "virtual_pipeline needs the schedule 1f1b, pipeline_parallel above 1, and a multiple of it as micro-batches"
+        ),
         obeyed=interleaving_needs_pipeline,
     ),
     Rule(
@@ -298,7 +300,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="context_needs_attention",
         field="context_parallel",
-        reason="context parallelism is planned for attention only, not for recurrent layers",
+        reason="context parallelism cannot be planned for recurrent layers",
         obeyed=context_needs_attention,
     ),
     Rule(
@@ -317,27 +319,33 @@ RULES: tuple[Rule, ...] = (
         name="experts_divide",
         field="expert_parallel",
         reason=(
-            "expert_parallel must divide the experts (a dense model has one) and data_parallel x context_parallel "
-            "(x tensor_parallel where the framework lets it)"
+            "expert_parallel must divide the number of experts and data_parallel x context_parallel "
+            "(x tensor_parallel where the framework allows it)"
         ),
         obeyed=experts_divide,
     ),
     Rule(
         name="experts_need_sequence_parallel",
         field="sequence_parallel",
-        reason="expert_parallel beside tensor_parallel needs sequence_parallel",
+        reason="expert_parallel with tensor_parallel needs sequence_parallel",
         obeyed=experts_need_sequence_parallel,
     ),
     Rule(
         name="experts_lie_in_shard_groups",
         field="expert_parallel",
-        reason="expert_parallel must divide shard_group x context_parallel (x tensor_parallel where it may)",
+        reason=(
+            "expert_parallel must divide shard_group x context_parallel (x tensor_parallel where the framework allows "
+            "it)"
+        ),
         obeyed=experts_lie_in_shard_groups,
     ),
     Rule(
         name="expert_shards_exist",
         field="shard_group",
-        reason="the shard group must divide over expert_parallel, and experts' second dimension evenly where it is cut",
+        reason=(
+            "shard_group must be a multiple of expert_parallel, and their ratio must divide the experts' second "
+            "dimension"
+        ),
         obeyed=expert_shards_exist,
     ),
     Rule(

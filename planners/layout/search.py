@@ -171,9 +171,8 @@ def _nothing_possible(question: TrainingQuestion, excluded: Counter[str]) -> Imp
     name = excluded.most_common(1)[0][0] if excluded else "degrees_multiply_to_gpus"
     if name == "degrees_multiply_to_gpus":
         count = question.hardware.gpus
-        return ImpossibleLayout(
-            f"No degrees multiply to {count.minimum} to {count.maximum} GPUs with those that are fixed.", rule=name
-        )
+        gpus = str(count.minimum) if count.minimum == count.maximum else f"any of {count.minimum} to {count.maximum}"
+        return ImpossibleLayout(f"With the fixed degrees no layout uses {gpus} GPUs.", rule=name)
     rule = rule_by_name(name)
     pointer = f"/layout/{rule.field}" if rule.field else "/layout"
     return ImpossibleLayout(f"No layout can exist: {rule.reason}.", rule=name, pointer=pointer)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planners.layout.able import listed, problems, what_none_has
+from planners.figures import listed
+from planners.layout.able import problems, what_none_has
 from planners.memory.profile import Profile, load_profile, profiles_to_search
 from planners.plans import LeftOutStack, SearchedStacks
 from planners.questions import TrainingQuestion
@@ -28,20 +29,20 @@ def stack_notes(question: TrainingQuestion, stacks: SearchedStacks) -> tuple[str
     """Return the sentence that names the stacks which were searched; nothing where the client named one."""
     if question.framework != "any":
         return ()
-    sentence = f"Searched {listed(stacks.searched)}."
+    sentence = f"The search tried {listed(stacks.searched)}."
     unneeded = [each.framework for each in stacks.left_out if each.reason == NOT_NEEDED]
     unable = [each.framework for each in stacks.left_out if each.reason != NOT_NEEDED]
     if stacks.unmeasured:
-        verb = "is" if len(stacks.unmeasured) == 1 else "are"
         sentence += (
-            f" {listed(stacks.unmeasured)} {verb} planned without measurements. {_why_unmeasured(question, stacks)}"
+            f" No measured run of {listed(stacks.unmeasured, 'or')} is on record. {_why_unmeasured(question, stacks)}"
         )
     if unneeded:
         sentence += (
-            f" Not searched, because no run of them is on record and a measured stack has room: {listed(unneeded)}."
+            f" It left out {listed(unneeded)}: no measured run of {'it' if len(unneeded) == 1 else 'them'} is on "
+            "record, and a measured stack has room."
         )
     if unable:
-        sentence += f" Cannot run this job: {listed(unable)}."
+        sentence += f" {listed(unable)} cannot run this job; stacks.left_out says why."
     return (sentence,)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planners.architecture import ModelSpec
+from planners.figures import counted
 from planners.layout.axes import candidate_grid, gpu_counts
 from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
 from planners.layout.experts import expert_counts
@@ -23,6 +24,7 @@ from planners.memory.shards import tensor_divisions, uneven_matrices
 from planners.memory.stages import compute_weighted_stages
 from planners.questions import TrainingQuestion
 
+NO_EXPERTS = "This model has no experts; expert_parallel must be 1."
 TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy", "activation_offload")
 # Where the named degrees multiply to no number of GPUs there are, layouts are formed on these multiples of them.
 MULTIPLES_OF_NAMED = (1, 2, 4, 8)
@@ -127,14 +129,14 @@ def _heads(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     tensor, model = row["tensor_parallel"], job.model
     heads = (("attention heads", model.attention_heads), ("key-value heads", model.key_value_heads))
     uneven = [f"the {count} {name}" for name, count in heads if count % tensor]
-    return f"tensor_parallel {tensor} does not divide {' and '.join(uneven)}. {whole_heads(model)}"
+    return f"tensor_parallel {tensor} does not divide {' or '.join(uneven)}. {whole_heads(model)}"
 
 
 def whole_heads(model: ModelSpec) -> str:
     """Return the tensor-parallel degrees that leave every rank whole heads, in a sentence."""
     common = math.gcd(model.attention_heads, model.key_value_heads)
     *some, last = [str(degree) for degree in range(1, common + 1) if common % degree == 0]
-    return f"Whole heads allow {', '.join(some)} or {last}." if some else f"Whole heads allow {last} alone."
+    return f"Whole heads allow {', '.join(some)} or {last}." if some else f"Whole heads allow only {last}."
 
 
 def _matrices(row: Mapping[str, int], job: Job, layouts: Candidates) -> str:
@@ -147,14 +149,14 @@ def _matrices(row: Mapping[str, int], job: Job, layouts: Candidates) -> str:
     )
     kinds = tuple(dict.fromkeys(uneven))
     others = f" and {len(kinds) - MOST_NAMED} more" if len(kinds) > MOST_NAMED else ""
-    return f"tensor_parallel {tensor} does not cut evenly {', '.join(kinds[:MOST_NAMED])}{others}."
+    return f"tensor_parallel {tensor} does not divide evenly {', '.join(kinds[:MOST_NAMED])}{others}."
 
 
 def _chunks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     chunks = row["pipeline_parallel"] * row["virtual_pipeline"]
     return (
         f"pipeline_parallel {row['pipeline_parallel']} x virtual_pipeline {row['virtual_pipeline']} = {chunks} chunks "
-        f"exceed the {job.model.num_layers} layers."
+        f"are more than the {job.model.num_layers} layers."
     )
 
 
@@ -162,8 +164,8 @@ def _blocks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     stages = row["pipeline_parallel"]
     reached = compute_weighted_stages(job.model, stages).reached
     return (
-        f"pipeline_parallel {stages}: {job.profile.name} deals layers and head out by what they compute, and {reached} "
-        f"stages have taken them all, which leaves {stages - reached} with nothing."
+        f"pipeline_parallel {stages} is too many: {job.profile.name} gives each stage a like share of the work, so "
+        f"{counted(reached, 'stage')} take all layers and {stages - reached} would have none."
     )
 
 
@@ -191,8 +193,8 @@ def _recomputed(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
 def _batch(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     data, micro = row["data_parallel"], row["micro_batch_size"]
     return (
-        f"global_batch_size {job.global_batch_size} is no multiple of data_parallel {data} x micro_batch_size {micro} "
-        f"= {data * micro}."
+        f"global_batch_size {job.global_batch_size} is not a multiple of data_parallel {data} x micro_batch_size "
+        f"{micro} = {data * micro}."
     )
 
 
@@ -204,8 +206,8 @@ def _rounds(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
         return f"virtual_pipeline {virtual} needs the schedule 1f1b, not {job.pipeline_schedule}."
     micro_batches = job.global_batch_size // (row["data_parallel"] * row["micro_batch_size"])
     return (
-        f"virtual_pipeline {virtual} needs micro-batches in whole rounds of the {stages} stages, and a step has "
-        f"{micro_batches}."
+        f"virtual_pipeline {virtual} needs a number of micro-batches per step that is a multiple of the {stages} "
+        f"stages, not {micro_batches}."
     )
 
 
@@ -236,13 +238,13 @@ def _experts(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     counts = expert_counts(job)
     uneven = [f"the {count} experts" for count in sorted(counts) if count % degree]
     if not counts:
-        uneven = ["the one feed-forward of a dense model"]
+        return NO_EXPERTS
     with_tensor = ranks * row["tensor_parallel"]
     if job.profile.can.experts_over_tensor and ranks % degree and with_tensor % degree:
         uneven.append(f"data_parallel x context_parallel x tensor_parallel = {with_tensor}")
     elif not job.profile.can.experts_over_tensor and ranks % degree:
         uneven.append(f"data_parallel x context_parallel = {ranks}")
-    return f"expert_parallel {degree} does not divide {' and '.join(uneven)}."
+    return f"expert_parallel {degree} does not divide {' or '.join(uneven)}."
 
 
 def _expert_tokens(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
@@ -261,15 +263,16 @@ def _expert_groups(row: Mapping[str, int], job: Job, _layouts: Candidates) -> st
 
 
 def _attention(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
-    return f"context_parallel {row['context_parallel']} is not planned for {job.model.model_type}'s recurrent layers."
+    return f"context_parallel {row['context_parallel']} cannot be planned: {job.model.model_type} has recurrent layers."
 
 
 def _expert_shards(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     ranks, degree = row["shard_group"], row["expert_parallel"]
     if ranks % degree:
-        return f"shard_group {ranks} does not divide over expert_parallel {degree}."
+        return f"shard_group {ranks} is not a multiple of expert_parallel {degree}."
     return (
-        f"{job.profile.name} cuts each expert over shard_group {ranks} / expert_parallel {degree}, which leaves a rest."
+        f"{job.profile.name} splits each expert over shard_group {ranks} / expert_parallel {degree} = "
+        f"{ranks // degree} ranks, which do not divide it evenly."
     )
 
 
@@ -282,7 +285,7 @@ def _compression(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
 
 
 def _nvme(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
-    return f"offload_target nvme needs zero_stage 3, not {row['zero_stage']}: no other stage swaps to NVMe."
+    return f"offload_target nvme needs zero_stage 3, not {row['zero_stage']}: only stage 3 can use NVMe."
 
 
 def _framework(_row: Mapping[str, int], job: Job, layouts: Candidates) -> str:

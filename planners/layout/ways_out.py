@@ -51,7 +51,8 @@ def way_out(question: TrainingQuestion, jobs_of: JobsOf, best: BestOf) -> str:
         ),
     }
     named = [f"{field} to {' or '.join(map(str, sorted(found)))}" for field, found in ways.items() if found]
-    return f"Set {', or '.join(named)}: each was planned, and fits." if named else ""
+    is_one = sum(map(len, ways.values())) == 1
+    return f"Set {', or '.join(named)}: {'this was' if is_one else 'each was'} planned, and fits." if named else ""
 
 
 def _best_near(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
 from planners.errors import ImpossibleLayout, PlanningStopped, PlimsollError
+from planners.figures import counted, duration, figure
 from planners.hardware import Hardware
 from planners.host_words import host_shortage, is_host_sure, lacking_host_bytes
 from planners.layout.chosen import layout_of
@@ -156,7 +157,7 @@ def _judgement(question: TrainingQuestion, other: Planned, chosen: Planned) -> t
     if late:
         return "late", [*late, *slower]
     if _counts_gpus(question, chosen) and other.layout.gpus > chosen.layout.gpus:
-        detail = f"Takes {other.layout.gpus} GPUs; {chosen.layout.gpus} will do."
+        detail = f"Takes {other.layout.gpus:,} GPUs; {chosen.layout.gpus:,} are enough."
         return "more_gpus", [("fewest_gpus", "", detail), *slower]
     if other.verdict == "tight" and chosen.verdict == "fits":
         return "tight", [_tight_cause(other, question.hardware), *slower]
@@ -167,14 +168,14 @@ def _by_objective(
     question: TrainingQuestion, other: Planned, chosen: Planned, slower: list[Cause]
 ) -> tuple[str, list[Cause]]:
     """Return how two layouts that both fit compare in time, or in GPU time where cost is the objective."""
-    times, outcome, unit = 1.0, "slower", "s a step"
+    times, outcome, unit = 1.0, "slower", "per step"
     if question.objective == "cost":
-        times, outcome, unit = other.layout.gpus / chosen.layout.gpus, "costlier", "s a step on as many GPUs"
+        times, outcome, unit = other.layout.gpus / chosen.layout.gpus, "costlier", "per step on as many GPUs"
     ratio = other.step.seconds * times / chosen.step.seconds
     if ratio > 1.0 + NEAR_EQUAL_FRACTION:
         detail = (
-            f"{100 * (ratio - 1):.0f} % {outcome}: {other.step.seconds * times:.3g} {unit} rather than "
-            f"{chosen.step.seconds:.3g}."
+            f"{100 * (ratio - 1):,.0f} % {outcome}: {duration(other.step.seconds * times)} {unit} rather than "
+            f"{duration(chosen.step.seconds)}."
         )
         return outcome, [(question.objective, "", detail), *slower]
     outside = list(_request_causes(question, other))
@@ -182,9 +183,11 @@ def _by_objective(
         return "outside_request", outside
     near = f"Within {100 * NEAR_EQUAL_FRACTION:.0f} % of the plan's time"
     if other.moving_parts > chosen.moving_parts:
-        detail = f"{near}, with {other.moving_parts:.0f} moving parts rather than {chosen.moving_parts:.0f}."
+        detail = (
+            f"{near}, but less simple: {other.moving_parts:.0f} moving parts rather than {chosen.moving_parts:.0f}."
+        )
         return "near_equal", [("simpler_of_equals", "", detail)]
-    return "near_equal", [("first_of_equals", "", f"{near} and no simpler; the plan's peak or time is the lesser.")]
+    return "near_equal", [("first_of_equals", "", f"{near} and no simpler; the plan has the lower peak or time.")]
 
 
 def _memory_causes(memory: Memory) -> Iterator[Cause]:
@@ -202,10 +205,10 @@ def _host_causes(memory: Memory, hardware: Hardware) -> Iterator[Cause]:
 def _too_much(stage: StageMemory, limit_bytes: int) -> str:
     items = {entry.name: getattr(stage.items, entry.name) for entry in fields(stage.items)}
     largest = sorted(items, key=lambda name: -items[name])[:2]
-    shown = " and ".join(f"{name} {items[name] / GIB:.1f} GiB" for name in largest)
+    shown = " and ".join(f"{items[name] / GIB:,.1f} GiB of {name.replace('_', ' ')}" for name in largest)
     return (
-        f"Out of memory by {(stage.peak_bytes - limit_bytes) / GIB:.1f} GiB on stage {stage.stage} in {stage.phase}: "
-        f"{stage.peak_bytes / GIB:.1f} of {limit_bytes / GIB:.1f} GiB, most of it {shown}."
+        f"Out of memory by {(stage.peak_bytes - limit_bytes) / GIB:,.1f} GiB on stage {stage.stage} in {stage.phase}: "
+        f"each GPU needs {stage.peak_bytes / GIB:,.1f} of {limit_bytes / GIB:,.1f} GiB, most of it {shown}."
     )
 
 
@@ -224,7 +227,7 @@ def _tight_cause(other: Planned, hardware: Hardware) -> Cause:
     if not is_host_sure(memory):
         return ("host_memory", "", host_shortage(memory, is_given=hardware.host_memory_bytes is not None))
     detail = (
-        f"Fits only tightly: {memory.peak_bytes / GIB:.1f} GiB, perhaps {memory.peak_high_bytes / GIB:.1f}, of "
+        f"Fits only tightly: {memory.peak_bytes / GIB:.1f} GiB, perhaps up to {memory.peak_high_bytes / GIB:.1f}, of "
         f"{memory.limit_bytes / GIB:.1f} GiB; the plan fits with room."
     )
     return ("margin", "", detail)
@@ -234,7 +237,10 @@ def _late_causes(question: TrainingQuestion, other: Planned, chosen: Planned) ->
     steps, latest = run_steps(question), latest_step_seconds(question)
     if steps is None or other.step.seconds <= latest or chosen.step.seconds > latest:
         return []
-    detail = f"Misses the deadline: {other.step.seconds * steps:,.0f} s of {latest * steps:,.0f} s for {steps:,} steps."
+    detail = (
+        f"Misses the deadline: {steps:,} steps take {duration(other.step.seconds * steps)}, and there are "
+        f"{duration(latest * steps)}."
+    )
     return [("deadline", "", detail)]
 
 
@@ -250,10 +256,15 @@ def _request_causes(question: TrainingQuestion, other: Planned) -> Iterator[Caus
         wanted = question.recompute.mode if field == "recompute" and question.recompute else getattr(part, field, None)
         has = getattr(other.layout, field)
         if wanted is not None and wanted != has:
-            yield ("request", field, f"The request fixes {field} {wanted}, and this layout has {has}.")
+            yield ("request", field, f"The request fixes {field} {_wire(wanted)}, and this layout has {_wire(has)}.")
     if question.framework not in ("any", other.layout.framework):
         detail = f"The request fixes framework {question.framework}, and this layout runs on {other.layout.framework}."
         yield ("request", "framework", detail)
+
+
+def _wire(value: object) -> object:
+    """Return a value as the request spells it."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _time_causes(other: Planned, chosen: Planned, hardware: Hardware) -> Iterator[Cause]:
@@ -263,7 +274,7 @@ def _time_causes(other: Planned, chosen: Planned, hardware: Hardware) -> Iterato
     for name in sorted(more, key=lambda name: -more[name]):
         if more[name] <= LEAST_SHARE_OF_DIFFERENCE * gained or more[name] <= 0:
             return
-        detail = f"+{more[name]:.2g} s of {PART_NAMES[name]}{_because(name, other.layout, hardware)}."
+        detail = f"{duration(more[name], 2)} more of {PART_NAMES[name]}{_because(name, other.layout, hardware)}."
         yield (name, _field_of(name), detail)
 
 
@@ -282,20 +293,20 @@ def _because(part: str, layout: Layout, hardware: Hardware) -> str:
         ranks = layout.tensor_parallel * (layout.context_parallel if part == "context_parallel" else 1)
         if ranks > node:
             return (
-                f": groups of {ranks} ranks leave the {hardware.gpu.link_kind} domain of {node} GPUs and go at "
-                f"{hardware.gpu.nic_bytes_per_second / 1e9:g} GB/s a GPU instead of "
-                f"{hardware.gpu.link_bytes_per_second / 1e9:g}"
+                f": groups of {ranks} ranks span several nodes of {node} GPUs and talk at "
+                f"{figure(hardware.gpu.nic_bytes_per_second / 1e9)} GB/s per GPU instead of "
+                f"{figure(hardware.gpu.link_bytes_per_second / 1e9)}"
             )
         return f" among {ranks} ranks of a node" if ranks > 1 else ""
     if part == "pipeline_bubble":
         return (
             f": {layout.pipeline_parallel} stages are filled and drained for "
-            f"{layout.gradient_accumulation_steps} micro-batches"
+            f"{counted(layout.gradient_accumulation_steps, 'micro-batch', 'micro-batches')}"
         )
     if part == "expert_parallel" and layout.expert_parallel > 1:
         return f" among {layout.expert_parallel} ranks"
     if part == "data_parallel":
-        return f" of ZeRO stage {layout.zero_stage} over {layout.shard_group} ranks"
+        return f" (ZeRO stage {layout.zero_stage} over {counted(layout.shard_group, 'rank')})"
     if part == "recompute":
         return f" ({layout.recompute})"
     return ""

@@ -122,8 +122,8 @@ def dequantized_matrix_bytes(part: BlockWeights, width: BaseWidth, way: Way) -> 
 def frozen_note(job: Job) -> str:
     """Return in what width a job's frozen weights are held, in words."""
     held = {2: "16 bits", 4: "fp32"}.get(job.frozen_bytes, f"{8 * job.frozen_bytes} bits")
-    what = "What of the frozen base is not packed in four bits" if job.method == "qlora" else "The frozen base"
+    what = "The part of the frozen base that is not packed in four bits" if job.method == "qlora" else "The frozen base"
     if job.lora.base_dtype is not None:
         return f"{what} is held in {job.lora.base_dtype}, as asked."
     reason = job.profile.frozen_base.reason if job.precision.is_mixed else f"precision {job.precision.name} means"
-    return f"{what} is held in {held}, as {reason}; training.lora.base_dtype says otherwise."
+    return f"{what} is held in {held}, as {reason}; set training.lora.base_dtype if yours differs."

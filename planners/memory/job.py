@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from planners.architecture import Block, ModelSpec, Part, Split, Weight
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.figures import listed
 from planners.identity import Same
 from planners.memory.adapters import adapter_weights, learning_operations, shared_head
 from planners.memory.model_code import in_words, traits_of
@@ -130,9 +131,9 @@ def unsupported(question: TrainingQuestion, profile: Profile) -> Iterator[Invali
             f"{name} has no code for {in_words(lacking)}, which {question.model.name} needs.", pointer="/framework"
         )
     if question.precision not in profile.states:
-        known = ", ".join(profile.states)
+        known = listed(tuple(profile.states), "or")
         yield InvalidQuestion(
-            f"{name} has no precision {question.precision!r}; it has {known}.", pointer="/training/precision"
+            f"With {name}, precision must be {known}, not {question.precision!r}.", pointer="/training/precision"
         )
     for wanted, choices, field in (
         (question.method, profile.can.methods, "method"),
@@ -140,7 +141,8 @@ def unsupported(question: TrainingQuestion, profile: Profile) -> Iterator[Invali
     ):
         if wanted not in choices:
             yield InvalidQuestion(
-                f"{name} is planned for {', '.join(choices)}, not {wanted!r}.", pointer=f"/training/{field}"
+                f"{name} is planned only with {field} {listed(choices, 'or')}, not with {wanted!r}.",
+                pointer=f"/training/{field}",
             )
     if question.evaluation is not None and question.evaluation.keeps_logits and name != "accelerate":
         yield InvalidQuestion(
@@ -148,22 +150,21 @@ def unsupported(question: TrainingQuestion, profile: Profile) -> Iterator[Invali
             pointer="/training/evaluation/keeps_logits",
         )
     if question.companions and name not in STACKS_WITH_COMPANIONS:
-        known = ", ".join(STACKS_WITH_COMPANIONS)
+        known = listed(STACKS_WITH_COMPANIONS, "or")
         yield InvalidQuestion(
-            f"Models beside the one that learns are planned as TRL runs them, on {known}, not on {name}.",
+            f"Companion models are planned as TRL runs them, with {known}, not with {name}.",
             pointer="/training/companions",
         )
     if question.gradient_compression not in ("none", *profile.can.gradient_compression):
-        known = ", ".join(profile.can.gradient_compression) or "none"
+        known = listed(("none", *profile.can.gradient_compression), "or")
         yield InvalidQuestion(
-            f"{name} compresses gradients by {known}, not by {question.gradient_compression[:40]!r}.",
+            f"With {name}, gradient_compression must be {known}, not {question.gradient_compression[:40]!r}.",
             pointer="/training/gradient_compression",
         )
     if question.kernels is not None and question.kernels not in profile.kernel_choices:
-        known = ", ".join(profile.kernel_choices) or "only one way of running them"
-        yield InvalidQuestion(
-            f"{name} knows {known}, not {question.kernels[:40]!r} kernels.", pointer="/training/kernels"
-        )
+        known = listed(tuple(profile.kernel_choices), "or")
+        must = f"must be {known}, not {question.kernels[:40]!r}" if known else "must be omitted: it has one kind only"
+        yield InvalidQuestion(f"With {name}, kernels {must}.", pointer="/training/kernels")
 
 
 def training_job(question: TrainingQuestion, profile: Profile) -> Job:

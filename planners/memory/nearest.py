@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
+from planners.figures import counted, figure, listed
 from planners.plans import Layout
 
 FILE_NAME = "measured_cases.csv"
@@ -92,17 +93,13 @@ def nearest_note(layout: Layout, *, method: str, sizes: Mapping[str, float]) -> 
     run = min(runs, key=lambda one: _doublings(one, layout, method, sizes))
     differences = [*_kinds_apart(run, layout, method), *_sizes_apart(run, sizes)]
     apart = (
-        f"Unlike this plan it had {_listed(differences)}." if differences else "It is the same in all that we compare."
+        f"Unlike this plan it had {listed(differences)}." if differences else "It is like this plan in size and method."
     )
-    gpus = int(run.sizes["gpus"])
     return (
-        f"The closest measured run of {layout.framework} ({run.sizes['parameters'] / 1e9:.3g}B parameters on "
-        f"{gpus} GPU{'' if gpus == 1 else 's'}, {run.method}) peaked at {run.ratio:.2f} times the estimate. {apart}"
+        f"The closest measured run of {layout.framework} ({figure(run.sizes['parameters'] / 1e9)}B parameters on "
+        f"{counted(int(run.sizes['gpus']), 'GPU')}, method {run.method}) peaked at {run.ratio:.2f} times the "
+        f"estimate. {apart}"
     )
-
-
-def _listed(items: list[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def _doublings(run: MeasuredRun, layout: Layout, method: str, sizes: Mapping[str, float]) -> float:
@@ -122,7 +119,7 @@ def _kinds_apart(run: MeasuredRun, layout: Layout, method: str) -> list[str]:
 
 def _sizes_apart(run: MeasuredRun, sizes: Mapping[str, float]) -> list[str]:
     return [
-        f"{run.sizes[name] / sizes[name]:.3g} times the {SIZES_IN_WORDS[name]}"
+        f"{figure(run.sizes[name] / sizes[name])} times the {SIZES_IN_WORDS[name]}"
         for name in SIZES
         if abs(math.log2(run.sizes[name] / sizes[name])) > SAME_DOUBLINGS
     ]

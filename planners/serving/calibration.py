@@ -25,6 +25,7 @@ from planners.calibration import (
     fit_error,
 )
 from planners.errors import InvalidQuestion, NotYetAvailable
+from planners.figures import duration, figure
 from planners.questions import ServingQuestion
 from planners.ridge import FloatArray, Ridge, ridge
 from planners.serving.batching import Deployment, SteadyState
@@ -99,7 +100,7 @@ def measured_serving(
     best = search_fleet((question,)).candidates[0]
     engine = best.settings.profile.timed_as
     if engine is None:
-        raise NotYetAvailable(f"The speed of {best.settings.profile.engine} is not described yet.", pointer="")
+        raise NotYetAvailable(f"The speed of {best.settings.profile.engine} cannot be predicted yet.", pointer="")
     if best.deployment is None:
         raise InvalidQuestion("The deployment is planned to hold not one request; it cannot have run.", pointer="")
     degrees = best.replica.degrees
@@ -180,8 +181,8 @@ def _refuse_absurd(times: Sequence[_Time], residual: FloatArray) -> None:
     for time, ratio in zip(times, np.exp(residual).tolist(), strict=True):
         if not 1 / MOST_FROM_ESTIMATE <= ratio <= MOST_FROM_ESTIMATE:
             raise InvalidQuestion(
-                f"{time.what} took {time.measured_seconds:.3g} s, {ratio:.2g} times the estimate. Look for a slip of "
-                "the unit, or for another layout or load than ran.",
+                f"{time.what} took {duration(time.measured_seconds)}, {figure(ratio, 2)} times the estimate. Check "
+                "the unit, and that layout and load are those that ran.",
                 pointer=time.pointer,
             )
 

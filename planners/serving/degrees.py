@@ -70,10 +70,10 @@ def degrees_obstacle(model: ModelSpec, engine: str, degrees: Degrees) -> Impossi
         field = "expert_parallel" if experts > 1 else "attention_data_parallel"
         return _impossible(field, f"{model.name} has no experts to divide; use data_parallel.", "experts-needed")
     if ranks % experts or (engine == "vllm" and experts not in (1, ranks)):
-        allowed = f"1 or {ranks}" if engine == "vllm" else f"a divisor of {ranks}"
+        allowed = "1 or all" if engine == "vllm" else "a divisor"
         return _impossible(
             "expert_parallel",
-            f"expert_parallel {experts} must be {allowed}, attention_data x tensor parallel.",
+            f"expert_parallel must be {allowed} of attention_data_parallel x tensor_parallel = {ranks}, not {experts}.",
             "expert-parallel-divides",
         )
     return _engine_obstacle(engine, degrees) or _context_obstacle(model, degrees)
@@ -97,7 +97,7 @@ def _engine_obstacle(engine: str, degrees: Degrees) -> ImpossibleLayout | None:
         ("attention_data_parallel", degrees.attention_data_parallel, POOLED),
     ):
         if degree > 1 and engine not in engines:
-            return _impossible(field, f"{engine} has no {field}.", "engine-has-degree")
+            return _impossible(field, f"{engine} has no {field}; it must be 1.", "engine-has-degree")
     return None
 
 
@@ -106,7 +106,7 @@ def _context_obstacle(model: ModelSpec, degrees: Degrees) -> ImpossibleLayout | 
     if context == 1:
         return None
     if tensor % context:
-        reason = f"decode_context_parallel {context} must divide tensor_parallel {tensor}."
+        reason = f"decode_context_parallel {context} does not divide tensor_parallel {tensor}."
     else:
         copies = tensor // _cached_heads(model)
         if context <= copies:

@@ -162,7 +162,7 @@ def replica_work(
     flops = _token_flops(Same(model))
     if settings.profile.timed_as is None:
         raise NotYetAvailable(
-            f"The speed of {settings.profile.engine} is not described yet.", pointer="/serving/engine"
+            f"The speed of {settings.profile.engine} cannot be predicted yet.", pointer="/serving/engine"
         )
     return ReplicaWork(
         efficiency=engine_efficiency(settings.profile.timed_as, hardware.site),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planners.figures import figure
 from planners.questions import ServingQuestion
 from planners.serving.candidates import Candidate
 from planners.serving.engine import GIB, MemoryRule
@@ -14,37 +15,38 @@ LOGGED_GPU = "h100"
 # The latencies' measurements are of weights in 16 and 8 bits.
 FEWEST_TIMED_BITS = 8
 RATE_NOTE = (
-    "Requests come at random (Poisson): prompts wait for one another as in M/D/1 and for a place as in M/M/c; the "
-    "99th percentiles add both waits."
+    "Requests arrive at random (Poisson). Prompts queue for each other as in M/D/1 and for a free place as in M/M/c; "
+    "the 99th percentiles include both waits."
 )
-OUTRUN_NOTE = "The requests outrun the replicas: performance is what those deliver when full."
+OUTRUN_NOTE = "Requests arrive faster than the replicas can answer: performance is what full replicas deliver."
 POOLS_NOTE = (
-    "Prefilling and decoding replicas are alike; a prompt's cache crosses once, at the link's own rate. No measured "
-    "run of such a deployment was fitted: the bands are those of replicas that do both."
+    "Prefill and decode replicas have the same layout; a prompt's cache is sent once, at the link's full rate. No "
+    "measured run of such a deployment was fitted: the error bands are those of replicas that do both."
 )
 DRAFT_NOTE = (
-    "Tokens are drafted by one layer of the model's size (multi-token prediction, EAGLE); the drafter's own weights "
-    "and cache are not counted. The launch files name no drafter: started as they are, the engine drafts nothing."
+    "The drafter is assumed to be one layer of the model's size (multi-token prediction, EAGLE); its weights and cache "
+    "are not counted. The launch files name no drafter: add one, or the engine drafts nothing."
 )
 FITTED_ON = (
-    "Latencies are a roofline whose weights were fitted on public runs of eight models on H100, H200, B200 and B300, "
-    "for each engine; other cards take them at their own rates. The low and high ends hold nine of ten of these runs, "
-    "each with its model left out; the form of the fit was chosen on the same runs, so a new model may lie further off."
+    "Latencies follow a roofline model fitted to each engine's public runs of eight models on H100, H200, B200 and "
+    "B300; other GPUs use the same fit at their own rates. Nine in ten of these runs lie between the low and high "
+    "ends, each with its model left out of the fit; its form was chosen on the same runs, so a new model may be "
+    "further off."
 )
 
 RULE_NOTES = {
     MemoryRule.PROFILED: "The CUDA context, which the engine takes before it measures, is not counted in the peak.",
     MemoryRule.STATIC_FRACTION: (
-        "gpu_memory_utilization is mem_fraction_static: the share of what is free before loading that weights and "
-        "cache take. activations is all that it leaves free."
+        "gpu_memory_utilization is mem_fraction_static: the share of the memory free before loading that weights and "
+        "cache take. activations is all the rest."
     ),
     MemoryRule.FREE_FRACTION: (
         "gpu_memory_utilization is free_gpu_memory_fraction: the cache's share of what weights and one forward pass "
-        "leave. No log tells that pass apart: it is estimated as vLLM's and counts whole as the band."
+        "leave. No log shows what that pass takes: it is estimated as vLLM's, and all of it is the error band."
     ),
     MemoryRule.WHOLE_CARD: (
-        "transformers has no pool of blocks: all that weights and one forward pass leave may become cache, and "
-        "max_num_seqs bounds the batch."
+        "transformers has no block pool: the cache may grow into all memory that weights and one forward pass leave, "
+        "and max_num_seqs limits the batch."
     ),
 }
 
@@ -52,7 +54,7 @@ RULE_NOTES = {
 def _engine_notes(settings: Settings) -> tuple[str, ...]:
     rule = RULE_NOTES[settings.profile.memory_rule]
     if settings.profile.timed_as is None:
-        return (rule, f"The speed of {settings.profile.engine} is not described yet: performance is left out.")
+        return (rule, f"The speed of {settings.profile.engine} cannot be predicted yet, so performance is omitted.")
     return (rule, FITTED_ON)
 
 
@@ -65,13 +67,13 @@ def _learned_note(learned: Learned) -> str:
         ("time to first token", learned.ttft_factor),
         ("time per token", learned.tpot_factor),
     )
-    told = [f"{name} x {factor:.4g}" for name, factor in factors if factor != 1]
+    told = [f"{name} x {figure(factor, 4)}" for name, factor in factors if factor != 1]
     told += [
         f"{learned.offset_bytes(ranks) / GIB:+.2f} GiB outside torch ({ranks.value})"
         for ranks in Ranks
         if learned.offset_bytes(ranks)
     ]
-    return f"Learned from {learned.provenance}: {', '.join(told) or 'the plan as it was'}."
+    return f"Learned from {learned.provenance}: {', '.join(told) or 'no correction was needed'}."
 
 
 def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate) -> Iterator[str]:
@@ -82,40 +84,43 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
     if settings.traffic.draft_tokens:
         yield DRAFT_NOTE
     if settings.traffic.cached_fraction:
-        yield "Cached prompt tokens are not computed again; how requests share their blocks is not counted."
+        yield "Cached prompt tokens are not computed again; blocks that requests share are counted once per request."
     if settings.requests_per_second is None and settings.concurrency is None and best.state is not None:
-        reason = "the most that runs at once"
+        reason = "the most requests that run at once"
         if best.meets_slo is not None:
-            reason = "the most that keeps the service level" if best.meets_slo else "as no other keeps it better"
+            reason = "the most that meets the service level" if best.meets_slo else "no other comes closer to it"
         elif question.objective == "latency":
-            reason = "for the least latency"
-        yield f"concurrency {best.concurrency}, assumed: {reason}."
+            reason = "it has the lowest latency"
+        yield f"concurrency {best.concurrency:,} was assumed: {reason}."
     yield (
         f"{settings.profile.engine} {settings.profile.version}: gpu_memory_utilization "
-        f"{best.replica.utilization_fraction:g}, block_size {settings.block_size}, max_num_batched_tokens "
+        f"{figure(best.replica.utilization_fraction)}, block_size {settings.block_size}, max_num_batched_tokens "
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
     yield from _engine_notes(settings)
     yield from best.replica.cache.notes(settings.profile)
     if best.replica.cache.source_tokens:
-        yield f"Each request's encoder hands over {best.replica.cache.source_tokens} tokens."
+        yield f"The encoder is assumed to give each request {best.replica.cache.source_tokens:,} tokens."
     site = question.hardware.site
     if site is not None and settings.profile.timed_as in site.serving:
-        yield f"Latencies rest on {site.provenance}."
+        yield f"Latencies are based on {site.provenance}."
     if settings.learned is not None:
         yield _learned_note(settings.learned)
     if question.disaggregated is not None:
         yield POOLS_NOTE
     ranks = best.replica.degrees.attention_data_parallel
     if ranks > 1:
-        yield f"Each of the {ranks} attention ranks has a cache of its own and logs it: kv is one rank's."
+        yield f"Each of the {ranks} attention ranks has its own cache and logs it; kv describes one rank's."
     gpu = question.hardware.gpu
     if settings.weights.compute_formats[0] not in gpu.peak_flops_per_second:
         yield (
-            f"{gpu.id} states no rate for {settings.weights.compute_formats[0]}: it multiplies at that of "
-            "another format of the same weights."
+            f"{gpu.id} has no published rate for {settings.weights.compute_formats[0]}; products are timed at the rate "
+            "of another format that it computes these weights in."
         )
     if settings.weights.element_bits < FEWEST_TIMED_BITS:
-        yield "Weights of 4 bits are timed by their bytes and a 16-bit rate; unpacking them is not timed."
+        yield (
+            "4-bit weights are read at their own size and multiplied at a 16-bit rate; unpacking them takes no time "
+            "here."
+        )
     if settings.profile.memory_rule is MemoryRule.PROFILED and not gpu.id.startswith(LOGGED_GPU):
-        yield f"The engine's working memory was read from start-up logs on {LOGGED_GPU} cards."
+        yield f"The engine's working memory follows start-up logs on {LOGGED_GPU.upper()} GPUs."

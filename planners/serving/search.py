@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
+from planners.figures import counted
 from planners.questions import ServingQuestion
 from planners.serving.batching import Deployment
 from planners.serving.candidates import Candidate, judged
@@ -140,15 +141,19 @@ def _nothing_left(question: ServingQuestion, obstacles: Sequence[PlimsollError],
     """Return why no candidate is left."""
     if question.disaggregated is not None and not (obstacles and not considered):
         return ImpossibleLayout(
-            "No division of the GPUs into prefilling and decoding replicas is as asked; each pool needs one at least.",
+            "The GPUs cannot be divided into prefill and decode replicas as asked; each pool needs at least one "
+            "replica.",
             rule="pools-need-replicas",
             pointer="/serving/disaggregated",
         )
     if obstacles:
         return obstacles[0]
-    gpus = question.hardware.gpus
+    count = question.hardware.gpus
+    gpus = (
+        counted(count.maximum, "GPU") if count.minimum == count.maximum else f"{count.minimum} to {count.maximum} GPUs"
+    )
     return ImpossibleLayout(
-        f"No layout of the fixed degrees uses {gpus.minimum} to {gpus.maximum} GPUs.",
+        f"With the fixed degrees no layout uses {gpus}.",
         rule="gpus-product",
         pointer="/layout",
     )

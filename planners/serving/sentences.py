@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from planners.figures import SIGNIFICANT_DIGITS, counted, duration, figure
 from planners.questions import ServingQuestion
 from planners.serving.candidates import Candidate
 from planners.serving.degrees import Degrees
@@ -9,8 +12,9 @@ from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.engine import GIB
 from planners.serving.settings import Settings
 
-MILLISECONDS = 1e3
 TENTHS = 10
+# A figure that misses what was asked is told in as many digits as tell it apart, short of this many.
+MOST_DIGITS = 8
 
 
 def serving_summary(question: ServingQuestion, settings: Settings, best: Candidate) -> str:
@@ -22,11 +26,11 @@ def serving_summary(question: ServingQuestion, settings: Settings, best: Candida
     if best.state is None:
         return f"{name} fits on {where}. {_cache(settings, best)}"
     speed = (
-        f"{best.state.ttft_seconds * MILLISECONDS:,.0f} ms to the first token, "
-        f"{best.state.tpot_seconds * MILLISECONDS:.1f} ms per token, {best.output_tokens_per_second:,.0f} tokens/s"
+        f"{duration(best.state.ttft_seconds)} to the first token, {duration(best.state.tpot_seconds)} per token, "
+        f"{best.output_tokens_per_second:,.0f} tokens/s"
     )
     if not best.is_satisfying:
-        told = f"{name} fits on {where}, but misses what was asked: {', and '.join(misses(best))}."
+        told = f"{name} fits on {where}, but misses what was asked: {'; '.join(misses(best))}."
         return f"{told} At {_load(settings, best)}: {speed}. {_cache(settings, best)}"
     return f"{name} serves {_load(settings, best)} on {where}: {speed}. {_cache(settings, best)}"
 
@@ -35,8 +39,8 @@ def _load(settings: Settings, best: Candidate) -> str:
     """Return what it is asked to bear, in words."""
     rate = settings.requests_per_second
     if rate is not None and not best.is_outrun:
-        return f"{rate:g} requests per second"
-    return _counted(best.concurrency, "request") + " at once"
+        return f"{figure(rate)} requests per second"
+    return counted(best.concurrency, "request") + " at once"
 
 
 def misses(best: Candidate) -> list[str]:
@@ -44,9 +48,8 @@ def misses(best: Candidate) -> list[str]:
     missed, slo, state, settings = [], best.question.slo, best.state, best.settings
     running = 0 if best.deployment is None else best.deployment.most_running
     if best.is_outrun and settings.requests_per_second is not None and state is not None:
-        missed.append(
-            f"{state.requests_per_second:.3g} of {settings.requests_per_second:g} requests per second are answered"
-        )
+        answered, asked = _told_apart(state.requests_per_second, settings.requests_per_second, figure)
+        missed.append(f"it answers {answered} of {asked} requests per second")
     elif best.meets_concurrency is False:
         missed.append(f"{running:,} of {best.concurrency:,} requests run at once and the others wait")
     if slo is None or state is None:
@@ -56,18 +59,17 @@ def misses(best: Candidate) -> list[str]:
         (state.tpot_seconds, slo.tpot_seconds, "per token"),
     ):
         if limit is not None and seconds > limit:
-            asked = f"{limit * MILLISECONDS:,.4g}"
-            missed.append(f"it takes {_above(seconds * MILLISECONDS, asked)} ms {what} where {asked} were asked")
+            taken, asked = _told_apart(seconds, limit, duration)
+            missed.append(f"it takes {taken} {what}, and {asked} was asked")
     return missed
 
 
-def _above(value: float, asked: str) -> str:
-    """Return a number with as many digits as tell it from the one that was asked."""
-    for digits in (3, 4, 5, 6):
-        text = f"{value:,.{digits}g}"
-        if "e" not in text and text != asked:
-            return text
-    return f"{value:,.3f}"
+def _told_apart(value: float, asked: float, told: Callable[[float, int], str]) -> tuple[str, str]:
+    """Return two numbers in as few digits as tell them apart."""
+    digits = next(
+        (each for each in range(SIGNIFICANT_DIGITS, MOST_DIGITS) if told(value, each) != told(asked, each)), MOST_DIGITS
+    )
+    return told(value, digits), told(asked, digits)
 
 
 def _cache(settings: Settings, best: Candidate) -> str:
@@ -77,10 +79,17 @@ def _cache(settings: Settings, best: Candidate) -> str:
     owner = "an attention rank" if ranks > 1 else "a replica"
     kv, asked, longest = replica.kv, settings.request_tokens, settings.max_model_len
     most = int(kv.max_concurrency)
-    held = f"{_counted(most, 'request')} of {longest:,}"
+    held = f"{counted(most, 'request')} of {longest:,}"
     if asked < longest:
-        held = f"{_counted(kv.requests_held // ranks, 'request')} of {asked:,}, or {most:,} of {longest:,}"
-    return f"Each GPU has {kv.available_bytes / GIB:.1f} GiB of KV cache; {owner} holds {kv.tokens:,} tokens: {held}."
+        # The engine counts one block more for the longest than it can use; longer requests are never more.
+        some = kv.requests_held // ranks
+        more = min(most, some)
+        held = f"{counted(some, 'request')} of {asked:,}, or {more:,} of {longest:,}"
+        if some == more:
+            held = f"{counted(some, 'request')} of up to {longest:,}"
+    return (
+        f"Each GPU has {kv.available_bytes / GIB:.1f} GiB of KV cache; {owner} holds {kv.tokens:,} tokens: {held} each."
+    )
 
 
 def _obstacle(settings: Settings, best: Candidate) -> str:
@@ -88,16 +97,16 @@ def _obstacle(settings: Settings, best: Candidate) -> str:
     memory, replica = best.replica.memory, best.replica
     if not replica.keeps_limit:
         return (
-            f"at utilization {replica.utilization_fraction:g} the engine takes {memory.claimed_bytes / GIB:.1f} GiB "
-            f"of each GPU, and {memory.limit_bytes / GIB:.1f} GiB are free."
+            f"at utilization {figure(replica.utilization_fraction)} the engine takes {memory.claimed_bytes / GIB:.1f} "
+            f"GiB of each GPU, and {memory.limit_bytes / GIB:.1f} GiB are free."
         )
     share, held = (round(part * TENTHS / GIB) for part in (replica.share_bytes, replica.held_bytes))
     needs = f"weights and working memory take {held / TENTHS:.1f} GiB of each GPU"
     if share <= held:
-        return f"{needs}, and the engine's share is {share / TENTHS:.1f}, so that nothing is left for the KV cache."
+        return f"{needs}, and the engine's share is {share / TENTHS:.1f}, so nothing is left for the KV cache."
     return (
         f"{needs} and the engine's share is {share / TENTHS:.1f}; the {(share - held) / TENTHS:.1f} GiB left hold "
-        f"{replica.kv.max_concurrency:.2f} requests of {settings.max_model_len:,} tokens."
+        f"{replica.kv.max_concurrency:.0%} of one request of {settings.max_model_len:,} tokens."
     )
 
 
@@ -109,9 +118,9 @@ def _layout_text(best: Candidate) -> str:
 def replicas_text(best: Candidate) -> str:
     """Return how many replicas there are, of those that only prefill or only decode how many of each."""
     if isinstance(best.deployment, DisaggregatedDeployment):
-        decoding = _counted(best.deployment.decode_replicas, "decode replica")
+        decoding = counted(best.deployment.decode_replicas, "decode replica")
         return f"{best.deployment.prefill_replicas:,} prefill and {decoding}"
-    return _counted(best.replicas, "replica")
+    return counted(best.replicas, "replica")
 
 
 def _degrees_text(degrees: Degrees) -> str:
@@ -124,7 +133,3 @@ def _degrees_text(degrees: Degrees) -> str:
         if degree > 1:
             parts.append(f"{name} {degree}")
     return ", ".join(parts)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -77,7 +77,7 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     _check_timing(question, profile)
     if (question.layout.decode_context_parallel or 1) > 1 and not profile.divides_contexts:
         raise ImpossibleLayout(
-            f"{profile.engine} has no decode_context_parallel at {profile.version}.",
+            f"{profile.engine} {profile.version} has no decode_context_parallel; it must be 1.",
             rule="engine-has-degree",
             pointer="/layout/decode_context_parallel",
         )
@@ -174,17 +174,18 @@ def _check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
     if profile.timed_as is not None:
         return
     if question.slo is not None:
-        raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/serving/slo")
+        raise NotYetAvailable(f"The speed of {profile.engine} cannot be predicted yet.", pointer="/serving/slo")
     if question.disaggregated is not None:
         raise NotYetAvailable(
-            f"{profile.engine} has no pools of prefill and decode here yet.", pointer="/serving/disaggregated"
+            f"{profile.engine} cannot be planned with prefill and decode replicas yet.",
+            pointer="/serving/disaggregated",
         )
     if question.requests_per_second is not None:
         raise NotYetAvailable(
-            f"The speed of {profile.engine} is not described yet.", pointer="/serving/requests_per_second"
+            f"The speed of {profile.engine} cannot be predicted yet.", pointer="/serving/requests_per_second"
         )
     if question.objective == "latency":
-        raise NotYetAvailable(f"The speed of {profile.engine} is not described yet.", pointer="/objective")
+        raise NotYetAvailable(f"The speed of {profile.engine} cannot be predicted yet.", pointer="/objective")
 
 
 def _check_objective(question: ServingQuestion) -> None:
@@ -216,7 +217,7 @@ def _max_model_len(question: ServingQuestion, notes: list[str]) -> int:
     if length is None:
         if limit is None:
             raise InvalidQuestion(
-                f"{question.model.name} states no longest context; give max_model_len.",
+                f"{question.model.name} does not state its longest context; give max_model_len.",
                 pointer="/serving/max_model_len",
             )
         notes.append(f"max_model_len {limit}, the model's own limit, as the engine takes it.")

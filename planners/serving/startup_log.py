@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from planners.errors import InvalidQuestion
+from planners.figures import figure as written_out
 from planners.serving.engine import GIB, minor_version
 
 LOG_POINTER = "/log"
@@ -266,14 +267,16 @@ def _checked(figure: str, value: float) -> int | float:
     most = MOST_GIB * GIB if figure in MEMORY else MOST_COUNT
     if figure in MEMORY and value <= 0 and figure != "cuda_graphs_bytes":
         raise InvalidQuestion(
-            f"The log says {figure} {value / GIB:.2f} GiB: this start failed, and measured nothing.",
+            f"The log says {figure} {value / GIB:.2f} GiB: this start failed and measured nothing.",
             pointer=LOG_POINTER,
         )
     least = 1.0 if figure in COUNTS else 0.0
     if not least <= value <= most:
-        raise InvalidQuestion(f"The log says {figure} {value:g}, which no engine has.", pointer=LOG_POINTER)
+        raise InvalidQuestion(f"The log says {figure} {written_out(value)}, which no engine has.", pointer=LOG_POINTER)
     if figure == "gpu_memory_utilization" and not 0 < value <= 1:
-        raise InvalidQuestion(f"The log says {figure} {value:g}, which is 0 to 1.", pointer=LOG_POINTER)
+        raise InvalidQuestion(
+            f"The log says {figure} {written_out(value)}; it must be above 0 and at most 1.", pointer=LOG_POINTER
+        )
     return round(value) if figure in MEMORY or figure in COUNTS else value
 
 

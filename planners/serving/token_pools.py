@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from planners.architecture import Block, KvKind, KvState, ModelSpec
+from planners.figures import figure
 from planners.serving.engine import EngineProfile, TokenPoolRules
 from planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
 from planners.serving.pools import (
@@ -69,7 +70,10 @@ class TokenPools:
         notes = []
         if self.growing and self.windowed:
             part = self.rules.window_tokens_fraction
-            notes.append(f"Layers with windows have a pool of {part:g} x the other's tokens (swa_full_tokens_ratio).")
+            notes.append(
+                f"Sliding-window layers have a pool of {figure(part)} x the other layers' tokens "
+                "(swa_full_tokens_ratio)."
+            )
         if self.drops_windows:
             notes.append(
                 f"{profile.engine} {profile.version} has no pool for this model's windows by default: all its layers "
@@ -77,7 +81,7 @@ class TokenPools:
             )
         if self.recurrent and self.batch_states is None:
             notes.append(
-                f"Recurrent states have {self.rules.states_to_tokens:g} x the tokens' memory "
+                f"Recurrent states have {figure(self.rules.states_to_tokens)} x the tokens' memory "
                 f"(mamba_full_memory_ratio); a request takes {self.states_per_request} of them, its own and the "
                 "prefix cache's."
             )

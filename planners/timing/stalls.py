@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planners.figures import duration
 from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
 from planners.memory.job import Job
@@ -56,8 +57,8 @@ def _stall_risk(like: StalledRuns, layout: Layout, step: Step) -> str:
         )
     return (
         f"{of_all} pipelines {like.described} ran in a slow mode in which each stage waits about half a second for "
-        f"each neighbour in every micro-batch. The estimate leaves it out; the upper bound of "
-        f"{step.high_seconds:.3g} s includes it."
+        f"each neighbour in every micro-batch. The estimate leaves this out; the upper bound of "
+        f"{duration(step.high_seconds)} per step includes it."
     )
 
 

@@ -60,7 +60,7 @@ class AnnotatedPlans:
         except (ValueError, RecursionError) as error:
             raise NotJudged(f"annotation {PLAN} is not JSON ({error})") from error
         if not isinstance(request, dict):
-            raise NotJudged(f"annotation {PLAN} is no planning request")
+            raise NotJudged(f"annotation {PLAN} is not a planning request")
         hardware = request.get("hardware")
         planned = hardware.get("gpus") if isinstance(hardware, dict) else None
         if isinstance(planned, int) and planned != lane.gpus:

@@ -30,13 +30,17 @@ def unjudged(reason: str) -> Answer:
 
 
 def in_trouble(policy: Policy, error: Exception) -> Answer:
-    reason = "Plimsoll could not judge this in time." if isinstance(error, TimeoutError) else "Plimsoll is in trouble."
+    reason = (
+        "Plimsoll could not judge this in time."
+        if isinstance(error, TimeoutError)
+        else "Plimsoll failed to judge this."
+    )
     if policy.on_error == "deny":
         return Answer(
             is_allowed=False,
             is_judged=False,
-            message=f"{reason} The policy of this namespace refuses what is not judged.",
+            message=f"{reason} The policy of this namespace refuses what was not judged.",
         )
     return Answer(
-        is_allowed=True, is_judged=False, warnings=(f"{reason} It was let through unjudged, as the policy says.",)
+        is_allowed=True, is_judged=False, warnings=(f"{reason} The policy of this namespace lets it through.",)
     )

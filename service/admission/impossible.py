@@ -17,16 +17,18 @@ CARD_FORMAT = "card-computes-format"
 # _verify_with_expert_parallelism, _get_and_verify_max_len), distributed/utils.py (divide), platforms/cuda.py
 # (check_if_supports_dtype). sglang 0.5.23: the asserts of heads and KV heads in srt/models (llama.py, qwen2.py,
 # deepseek_v2.py ...), srt/runtime_context.py (tp = moe_ep x moe_dp x moe_tp), srt/configs/model_config.py
-# (_derive_context_length); its padding of the vocabulary takes any degree (srt/layers/vocab_parallel_embedding.py), and
-# it falls back to fp16 by itself. tensorrt_llm: _torch/modules/attention.py (heads), _torch/models/modeling_utils.py
-# (duplicate_kv_weight: KV heads), mapping.py (tp = moe_tp x moe_ep x cluster). text-generation-inference 3.3.7:
-# server/text_generation_server/models/custom_modeling/flash_*_modeling.py ("must be divisible by `num_shards`").
+# (_derive_context_length), srt/utils/common.py (make_layers); its padding of the vocabulary takes any degree
+# (srt/layers/vocab_parallel_embedding.py), and it falls back to fp16 by itself. tensorrt_llm:
+# _torch/modules/attention.py (heads), _torch/models/modeling_utils.py (duplicate_kv_weight: KV heads), mapping.py
+# (tp = moe_tp x moe_ep x cluster, pp_layers). text-generation-inference 3.3.7: "must be divisible by `num_shards`" in
+# server/text_generation_server/models/custom_modeling/flash_*_modeling.py.
 CHECKED_BY: Mapping[str, frozenset[str]] = {
     "tensor-parallel-divides": frozenset({"vllm", "sglang", "tensorrt-llm", "transformers"}),
     "vocabulary-divides": frozenset({"vllm"}),
     "experts-needed": frozenset({"vllm"}),
     "expert-parallel-divides": frozenset({"sglang", "tensorrt-llm"}),
     "context-parallel-divides": frozenset({"vllm"}),
+    "pipeline-needs-layers": frozenset({"sglang", "tensorrt-llm"}),
     LONG_POSITIONS: frozenset({"vllm", "sglang"}),
     CARD_FORMAT: frozenset({"vllm"}),
 }

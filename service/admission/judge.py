@@ -30,6 +30,7 @@ from service.admission.training_runtimes import GROUP_AND_KIND, NoRuntimes, Trai
 
 # Nothing here takes long but a plan nobody asked before; the API server waits 10 s by default, 30 at the most.
 LONGEST_SECONDS = 8.0
+NO_PLAN = "no plan can be made of it as it is."
 SHARED_IN_TIME = "the pod gets one card for them, which is shared in time"
 OTHER_COMMAND = "The script may start another command instead."
 SHOWN_BESIDE = "the container that is shown the node's GPUs runs on the same one"
@@ -118,7 +119,7 @@ class AdmissionService:
                 async for finding in self._commands(lane, terms):
                     yield finding
         except PlimsollError as error:
-            yield Finding(weight="unjudged", text=error.detail)
+            yield Finding(weight="unjudged", text=f"{NO_PLAN} {error.detail}")
         except NotJudged as missing:
             yield Finding(weight="unjudged", text=f"{missing}.")
 
@@ -126,7 +127,7 @@ class AdmissionService:
         found = lane.launches()
         if not found:
             missing = not_at_hand(*lane.containers)
-            raise NotJudged(f"{nothing_read(lane)}. {missing or f'Say the job in an annotation {PLAN}'}")
+            raise NotJudged(f"{nothing_read(lane)}. {missing or f'Describe the job in an annotation {PLAN}'}")
         judged = [(launch, await self._read(launch, lane, terms)) for launch in found]
         may_be_another = any(finding.weight != "refuse" for _, finding in judged)
         launched = [(launch, finding) for launch, finding in judged if isinstance(launch, Launch)]
@@ -148,7 +149,7 @@ class AdmissionService:
         try:
             return await self._launches.launch(read, lane, terms)
         except PlimsollError as error:
-            return Finding(weight="unjudged", text=error.detail)
+            return Finding(weight="unjudged", text=f"{NO_PLAN} {error.detail}")
         except NotJudged as missing:
             return Finding(weight="unjudged", text=f"{missing}.")
 

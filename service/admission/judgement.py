@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planners.host_words import is_host_sure
 from planners.plans import TrainingAnswer
-from planners.serving.answer import ServingAnswer
+from planners.serving.answer import KvCache, ServingAnswer
 from service.admission.findings import GIB, Finding, Share
 from service.admission.ways_out import (
     GPUS,
@@ -64,19 +64,19 @@ def serving_finding(
         return Finding(weight="fits", text=text, share=share)
     if shortens and kv.available_bytes > 0 and 0 < kv.max_concurrency < 1:
         tokens = int(length * kv.max_concurrency)
-        text = f"{program} fits: it finds some {tokens:,} tokens a request by itself, of {length:,}."
+        text = f"{program} fits: it shortens requests by itself, to some {tokens:,} of {length:,} tokens."
         return Finding(weight="fits", text=text, share=share)
     weights = f"{plan.memory.items.weights / GIB:.1f} GiB of weights"
     if kv.max_concurrency > 0 and kv.available_bytes > 0:
         needed = kv.available_bytes / kv.max_concurrency
         numbers = (
-            f"one request of {length:,} tokens needs {needed / GIB:.1f} GiB of KV cache a GPU, "
+            f"one request of {length:,} tokens needs {needed / GIB:.1f} GiB of KV cache per GPU, "
             f"{kv.available_bytes / GIB:.1f} GiB are left after {weights}"
         )
     else:
         held = plan.memory.peak_bytes / GIB
         numbers = (
-            f"{weights} and the engine's own memory leave nothing of {plan.memory.limit_bytes / GIB:.1f} GiB a GPU"
+            f"{weights} and the engine's own memory leave nothing of {plan.memory.limit_bytes / GIB:.1f} GiB per GPU"
         )
         numbers += f" for the KV cache ({held:.1f} GiB are held without it)" if held else ""
     engine = plan.settings.engine
@@ -88,7 +88,7 @@ def serving_finding(
         for change in possible_changes(answer)
         if (takes_more_gpus or GPUS not in change) and (quantizes or WEIGHTS not in change)
     ]
-    hope = f" {engine} starts, and takes shorter requests only." if is_shortened else " It may just fit."
+    hope = f" {engine} starts, but takes only shorter requests." if is_shortened else _uncertain_cache(kv)
     return Finding(
         weight="refuse" if refused else "warn",
         text=f"{program}: {numbers}{serving_ways_out(possible, flags_of(answer), format_names(answer))}."
@@ -103,7 +103,7 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
     if answer.verdict == "fits":
         return Finding(
             weight="fits",
-            text=f"{program} fits: {memory.peak_bytes / GIB:.1f} of {memory.limit_bytes / GIB:.1f} GiB a GPU.",
+            text=f"{program} fits: {memory.peak_bytes / GIB:.1f} of {memory.limit_bytes / GIB:.1f} GiB per GPU.",
         )
     ways = training_ways_out([entry for entry in answer.advice if HOST_MEMORY not in entry.change])
     if not is_host_sure(memory) and memory.peak_bytes <= memory.limit_bytes:
@@ -111,11 +111,25 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
         return Finding(weight="warn", text=f"{program} {host}, which not every node with this GPU has{ways}.")
     refused = is_certain_for_training(memory.peak_low_bytes, memory.limit_bytes)
     numbers = (
-        f"needs {memory.peak_bytes / GIB:.1f} GiB a GPU in {memory.phase} "
-        f"({memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f}), "
-        f"{memory.limit_bytes / GIB:.1f} GiB are there"
+        f"needs {memory.peak_bytes / GIB:.1f} GiB per GPU in {memory.phase} "
+        f"({memory.peak_low_bytes / GIB:.1f} to {memory.peak_high_bytes / GIB:.1f}), and each has "
+        f"{memory.limit_bytes / GIB:.1f} GiB"
     )
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program} {numbers}{ways}." + ("" if refused else " It may just fit."),
+        text=f"{program} {numbers}{ways}."
+        + (
+            ""
+            if refused
+            else f" By the {'estimate' if answer.fits else 'low end'} it fits, by the high end it does not."
+        ),
+    )
+
+
+def _uncertain_cache(kv: KvCache) -> str:
+    """Return between which sizes the cache may lie, which decides whether the engine starts."""
+    low, high = kv.available_low_bytes / GIB, kv.available_high_bytes / GIB
+    return (
+        f" This is uncertain: between {max(low, 0.0):.1f} and {max(high, 0.0):.1f} GiB may be left, so the engine may "
+        "or may not start."
     )

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import structlog
 
+from planners.figures import figure
 from service.admission.config_maps import ConfigMaps, NoConfigMaps
 from service.admission.object_parts import ObjectNotRead
 from service.admission.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, NoRuntimes, TrainingRuntimes
@@ -101,7 +102,7 @@ class KubernetesApi:
             async with asyncio.timeout(self._seconds):
                 return await self._body(url, kind)
         except TimeoutError as error:
-            raise ObjectNotRead(f"the API server did not answer within {self._seconds:g} s") from error
+            raise ObjectNotRead(f"the API server did not answer within {figure(self._seconds)} s") from error
         except (httpx.HTTPError, OSError) as error:
             log.warning("object not read", url=url, error=repr(error))
             raise ObjectNotRead("the API server cannot be reached") from error

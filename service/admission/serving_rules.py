@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
+from planners.figures import figure
 from service.admission.flags import AUTO, Arguments
 from service.admission.impossible import LONG_POSITIONS, divisors_text
 from service.admission.pods import Container
@@ -49,7 +50,7 @@ def _out_of_range(read: Arguments) -> Iterator[str]:
             yield f"{name} of 0 leaves no rank; 1 is the least"
     fraction = read.values.get("gpu_memory_utilization")
     if fraction is not None and not 0 < float(fraction) <= 1:
-        yield f"its share of the GPU's memory is {fraction:g}, and must be above 0 and at most 1"
+        yield f"its share of the GPU's memory is {figure(float(fraction))}, and must be above 0 and at most 1"
     for field in LEAST_ONE:
         # SGLang takes -1 for its prefill chunk, and no sign is read as a number.
         if read.values.get(field, 1) == 0:

@@ -24,6 +24,7 @@ from service.models.resolving import ModelResolver
 from service.plans.questions import in_stored_formats
 from service.recently_used import RecentlyUsed
 from service.requests.hardware import Fleet, HardwareRequest
+from service.requests.pointers import field_errors
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 
@@ -83,9 +84,8 @@ class Sizer:
                 return Sized(answer=plan_training(question, should_stop, stop_advising))
             serving = InferRequest.model_validate(request)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = "/" + "/".join(str(step) for step in first["loc"])
-            raise InvalidQuestion(f"{first['msg']}.", pointer=where) from error
+            first = field_errors(error.errors(), request, TrainRequest if "training" in request else InferRequest)[0]
+            raise InvalidQuestion(first.detail, pointer=first.pointer) from error
         model, hardware = self._models.resolve(serving.model), self._hardware(serving.hardware)
         deployment = in_stored_formats(serving, model).to_question(model.spec, hardware)
         answer = plan_serving(deployment, should_stop, stop_advising)

@@ -117,7 +117,7 @@ def training_ways_out(advice: Sequence[Advice]) -> str:
 
 def _joined(ways: Iterable[str]) -> str:
     first = list(itertools.islice(ways, MOST_WAYS_OUT))
-    return f"; fits with {' or '.join(first)}" if first else ""
+    return f"; it fits with {' or '.join(first)}" if first else ""
 
 
 def _offer_text(entry: Advice) -> str:

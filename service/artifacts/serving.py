@@ -99,7 +99,7 @@ def _no_files(
     if plan.layout.prefill_replicas is not None:
         return "Replicas that only prefill or only decode need connectors between them, which no plan describes."
     if replica is None:
-        return f"A replica's GPUs cannot be dealt out evenly over nodes of {hardware.gpus_per_node}."
+        return f"A replica's GPUs cannot be spread evenly over nodes of {hardware.gpus_per_node}."
     rates, settings = hardware.gpu.peak_flops_per_second, plan.settings
     if BF16 in (settings.weights, settings.kv_cache) and BF16 not in rates:
         return f"{hardware.gpu.name} does not compute in bf16, and the engines refuse it there. Ask for kv_cache fp16."

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import httpx
 
 from planners.errors import InvalidModelConfig, InvalidQuestion
+from planners.figures import figure
 from service.errors import HubModelNotFound, HubTimedOut, HubUnreachable
 from service.hub.cache import HubCache
 from service.hub.redirects import POINTER, Redirects, Resolver, Target, addresses_of
@@ -102,7 +103,7 @@ class HubClient:
             async with asyncio.timeout(self._timeout_seconds), client:
                 return await _content(client, Target(url=url), redirects, repository)
         except (TimeoutError, httpx.TimeoutException) as error:
-            detail = f"The hub mirror {hub.host} did not answer within {self._timeout_seconds:g} s."
+            detail = f"The hub mirror {hub.host} did not answer within {figure(self._timeout_seconds)} s."
             raise HubTimedOut(detail, pointer=POINTER) from error
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             detail = f"The hub mirror {hub.host} cannot be reached ({type(error).__name__})."

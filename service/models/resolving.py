@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from planners.architecture import ModelSpec
 from planners.catalogue import Catalogue, typical_config
 from planners.errors import InvalidModelConfig, PlimsollError
+from planners.figures import count_in_words
 from planners.huggingface import described_parts, read_model
 from planners.huggingface.stored_formats import StoredFormats, stored_formats
 from planners.kept import forget
@@ -125,7 +126,7 @@ class ModelResolver:
             return self._from_hub(asked)
         if isinstance(asked, SizeModel):
             config, assumptions = typical_config(asked.parameters)
-            name = f"typical model of {asked.parameters:.4g} parameters"
+            name = f"typical model of {count_in_words(asked.parameters)} parameters"
             return self._described_model(name, config, pointer="/model/parameters", assumptions=tuple(assumptions))
         return self.listed(asked)
 

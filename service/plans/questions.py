@@ -130,7 +130,7 @@ def _is_measured(request: InferRequest, site: SiteEfficiency) -> bool:
 
 
 def in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferRequest:
-    """Return the request in the formats of the checkpoint it names, where it leaves them away."""
+    """Return the request in the formats of the checkpoint it names, where it omits them."""
     stored = model.stored
     return request.in_formats(
         weights=None if stored is None else stored.weights, kv_cache=None if stored is None else stored.kv_cache
@@ -142,16 +142,15 @@ def stored_format_notes(request: InferRequest, model: ResolvedModel) -> tuple[st
     stored, serving = model.stored, request.serving
     if stored is None:
         return ()
-    taken = [f"'weights' is {stored.weights}"] if serving.weights is None else []
-    if serving.kv_cache is None and stored.kv_cache is not None:
-        taken.append(f"'kv_cache' is {stored.kv_cache}")
-    if not taken:
-        return ()
-    asked = request.model if isinstance(request.model, str) else "The checkpoint"
-    note = f"{asked} holds {model.name} quantized: {' and '.join(taken)}, as the checkpoint is stored."
+    notes = []
     if serving.weights is None:
-        note += " Every matrix that this format takes is counted in it; such checkpoints may leave some in a wider one."
-    return (note,)
+        notes.append(
+            f"The checkpoint is stored in {stored.weights}. Every matrix that can be in this format is counted in it; "
+            "some checkpoints keep a few in a wider one."
+        )
+    if serving.kv_cache is None and stored.kv_cache is not None:
+        notes.append(f"The checkpoint sets the KV cache to {stored.kv_cache}.")
+    return tuple(notes)
 
 
 def asked_parts(request: TrainRequest | InferRequest) -> dict[str, Any]:

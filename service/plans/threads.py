@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from planners.errors import PlanningStopped, PlimsollError
+from planners.figures import figure
 from planners.stopping import ShouldStop
 from service.errors import Overloaded, SearchLimitReached
 from service.rate_limits import MOST_CALLERS
@@ -112,8 +113,8 @@ class PlanningThreads:
             return await asyncio.wait_for(asyncio.shield(under_way), self._timeout_seconds)
         except (TimeoutError, PlanningStopped) as error:
             raise PlanningTimedOut(
-                f"No plan was found within {self._timeout_seconds:g} s. Fix some of the layout, or name the number "
-                "of GPUs."
+                f"No plan was found within {figure(self._timeout_seconds)} s. Fix some of the layout, or name the "
+                "number of GPUs."
             ) from error
 
     def check_room(self, asked_by: str) -> None:

@@ -152,5 +152,5 @@ class CalibrationRequest(Wire):
     @model_validator(mode="after")
     def _must_measure_something(self) -> CalibrationRequest:
         if not (self.measurements or self.microbenchmarks or self.serving or self.from_record):
-            raise ValueError("measures nothing: give measurements of runs, microbenchmarks, serving, or from_record")
+            raise ValueError("has no measurements: give at least one of runs, microbenchmarks, serving or from_record")
         return self

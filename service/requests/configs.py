@@ -88,7 +88,7 @@ def _check_entries(config: dict[str, Any], most: int) -> None:
             keys += len(value)
             inner.extend(item for item in (value.values() if isinstance(value, dict) else value) if _holds_more(item))
         if keys > most:
-            raise ValueError(f"holds more than {most} entries")
+            raise ValueError(f"has more than {most:,} entries")
         if not inner:
             return
         level = inner

@@ -21,15 +21,15 @@ BARE_WORDS = frozenset({"n", "num", "number", "of", "count", "total", "name", "t
 
 
 def unknown_field(location: Sequence[int | str], given: object, request: type[BaseModel] | None) -> str:
-    """Return what to say of a field that its place does not have: which was meant, or which there are.
+    """Return what to say after the name of a field that its place does not have: which was meant, or which there are.
 
     `location` is Pydantic's, whose last step is the unknown name; `given` is the object that it was found in.
     """
     if request is None:
-        return "Unknown field."
+        return "is not a field here."
     name = str(location[-1]).lower()[:MOST_NAME_CHARACTERS]
     if name in EXPLAINED:
-        return f"Unknown field; {EXPLAINED[name]}."
+        return f"is not a field here; {EXPLAINED[name]}."
     here = fields_at(location[:-1], request)
     foreign = said_here(name, _paths(request))
     elsewhere = sorted((path for path in _paths(request) if _is_part(name, path)), key=lambda path: _rank(name, path))
@@ -44,8 +44,8 @@ def unknown_field(location: Sequence[int | str], given: object, request: type[Ba
         or get_close_matches(name, free, MOST_MEANT, LIKE)
     )
     if meant:
-        return f"Unknown field; did you mean {' or '.join(meant)}?"
-    return f"Unknown field; there are {', '.join(here)}."
+        return f"is not a field here; did you mean {' or '.join(meant)}?"
+    return f"is not a field here; the fields are {', '.join(here)}."
 
 
 def _alike(name: str, known: list[str]) -> list[str]:

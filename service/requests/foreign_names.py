@@ -36,7 +36,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("fsdp", "zero_optimization", "sharding_strategy", "deepspeed"), ("/layout/zero_stage",)),
     **dict.fromkeys(("data_parallel_shard_degree", "data_parallel_replicate_degree"), ("/layout/shard_group",)),
     **dict.fromkeys(("vpp", "num_layers_per_virtual_pipeline_stage"), ("/layout/virtual_pipeline",)),
-    **dict.fromkeys(("num_gpus", "n_gpus", "gpu_count", "world_size", "num_devices", "devices"), (GPUS,)),
+    **dict.fromkeys(("world_size", "num_devices", "devices"), (GPUS,)),
     **dict.fromkeys(("nodes", "num_nodes", "nnodes"), (GPUS, "/hardware/gpus_per_node")),
     "nproc_per_node": ("/hardware/gpus_per_node",),
 }

@@ -73,7 +73,7 @@ class GpuRange(Wire):
     @model_validator(mode="after")
     def _must_be_a_range(self) -> GpuRange:
         if self.min > self.max:
-            raise ValueError(f"'min' ({self.min}) is more than 'max' ({self.max})")
+            raise ValueError(f"has a min of {self.min:,}, which is more than its max of {self.max:,}")
         return self
 
 

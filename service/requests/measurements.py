@@ -69,7 +69,7 @@ class MeasurementRequest(Wire):
     def _must_measure_something(self) -> MeasurementRequest:
         if not self.quantities() and self.log is None:
             raise ValueError(
-                "measures nothing: give a log, or at least one of peak_bytes, step_seconds, tokens_per_second, …"
+                "has no measurement: give a log, or a value such as peak_bytes, step_seconds or tokens_per_second"
             )
         if self.plan_id is None and self.log is None and None in (self.framework, self.gpu, self.model):
             raise ValueError("needs a plan_id, or framework, gpu and model")

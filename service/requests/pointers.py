@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from planners.figures import count_in_words
 from service.requests.field_names import unknown_field
 from service.requests.foreign_names import value_meant
 from service.requests.values import MOST_NAME_CHARACTERS
@@ -17,13 +18,25 @@ _OBJECT_EXPECTED = frozenset({"model_type", "model_attributes_type", "dict_type"
 
 # Pydantic's own words are a programmer's.
 _WORDS = {
-    "missing": "Is missing",
-    "int_type": "Should be a whole number",
-    "int_from_float": "Should be a whole number",
-    "float_type": "Should be a number",
-    "bool_type": "Should be true or false",
-    "string_type": "Should be text",
+    "missing": "is missing",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
 }
+# How other sentences of Pydantic begin, and how ours do.
+_OPENINGS = (
+    ("should ", "must "),
+    ("Should ", "must "),
+    ("String should ", "must "),
+    ("List should ", "must "),
+    ("Tuple should ", "must "),
+    ("Dictionary should ", "must "),
+    ("Decimal input should ", "must "),
+)
 # Which bound of an error's context is told, and how.
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
@@ -31,7 +44,7 @@ _BOUNDS = {
     "less_than_equal": ("le", "at most"),
     "less_than": ("lt", "below"),
 }
-MOST_WRITTEN_OUT = 1e12
+LEAST_ROUNDED = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +63,25 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
     """
     return tuple(
         FieldError(
-            pointer=json_pointer(error["loc"], error["type"], body),
-            detail=unknown_field(error["loc"], _place(error["loc"], body), request)
-            if error["type"] == "extra_forbidden"
-            else _detail(error),
+            pointer=(pointer := json_pointer(error["loc"], error["type"], body)),
+            detail=f"{field_name(pointer)} "
+            + (
+                unknown_field(error["loc"], _place(error["loc"], body), request)
+                if error["type"] == "extra_forbidden"
+                else _detail(error)
+            ),
         )
         for error in sorted(errors, key=lambda error: error["type"] != "extra_forbidden")
     )
+
+
+def field_name(pointer: str) -> str:
+    """Return what a sentence calls the field that a pointer leads to: its name, or the list and its place there."""
+    *_, before, last = ("", *pointer.split("/"))
+    if not last:
+        return "The body"
+    name = last.replace("~1", "/").replace("~0", "~")
+    return f"{before}/{name}" if name.isdecimal() and before else name
 
 
 def json_pointer(location: Sequence[int | str], kind: str, body: object) -> str:
@@ -102,18 +127,24 @@ def _leads_on(place: Any, step: int | str) -> bool:
 
 def _number(bound: float) -> str:
     """Return a bound as people write it."""
-    return f"{bound:,}" if abs(bound) < MOST_WRITTEN_OUT else f"{bound:g}"
+    return f"{bound:,}" if abs(bound) < LEAST_ROUNDED else count_in_words(bound)
 
 
 def _detail(error: Mapping[str, Any]) -> str:
     if error["type"] in _OBJECT_EXPECTED:
-        return "Should be an object."
+        return "must be an object."
     bound = _BOUNDS.get(error["type"])
     if bound is not None:
         name, words = bound
-        return f"Should be {words} {_number(error['ctx'][name])}."
+        return f"must be {words} {_number(error['ctx'][name])}."
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-    sentence = message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")
-    if error["type"] == "literal_error":
-        sentence += value_meant(error["input"], error["ctx"]["expected"])
-    return sentence
+    for pydantics, ours in _OPENINGS:
+        if message.startswith(pydantics):
+            message = ours + message.removeprefix(pydantics)
+    told = sentence(message.replace(" after validation", ""))
+    return told + value_meant(error["input"], error["ctx"]["expected"]) if error["type"] == "literal_error" else told
+
+
+def sentence(message: str) -> str:
+    """Return a message with a full stop, where it does not end in one or in a question mark."""
+    return message if message.endswith((".", "?")) else f"{message}."

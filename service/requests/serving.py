@@ -49,11 +49,11 @@ MOST_HISTOGRAM_BINS = 10_000
 # Where neither the request nor the model's name says.
 DEFAULT_FORMAT = "bf16"
 FORMAT_NOTE = (
-    "Left away: what the checkpoint holds, where its name or its config says that it is quantized, and else bf16."
+    "If omitted: the checkpoint's own format where its name or config says that it is quantized, otherwise bf16."
 )
 # An engine caches in the activations' type, which weights of these formats are computed in.
 CACHE_OF_WEIGHTS = {"fp16": "fp16", "fp32": "fp32"}
-CACHE_NOTE = "Left away: what the checkpoint fixes, else fp16 or fp32 where the weights are, and else bf16."
+CACHE_NOTE = "If omitted: the format that the checkpoint fixes; otherwise fp16 or fp32 as the weights, otherwise bf16."
 
 CHOICE_NOTE = "A list is of what may be chosen: every combination is searched."
 MOST_LISTED = 8
@@ -118,7 +118,7 @@ class Speculative(Wire):
 
 
 class Disaggregated(Wire):
-    """Prefill and decode on GPUs of their own; numbers left away are searched."""
+    """Prefill and decode on GPUs of their own; numbers that are omitted are searched."""
 
     prefill_gpus: Degree | None = None
     decode_gpus: Degree | None = None
@@ -137,7 +137,7 @@ class RopeScalingPart(Wire):
     rope_type: Literal["yarn", "linear", "dynamic"]
     factor: Annotated[float, Field(gt=1, le=MOST_FACTOR)]
     original_max_position_embeddings: SequenceTokens | None = Field(
-        default=None, description="What YaRN stretches; left away: the positions of the model's config."
+        default=None, description="The positions that YaRN extends. If omitted: those of the model's config."
     )
     rope_theta: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
         default=None, description="The wavelengths' base, for launch files where the model's config does not say it."
@@ -145,7 +145,7 @@ class RopeScalingPart(Wire):
 
 
 class ServingPart(Wire):
-    """The deployment. Engine settings left away take that engine version's own defaults."""
+    """The deployment. Engine settings that are omitted take the defaults of that engine version."""
 
     weights: WeightFormats | None = Field(default=None, description=f"{FORMAT_NOTE} {CHOICE_NOTE}")
     kv_cache: CacheFormats | None = Field(default=None, description=f"{CACHE_NOTE} {CHOICE_NOTE}")

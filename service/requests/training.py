@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag
 from planners.architecture import ModelSpec
 from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion
+from planners.figures import figure
 from planners.hardware import Hardware
 from planners.huggingface import describe_config
 from planners.memory.recompute_modules import MODULES
@@ -249,7 +250,7 @@ class ResiliencePart(Wire):
             description=(
                 "The part of the GPUs that fails in a month. The default is that of Llama 3's 16,384 GPUs, with 419 "
                 "unexpected interruptions in 54 days (arXiv:2407.21783); 'pessimistic' is "
-                f"{PESSIMISTIC_GPU_FAILURES_PER_MONTH:g}."
+                f"{figure(PESSIMISTIC_GPU_FAILURES_PER_MONTH)}."
             )
         ),
     ] = GPU_FAILURES_PER_MONTH

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planners.figures import counted, figure
 from planners.memory.profile import load_profile
 from service.persistence.records import Job, Page, PlanSummary
 from service.text.choices import choices_text, serving_choices_text
@@ -13,6 +14,8 @@ from service.text.labels import recompute_text, serving_labels, training_labels
 from service.text.memory import memory_text, ranged, shares, spikes_text
 from service.text.tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
 
+# An availability of 99.995 % is not 100 %.
+AVAILABILITY_DIGITS = 5
 SECONDS_PER_HOUR = 3600
 VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
 
@@ -93,7 +96,7 @@ def _serving(body: Mapping[str, Any]) -> list[str]:
     kv, performance = plan["kv"], plan["performance"]
     facts = (
         ("cache of one GPU", gib(kv["available_bytes"])),
-        ("bytes a token", f"{kv['bytes_per_token']:,} in all, {kv['bytes_per_token_per_gpu']:,} a GPU"),
+        ("bytes per token", f"{kv['bytes_per_token']:,} in all, {kv['bytes_per_token_per_gpu']:,} per GPU"),
         ("capacity", f"{kv['tokens']:,} tokens in {kv['blocks']:,} blocks of {kv['block_size']}"),
         ("requests at once", f"{kv['max_concurrency']:.2f} of the longest"),
         ("longest request", _tokens(kv["longest_context_tokens"])),
@@ -114,7 +117,7 @@ def _step_facts(step: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     bounds = ranged(step, "low_seconds", "high_seconds", seconds_text)
     return (
         ("time", f"{seconds_text(step['seconds'])}{bounds}"),
-        ("speed", f"{step['tokens_per_second']:,.0f} tokens/s, {step['tflops_per_gpu']:.0f} TFLOP/s a GPU"),
+        ("speed", f"{step['tokens_per_second']:,.0f} tokens/s, {step['tflops_per_gpu']:.0f} TFLOP/s per GPU"),
         ("utilization", f"{100 * step['model_flops_utilization']:.1f} %"),
     )
 
@@ -128,7 +131,7 @@ def _run_facts(run: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         ("cost", None if cost is None else f"${cost:,.0f}"),
         ("checkpoint", gib(run["checkpoint_bytes"])),
         ("checkpoint every", seconds_text(run["checkpoint_interval_daly_seconds"])),
-        ("failures a day", f"{run['failures_per_day']:.3g}"),
+        ("failures per day", figure(run["failures_per_day"])),
         ("goodput", None if run["goodput"] is None else f"{100 * run['goodput']:.1f} %"),
         *(
             (f"with {way['name']}", f"{100 * way['goodput']:.1f} %")
@@ -143,10 +146,13 @@ def _run_facts(run: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 def _spares(spare: Mapping[str, Any] | None) -> str | None:
     if spare is None:
         return None
-    target = f"{100 * spare['target_availability']:g} %"
+    target = f"{figure(100 * spare['target_availability'], AVAILABILITY_DIGITS)} %"
     if spare["spares"] is None:
-        return f"not even {spare['nodes']} make {target}"
-    return f"{spare['spares']} beside {spare['nodes']}, up {100 * spare['availability']:.4g} % of the time"
+        return f"even {spare['nodes']} are too few for {target}"
+    return (
+        f"{spare['spares']} beside {spare['nodes']}, up {figure(100 * spare['availability'], AVAILABILITY_DIGITS)} % "
+        "of the time"
+    )
 
 
 def _training_layout(layout: Mapping[str, Any]) -> str:
@@ -159,9 +165,9 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("GPUs", f"{layout['gpus']} = {degrees}"),
             ("experts over", layout["expert_parallel"] if layout["expert_parallel"] > 1 else None),
             ("sharding", _sharding(layout)),
-            ("batch of a rank", batch),
+            ("batch per rank", batch),
             ("recompute", recompute_text(layout)),
-            ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
+            ("stages per GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
             ("offload", None if layout["offload"] == "none" else f"{layout['offload']} to {layout['offload_target']}"),
             ("activations", "offloaded to the host" if layout.get("activation_offload") else None),
             ("loss", "fused with the head" if layout.get("fused_cross_entropy") else None),
@@ -263,14 +269,14 @@ def _cost(other: Mapping[str, Any]) -> str:
     """Return what a million output tokens cost: dollars, or GPU time where there is no price."""
     dollars, seconds = other["cost_usd_per_million_output_tokens"], other["gpu_seconds_per_million_output_tokens"]
     if dollars is not None:
-        return f"${dollars:.3g}"
-    return "" if seconds is None else f"{seconds / SECONDS_PER_HOUR:.3g} GPU-h"
+        return f"${figure(dollars)}"
+    return "" if seconds is None else f"{figure(seconds / SECONDS_PER_HOUR)} GPU-h"
 
 
 def _search(search: Mapping[str, Any]) -> str:
     return (
-        f"Searched {search['layouts_considered']} layouts ({search['layouts_excluded']} more excluded by a rule, "
-        f"{search['layouts_fitting']} fit) in {seconds_text(search['seconds'])}."
+        f"Searched {counted(search['layouts_considered'], 'layout')} ({search['layouts_fitting']:,} fit; "
+        f"{search['layouts_excluded']:,} more were excluded by a rule) in {seconds_text(search['seconds'])}."
     )
 
 
@@ -332,7 +338,7 @@ def _quantity(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if name.endswith("bytes_per_second"):
-        return f"{value / 1e9:.3g} GB/s"
+        return f"{figure(value / 1e9)} GB/s"
     if name.endswith("bytes"):
         return f"{gib(value)} ({value:,} bytes)"
     if name.endswith("seconds"):

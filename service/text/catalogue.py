@@ -68,7 +68,7 @@ def gpu_text(gpu: Mapping[str, Any]) -> str:
         ("link", f"{gpu['link_kind']}, {_rate(gpu['link_bytes_per_second'], GIGA)} GB/s one way"),
         ("to the host", f"{_rate(gpu['pcie_bytes_per_second'], GIGA)} GB/s one way"),
         ("network", f"{_rate(gpu['nic_bytes_per_second'], GIGA)} GB/s one way"),
-        ("GPUs a node", gpu["gpus_per_node"]),
+        ("GPUs per node", gpu["gpus_per_node"]),
         ("source", gpu["source"]),
     )
     rates = [(name, _rate(rate, TERA)) for name, rate in gpu["peak_flops_per_second"].items()]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from planners.figures import figure
 from service.text.tables import gib, seconds_text, table, titled, wrapped
+
+DOLLAR_DIGITS = 4
 
 
 def choices_text(body: Mapping[str, Any]) -> list[str]:
@@ -44,7 +47,7 @@ def _serving_entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
         "" if entry["weights"] is None else f"{entry['weights']}/{entry['kv_cache']}",
         seconds_text(entry["tpot_seconds"]),
         "" if rate is None else f"{rate:,.0f}",
-        "" if dollars is None else f"${dollars:.4g}",
+        "" if dollars is None else f"${figure(dollars, DOLLAR_DIGITS)}",
         "refused" if entry["refusal"] else entry["verdict"],
     )
 
@@ -55,7 +58,7 @@ def _entry(entry: Mapping[str, Any]) -> tuple[str, ...]:
         entry["gpu"] if entry["gpus"] is None else f"{entry['gpus']} × {entry['gpu']}",
         gib(entry["peak_bytes"]),
         seconds_text(entry["step_seconds"]),
-        "" if dollars is None else f"${1e6 * dollars:.4g}",
+        "" if dollars is None else f"${figure(1e6 * dollars, DOLLAR_DIGITS)}",
         "refused" if entry["refusal"] else entry["verdict"],
     )
 

@@ -7,15 +7,16 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from planners.figures import duration, figure
+
 COLUMNS = 100
+CELL_DIGITS = 6
 GIB = 2**30
-SECONDS_A_DAY = 86_400
 INDENT = GAP = "  "
 
 _QUOTED = re.compile("`[^`]+`")
 # Of no text that people write, and so free to stand for a space meanwhile.
 _KEPT_SPACE = "\ue000"
-_UNITS = (("d", SECONDS_A_DAY), ("h", 3_600), ("min", 60), ("s", 1), ("ms", 1e-3), ("us", 1e-6))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -53,11 +54,8 @@ def gib(size_bytes: float | None) -> str:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Return a time in the largest unit that leaves at least one of it."""
-    if seconds is None:
-        return ""
-    name, length = next(((name, length) for name, length in _UNITS if seconds >= length), _UNITS[-1])
-    return f"{seconds / length:.3g} {name}" if name != "d" else f"{seconds / length:.1f} {name}"
+    """Return a time as people read it."""
+    return "" if seconds is None else duration(seconds)
 
 
 def titled(title: str, *parts: str) -> str:
@@ -97,7 +95,7 @@ def joined(sections: Iterable[str]) -> str:
 
 def cell(value: Any) -> str:
     """Return a value as a table shows it."""
-    return printable(f"{value:.6g}" if isinstance(value, float) else str(value))
+    return printable(figure(value, CELL_DIGITS) if isinstance(value, float) else str(value))
 
 
 def printable(text: str) -> str:

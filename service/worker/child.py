@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from planners.figures import duration
 from service.worker.child_main import (
     LOG_LINES,
     MAX_RESULT_BYTES,
@@ -295,7 +296,7 @@ class _Child:
         if "result" in answer:
             return "succeeded", "", ""  # However it ended: libraries crash and hang while they are unloaded.
         if cause == "timeout":
-            return "timeout", "timed-out", f"The task took longer than the {self._limits.seconds:g} s that it may."
+            return "timeout", "timed-out", f"The task took longer than its limit of {duration(self._limits.seconds)}."
         if "error" in answer:
             error = answer["error"]
             code, detail = str(error.get("code")), str(error.get("detail"))

@@ -208,6 +208,13 @@ async def test_of_very_many_errors_the_first_are_told_and_all_are_counted(client
     assert f"{MOST_FIELD_ERRORS + 1} more, the first {MOST_FIELD_ERRORS} of all under 'errors'" in problem["detail"]
 
 
+async def test_what_is_wrong_is_told_in_one_sentence_with_its_pointer(client: httpx.AsyncClient):
+    problem = await refused(client, "/models/describe", b"{}")
+    assert problem["detail"] == "/model is missing."
+    unknown = await client.get("/models", params={"serch": "llama"})
+    assert unknown.json()["detail"] == "/serch: In the query: Unknown parameter; did you mean search?"
+
+
 async def test_an_empty_body(client: httpx.AsyncClient):
     assert pointers(await refused(client, "/plan/train", b"")) == [""]
 

@@ -32,5 +32,5 @@ def test_the_field_that_set_is_shown_with_is_one_that_the_command_takes(command:
     assert example in " ".join(shown(*command).split())
     # Refused for what is missing, or answered; never for the field of the example.
     said = CliRunner().invoke(app, [*command, "--set", example], prog_name="plimsoll").output
-    assert "Unknown field" not in said
-    assert "Is missing" in said
+    assert "is not a field" not in said
+    assert "is missing" in said

@@ -42,7 +42,7 @@ def test_a_job_that_does_not_fit_exits_with_1(tmp_path: Path):
         (["--tp", "3"], "/layout/tensor_parallel (--tp)"),
         (
             ["--set", "training.sequence_lenght=3"],
-            "/training/sequence_lenght: Unknown field; did you mean sequence_length?",
+            "/training/sequence_lenght: sequence_lenght is not a field here; did you mean sequence_length?",
         ),
         (["--set", "training"], "path=value"),
         (["--gpu", "h101"], "/hardware/gpu (--gpu)"),
@@ -92,7 +92,7 @@ def test_a_deployment_is_sized(tmp_path: Path):
 def test_only_a_size_is_enough_of_a_model():
     answer = run("infer", "--parameters", "1e9", *ONE_GPU)
     assert answer.exit_code == 0, answer.output
-    assert "typical model of 1e+09 parameters" in answer.stdout
+    assert "typical model of 1 billion parameters" in answer.stdout
 
 
 def test_launch_files_are_written_beside_the_answer(tmp_path: Path):

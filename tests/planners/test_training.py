@@ -71,7 +71,7 @@ def test_the_run_follows_from_tokens_and_price():
     assert plan.run.cost_usd == pytest.approx(2.0 * plan.run.gpu_hours)
 
 
-@pytest.mark.parametrize(("deadline_seconds", "word"), [(1e9, "keeps"), (1.0, "misses")])
+@pytest.mark.parametrize(("deadline_seconds", "word"), [(1e9, "meets"), (1.0, "misses")])
 def test_a_plan_says_whether_it_keeps_its_deadline(deadline_seconds: float, word: str):
     asked = question(objective="deadline", tokens=1e9, deadline_seconds=deadline_seconds, hardware=hardware(8))
     assert f"{word} the deadline of" in plan_training(asked).summary
@@ -169,7 +169,7 @@ def test_a_card_without_the_format_is_refused():
 
 def test_a_reserve_that_leaves_nothing_is_refused():
     full = hardware(8, reserve_bytes=85_029_158_912)
-    with pytest.raises(InvalidQuestion, match="nothing"):
+    with pytest.raises(InvalidQuestion, match="whole memory of the GPU"):
         plan_training(replace(question(), hardware=full))
 
 
@@ -203,7 +203,7 @@ GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12,
 def test_learned_positions_end_where_the_model_does():
     spec = describe_config(GPT2, name="gpt2")
     assert plan_training(question(model=spec, sequence_length=1024)).fits
-    with pytest.raises(InvalidQuestion, match="1024 learned positions") as raised:
+    with pytest.raises(InvalidQuestion, match="1,024 learned positions") as raised:
         plan_training(question(model=spec, sequence_length=1025))
     assert raised.value.pointer == "/training/sequence_length"
 
@@ -211,13 +211,13 @@ def test_learned_positions_end_where_the_model_does():
 def test_a_sequence_beyond_rotary_positions_is_an_assumption():
     spec = replace(small_llama(), max_position_embeddings=4096)
     answer = plan_training(question(model=spec, sequence_length=4097))
-    assert any("longer than the 4096 positions" in note for note in answer.assumptions)
+    assert any("4,097 tokens; the model was configured for 4,096 positions" in note for note in answer.assumptions)
 
 
 def test_more_layers_cannot_be_recomputed_than_there_are():
     layers = small_llama().num_layers
     assert plan_training(question(model=small_llama(), recompute=Recompute(mode="full", full_layers=layers))).plan
-    with pytest.raises(InvalidQuestion, match="fewer than"):
+    with pytest.raises(InvalidQuestion, match="more than the"):
         plan_training(question(model=small_llama(), recompute=Recompute(mode="full", full_layers=layers + 1)))
 
 
@@ -259,3 +259,19 @@ def test_an_unmeasured_stack_is_searched_where_no_measured_one_fits():
     # One sequence of 2^20 tokens fits one card on no stack; then all of them were asked.
     stacks = plan_training(question(gpus=1, sequence_length=2**20, global_batch_size=1)).stacks
     assert {"deepspeed", "ddp", "torchtune"} <= set(stacks.searched)
+
+
+def test_who_fixed_no_degree_is_pointed_at_the_number_of_gpus():
+    # 1,000 GPUs share no batch of 1,536 sequences.
+    with pytest.raises(ImpossibleLayout) as refused:
+        plan_training(question(gpus=1000, global_batch_size=1536))
+    assert refused.value.pointer == "/hardware/gpus"
+    with pytest.raises(ImpossibleLayout) as refused:
+        plan_training(question(gpus=8, global_batch_size=60, layout={"data_parallel": 8}))
+    assert refused.value.pointer == "/layout/data_parallel"
+
+
+def test_a_card_without_a_format_is_told_in_which_precisions_it_trains():
+    old = gpu(peak_flops_per_second={"fp32": 1e13, "fp16": 1e14})
+    with pytest.raises(InvalidQuestion, match=r"does not compute in bf16\. It trains in fp32, fp16-mixed\."):
+        plan_training(question(hardware=hardware(8, gpu=old)))

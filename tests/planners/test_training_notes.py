@@ -224,8 +224,8 @@ def chosen_by_search(asked: TrainingQuestion, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"activation_offload": True}, "activation_offload false rules it out"),
-        ({"offload": "optimizer"}, "offload none rules it out"),
+        ({"activation_offload": True}, "set activation_offload to false to rule it out"),
+        ({"offload": "optimizer"}, "set offload to none to rule it out"),
         ({"fused_cross_entropy": True}, "fused_cross_entropy true"),
         ({"recompute": "full"}, "recompute full"),
         ({"sequence_parallel": True}, "sequence_parallel true"),
@@ -243,7 +243,7 @@ def test_activation_offload_that_was_asked_for_is_said_and_is_not_the_search_s()
     asked = question(framework="fsdp2", model=small_llama(), sequence_length=512, activation_offload=True)
     said = chosen_by_search(asked, activation_offload=True)
     assert "Saved activations wait in host memory" in said
-    assert "rules it out" not in said
+    assert "to rule it out" not in said
 
 
 def test_what_the_request_fixed_is_not_said_to_be_the_search_s():
@@ -266,6 +266,37 @@ def test_failures_nobody_gave_are_llama_3_s():
     assert pytest.approx(419 / 54 * 30 / 16_384, rel=0.02) == GPU_FAILURES_PER_MONTH
     answer = plan_training(question(model=small_llama(), sequence_length=512))
     assert any("419 unexpected interruptions in 54 days" in note for note in answer.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("expected_seconds", "words"),
+    [
+        (431_900.0, "it meets the deadline of 5 days."),
+        (
+            433_440.0,
+            "or 5.017 days with the failures to expect: it meets the deadline of 5 days only if nothing fails.",
+        ),
+    ],
+)
+def test_a_run_near_its_deadline_is_told_in_digits_that_tell_it_apart(expected_seconds: float, words: str):
+    # 5 days are 432,000 s; 431,760 s are 4.9972 days and 433,440 s are 5.0167.
+    run = replace(with_layout().run, seconds=431_760.0, expected_seconds=expected_seconds)
+    asked = question(model=small_llama(), objective="deadline", tokens=1e9, deadline_seconds=432_000.0)
+    assert summary(asked, replace(with_layout(), run=run), "fits").endswith(words)
+
+
+def test_a_step_of_many_minutes_is_told_in_minutes():
+    # 1,184 s are 19.73 minutes.
+    plan = with_layout()
+    slow = replace(plan, step=replace(plan.step, seconds=1_184.0))
+    assert "A step takes 19.7 min: " in summary(question(model=small_llama()), slow, "fits")
+
+
+def test_a_tight_plan_says_how_high_its_peak_may_be():
+    plan = with_layout()
+    memory = replace(plan.memory, peak_bytes=70 * 2**30, peak_high_bytes=77 * 2**30, limit_bytes=75 * 2**30)
+    said = summary(question(model=small_llama()), replace(plan, memory=memory), "tight")
+    assert "Each GPU needs 70.0 GiB, perhaps up to 77.0 GiB, of 75.0 GiB;" in said
 
 
 def test_a_plan_that_counts_gpus_says_that_it_counts_those_without_offload():

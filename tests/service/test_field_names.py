@@ -45,7 +45,8 @@ def told(request: type[BaseModel], body: Any) -> dict[str, str]:
     ],
 )
 def test_what_was_meant_is_named(request_kind: type[BaseModel], body: Any, pointer: str, meant: str):
-    assert told(request_kind, body)[pointer] == f"Unknown field; did you mean {meant}?"
+    name = pointer.rpartition("/")[2]
+    assert told(request_kind, body)[pointer] == f"{name} is not a field here; did you mean {meant}?"
 
 
 @pytest.mark.parametrize(
@@ -58,14 +59,13 @@ def test_what_was_meant_is_named(request_kind: type[BaseModel], body: Any, point
     ],
 )
 def test_a_field_in_the_wrong_place_is_told_its_own(name: str, meant: str):
-    assert told(TrainRequest, train(**{name: 1}))[f"/{name}"] == f"Unknown field; did you mean {meant}?"
+    assert told(TrainRequest, train(**{name: 1}))[f"/{name}"] == f"{name} is not a field here; did you mean {meant}?"
 
 
 @pytest.mark.parametrize("name", ["num_gpus", "gpu_count", "number_of_gpus", "n_gpus"])
 def test_a_name_is_bare_of_what_says_that_it_is_a_number(name: str):
     body = train(hardware={"gpu": "h100", name: 8})
-    meant = told(TrainRequest, body)[f"/hardware/{name}"].removeprefix("Unknown field; did you mean ")
-    assert meant in ("gpus?", "/hardware/gpus?")
+    assert told(TrainRequest, body)[f"/hardware/{name}"] == f"{name} is not a field here; did you mean gpus?"
 
 
 def test_an_unknown_field_comes_before_the_one_that_is_missing_for_it():
@@ -81,7 +81,8 @@ def test_of_a_name_longer_than_any_the_beginning_is_told():
 
 def test_what_is_like_nothing_is_told_what_there_is():
     assert told(QuantizeRequest, {"model": "m", "scheme": "nf4", "zzqq": 1})["/zzqq"] == (
-        "Unknown field; there are model, scheme, double_quantization, block_size, weights, seed, output."
+        "zzqq is not a field here; the fields are model, scheme, double_quantization, block_size, weights, seed, "
+        "output."
     )
 
 

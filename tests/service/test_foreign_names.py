@@ -61,12 +61,12 @@ def test_a_value_that_is_like_none_is_answered_with_no_guess(given: object):
     ],
 )
 def test_a_foreign_field_is_answered_with_what_says_it_here(field: str, words: str):
-    assert told(train(training={field: 8}))[f"/training/{field}"] == f"Unknown field; {words}"
+    assert told(train(training={field: 8}))[f"/training/{field}"] == f"{field} is not a field here; {words}"
 
 
 @pytest.mark.parametrize(("field", "meant"), [("dp_degree", "data_parallel"), ("tp_size", "tensor_parallel")])
 def test_a_degree_with_an_ending_of_other_programs_is_known(field: str, meant: str):
-    assert told(train(layout={field: 2}))[f"/layout/{field}"] == f"Unknown field; did you mean {meant}?"
+    assert told(train(layout={field: 2}))[f"/layout/{field}"] == f"{field} is not a field here; did you mean {meant}?"
 
 
 def test_every_foreign_field_stands_for_one_that_a_training_request_has():
@@ -76,4 +76,4 @@ def test_every_foreign_field_stands_for_one_that_a_training_request_has():
 @pytest.mark.parametrize("model", [[1], 1, None, True])
 def test_a_model_of_no_form_is_told_all_forms(model: Any):
     body = {**train(), "model": model}
-    assert told(body)["/model"] == "Should be a model's name, or an object with config, path, hub or parameters."
+    assert told(body)["/model"] == "model must be a model's name, or an object with config, path, hub or parameters."

@@ -20,7 +20,7 @@ from service.requests.hardware import OneHardware
 from service.requests.jobs import QuantizeRequest, ValidateRequest
 from service.requests.measurements import MeasurementRequest
 from service.requests.models import ConfigModel, DescribeRequest
-from service.requests.pointers import field_errors, json_pointer
+from service.requests.pointers import field_errors, field_name, json_pointer
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 from service.requests.values import MOST_SEQUENCE_TOKENS
@@ -137,12 +137,12 @@ def test_a_missing_field_is_pointed_at():
 @pytest.mark.parametrize(
     ("hardware", "told"),
     [
-        ({"gpu": "h100", "gpus": 0}, "Should be at least 1."),
-        ({"gpu": "h100", "gpus": 8, "gpus_per_node": 2000}, "Should be at most 1,024."),
-        ({"gpu": "h100", "gpus": 8, "gpus_per_node": 1.5}, "Should be a whole number."),
-        ({"gpu": "h100", "gpus": 8, "gpus_per_node": "8"}, "Should be a whole number."),
-        ({"gpu": "h100", "gpus": 8, "network": 1}, "Should be an object."),
-        ({"gpus": 8}, "Is missing."),
+        ({"gpu": "h100", "gpus": 0}, "gpus must be at least 1."),
+        ({"gpu": "h100", "gpus": 8, "gpus_per_node": 2000}, "gpus_per_node must be at most 1,024."),
+        ({"gpu": "h100", "gpus": 8, "gpus_per_node": 1.5}, "gpus_per_node must be a whole number."),
+        ({"gpu": "h100", "gpus": 8, "gpus_per_node": "8"}, "gpus_per_node must be a whole number."),
+        ({"gpu": "h100", "gpus": 8, "network": 1}, "network must be an object."),
+        ({"gpus": 8}, "gpu is missing."),
     ],
 )
 def test_what_is_wrong_is_told_in_the_words_of_people(hardware: Any, told: str):
@@ -407,3 +407,11 @@ def test_a_cache_left_away_has_the_activations_type(serving, stored, cache):
     # An engine caches in the dtype it computes in (vLLM, SGLang: kv_cache_dtype auto), unless the checkpoint fixes it.
     request = InferRequest.model_validate(infer(serving=serving))
     assert request.in_formats(weights=None, kv_cache=stored).serving.kv_cache == cache
+
+
+@pytest.mark.parametrize(
+    ("pointer", "name"),
+    [("", "The body"), ("/model", "model"), ("/compare/0", "compare/0"), ("/layout/a~1b", "a/b"), ("/0", "0")],
+)
+def test_a_sentence_names_the_field_that_a_pointer_leads_to(pointer: str, name: str):
+    assert field_name(pointer) == name

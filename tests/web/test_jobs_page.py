@@ -85,7 +85,7 @@ def test_a_quantization_of_nothing_is_refused_in_the_form_s_words(page: Browser)
     page.visit("/ui/jobs")
     page.until(CATALOGUES)
     page.click("#quantize button")
-    page.until_text("#note", "Model: Is missing.")
+    page.until_text("#note", "Model: model is missing.")
     page.forget_refusals()
 
 

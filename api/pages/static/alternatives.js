@@ -70,7 +70,7 @@ export function alternativesPart(answer, context) {
   const front = paretoFront(points);
   const drawing = chart({
     title: "Step time against memory; the line joins what nothing beats in both",
-    x: { label: "Peak memory of a GPU", format: gib, unit: GIB },
+    x: { label: "Peak memory per GPU", format: gib, unit: GIB },
     y: { label: "Step time", ...durationAxis(Math.max(...points.map((point) => point.y))) },
     points,
     lines: [{ points: front.map((point) => [point.x, point.y]), kind: "front" }],

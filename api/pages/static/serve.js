@@ -73,7 +73,7 @@ function cachePart({ kv, layout, settings: { max_model_len: longest } }) {
   const kept = Object.fromEntries(kv.groups.map((group, index) => [kv.groups.length > 1 ? `${words(group.kind)} (${group.layers} layers${index ? `, group ${index + 1}` : ""})` : words(group.kind),
     group.layers * group.bytes_per_token_per_layer * Math.min(longest, group.window ?? longest)]));
   const total = Object.values(kept).reduce((sum, bytes) => sum + bytes, 0);
-  return section("KV cache by group of layers", el("p", {}, `${gib(kv.available_bytes)} a GPU (between ${gib(kv.available_low_bytes)} and ${gib(kv.available_high_bytes)}) hold `
+  return section("KV cache by group of layers", el("p", {}, `${gib(kv.available_bytes)} per GPU (between ${gib(kv.available_low_bytes)} and ${gib(kv.available_high_bytes)}) hold `
     + `${whole(kv.tokens)} tokens of ${owner} in ${whole(kv.blocks)} blocks of ${kv.block_size}: ${kv.max_concurrency.toFixed(1)} requests of the longest context.`),
   total > 0 ? stackedBar({ title: `What the layers keep of one request of ${whole(longest)} tokens, before parallelism: ${gib(total)}`, parts: kept, format: gib, scale: total }) : null,
   total > 0 ? legend(kept, gib) : null,

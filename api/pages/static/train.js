@@ -40,7 +40,7 @@ function parts(answer, context) {
 function figures({ layout, memory, step, run }) {
   const { format: time } = durationAxis(step.high_seconds);
   return [
-    ["Peak of a GPU", within(memory.peak_bytes, memory.peak_low_bytes, memory.peak_high_bytes, gib)],
+    ["Peak per GPU", within(memory.peak_bytes, memory.peak_low_bytes, memory.peak_high_bytes, gib)],
     ["Limit", gib(memory.limit_bytes)],
     ["Step", within(step.seconds, step.low_seconds, step.high_seconds, time)],
     ["Tokens a second", whole(step.tokens_per_second)],
@@ -61,7 +61,7 @@ function stepPart(step) {
     stackedBar({ title: `One step: ${time(step.seconds)}, between ${time(step.low_seconds)} and ${time(step.high_seconds)}`,
       parts: step.parts, format: duration, scale: step.high_seconds, low: step.low_seconds, high: step.high_seconds }),
     legend(step.parts, duration),
-    el("p", {}, `${whole(step.tokens_per_second)} tokens a second, ${Math.round(step.tflops_per_gpu)} TFLOP/s a GPU, `
+    el("p", {}, `${whole(step.tokens_per_second)} tokens/s, ${Math.round(step.tflops_per_gpu)} TFLOP/s per GPU, `
       + `model FLOPs utilization ${percent(step.model_flops_utilization)}.`));
 }
 

@@ -53,6 +53,6 @@ export function whyNot(request, layout) {
 /** Return what came of a layout, and each reason. */
 export function reasonsOf({ problem, outcome, reasons, peak_bytes: peak, step_seconds: step }) {
   if (problem) return [el("p", { class: "problem" }, problem.message)];
-  const figures = peak == null ? "" : `: ${gib(peak)} at its peak${step == null ? "" : `, ${duration(step)} a step`}`;
+  const figures = peak == null ? "" : `: ${gib(peak)} at its peak${step == null ? "" : `, ${duration(step)} per step`}`;
   return [el("p", {}, el("strong", {}, OUTCOMES[outcome] ?? words(outcome)), `${figures}.`), el("ul", {}, reasons.map(({ detail }) => el("li", {}, detail)))];
 }

@@ -144,7 +144,7 @@ def given_reasons(*reasons: tuple[bool, str]) -> tuple[str, ...]:
 
 def uneven_nodes(launch: TrainingLaunch) -> tuple[bool, str]:
     """Return the reason of a launcher that starts as many processes on every node."""
-    return not launch.has_whole_nodes, f"{launch.layout.gpus} GPUs are no whole number of nodes."
+    return not launch.has_whole_nodes, f"{launch.layout.gpus} GPUs are not a whole number of nodes."
 
 
 def chosen_dtypes(question: TrainingQuestion, program: str) -> tuple[tuple[bool, str], ...]:

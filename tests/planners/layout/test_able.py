@@ -10,6 +10,7 @@ from planners.catalogue import catalogue
 from planners.errors import InvalidQuestion
 from planners.huggingface import describe_config
 from planners.layout.able import jobs_of, listed
+from planners.questions import Recompute
 from planners.training import plan_training
 from tests.planners.factories import question
 
@@ -36,6 +37,18 @@ def test_a_fixed_choice_of_layout_is_combined_like_any_other():
         "(accelerate, litgpt and torchtune). Framework reference, the textbook's sums, plans it."
     )
     assert error.pointer == "/layout/pipeline_parallel"
+
+
+@pytest.mark.parametrize(
+    ("recompute", "words"),
+    [
+        (Recompute(mode="full", full_layers=4), "recompute of 4 layers (megatron and megatron-deepspeed)"),
+        (Recompute(mode="full", every=2), "recompute of every 2nd layer (fsdp2)"),
+        (Recompute(mode="selective", modules=("mlp", "layernorm")), "recompute of mlp, layernorm (megatron)"),
+    ],
+)
+def test_recomputation_is_named_as_it_was_asked(recompute: Recompute, words: str):
+    assert words in refusal(method="qlora", recompute=recompute).detail
 
 
 def test_a_named_stack_that_cannot_is_answered_with_those_that_can():

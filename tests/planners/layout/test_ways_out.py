@@ -49,6 +49,12 @@ def test_fixed_degrees_are_kept():
     assert out_of(asked) == "Set global_batch_size to 960 or 1008: each was planned, and fits."
 
 
+def test_one_way_out_is_not_told_as_several():
+    # 8 replicas take no 7 sequences, and 8 are the fewest that they do take; other numbers of GPUs leave 8 replicas.
+    asked = small(8, 7, layout={"data_parallel": 8})
+    assert out_of(asked) == "Set global_batch_size to 8: this was planned, and fits."
+
+
 def test_what_does_not_fit_is_no_way_out():
     def too_large(asked: TrainingQuestion) -> Alternative:
         return Alternative(layout=LAYOUT, peak_bytes=1, margin_bytes=-1, step_seconds=1.0, verdict="no")

@@ -91,7 +91,7 @@ def test_a_partial_layout_is_completed_and_its_lost_seconds_are_told_by_part():
     assert comparison.layout.gpus == 16
     parts = {reason.rule: reason for reason in comparison.reasons}
     # 8 x 2 ranks are more than the 8 GPUs of a node.
-    assert "leave the nvlink domain of 8 GPUs" in parts["context_parallel"].detail
+    assert "span several nodes of 8 GPUs" in parts["context_parallel"].detail
     assert parts["context_parallel"].pointer == "/compare/0/context_parallel"
     assert "among 8 ranks of a node" in parts["tensor_parallel"].detail
 

@@ -22,7 +22,7 @@ def test_a_run_that_was_measured_is_its_own_nearest():
     layout = replace(LAYOUT, framework="nanotron", recompute=run.recompute)
     note = nearest_note(layout, method=run.method, sizes=sizes())
     assert note is not None
-    assert note.endswith("It is the same in all that we compare.")
+    assert note.endswith("It is like this plan in size and method.")
 
 
 def test_distance_is_told_size_by_size_and_kind_by_kind():

@@ -67,7 +67,8 @@ def test_the_search_divides_the_gpus_into_pools():
     assert 1 <= answer.plan.layout.prefill_replicas <= 3
     fixed = plan_serving(question(gpus=4, layout=layout, disaggregated=Disaggregation(prefill_gpus=3, decode_gpus=1)))
     assert fixed.plan.layout.prefill_replicas == 3
-    assert any("crosses once" in note for note in fixed.assumptions)
+    assert any("cache is sent once" in note for note in fixed.assumptions)
+    assert "(3 prefill and 1 decode replicas of tensor parallel 1" in fixed.summary
 
 
 def test_a_cache_goes_over_the_network_between_nodes():

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from planners.catalogue import catalogue
 from planners.inference import plan_serving
 from planners.questions import Disaggregation, ServiceLevel
 from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
@@ -38,7 +39,7 @@ def test_a_service_level_that_is_missed_is_told_with_both_numbers():
     answer = plan_serving(question(concurrency=64, slo=ServiceLevel(tpot_seconds=0.002)))
     assert (answer.fits, answer.meets) == (True, False)
     told = answer.plan.performance.tpot_seconds * 1e3
-    assert f"but misses what was asked: it takes {told:.3g} ms per token where 2 were asked." in answer.summary
+    assert f"but misses what was asked: it takes {told:.3g} ms per token, and 2 ms was asked." in answer.summary
 
 
 def test_requests_that_wait_are_told():
@@ -50,13 +51,26 @@ def test_requests_that_wait_are_told():
 
 def test_a_rate_that_outruns_the_replicas_is_told_with_what_they_answer():
     answer = plan_serving(question(requests_per_second=1e6))
-    assert re.search(r"misses what was asked: [\d.]+ of 1e\+06 requests per second are answered\.", answer.summary)
+    assert re.search(r"misses what was asked: it answers [\d.]+ of 1,000,000 requests per second\.", answer.summary)
 
 
 def test_the_cache_is_told_in_requests_as_they_were_asked_for_and_in_the_longest():
     answer = plan_serving(question(input_tokens=512, output_tokens=512))
     held, longest = answer.plan.kv.requests_held, int(answer.plan.kv.max_concurrency)
-    assert answer.summary.endswith(f"tokens: {held} requests of 1,024, or {longest} of 8,192.")
+    assert answer.summary.endswith(f"tokens: {held} requests of 1,024, or {longest} of 8,192 each.")
+
+
+def test_long_waits_are_told_in_hours_and_not_in_milliseconds():
+    # 100,000 clients of a deployment that answers some 5 requests per second wait for hours.
+    told = summary(concurrency=100_000, input_tokens=4_096, output_tokens=1_024)
+    assert re.search(r"requests at once: [\d.]+ h to the first token, ", told)
+
+
+def test_a_longer_request_is_never_held_more_often_than_a_shorter_one():
+    # A recurrent state takes as much whatever the length, and the engine's log counts a block that it cannot use.
+    spec = model(dict(catalogue().model("state-spaces/mamba-2.8b-hf").config))
+    told = summary(spec=spec, input_tokens=512, output_tokens=10, max_model_len=2_048)
+    assert re.search(r"tokens: [\d,]+ requests of up to 2,048 each\.$", told)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -70,7 +84,7 @@ def test_what_does_not_fit_is_told_in_sums_that_add_up(engine, length, utilizati
         max_model_len=length,
         gpu_memory_utilization=utilization,
     )
-    if "so that nothing is left" not in told:
+    if "so nothing is left" not in told:
         ((held, share, left),) = SUM.findall(told)
         assert float(held) + float(left) == pytest.approx(float(share), abs=1e-6)
 
@@ -86,7 +100,7 @@ def test_graphs_that_the_engine_takes_beside_its_share_are_in_no_sum(version):
 
 
 def test_weights_beyond_the_share_leave_nothing():
-    assert "so that nothing is left for the KV cache." in summary(spec=model(LLAMA_70B))
+    assert "so nothing is left for the KV cache." in summary(spec=model(LLAMA_70B))
 
 
 def test_a_card_that_is_taken_is_told_so():

@@ -25,8 +25,8 @@ from service.admission.launches import Launch
 
 # Rules that are the planner's own way of dividing, or that programs are not known to check before they start.
 NOT_KNOWN_TO_BE_CHECKED = {
-    "context-parallel-full-attention", "engine-has-degree", "experts-divide", "pipeline-needs-layers",
-    "pools-need-replicas", "shard-ranks-divide", "stages-have-layers", "zero_stage_exists",
+    "context-parallel-full-attention", "engine-has-degree", "experts-divide", "pools-need-replicas",
+    "shard-ranks-divide", "stages-have-layers", "zero_stage_exists",
     *(rule.name for rule in RULES if rule.name not in CHECKED_OF_PLANS),
 }  # fmt: skip
 
@@ -86,6 +86,9 @@ def test_every_rule_of_the_planners_is_on_one_side():
         # Only vLLM is known to refuse experts' parallelism of a dense model.
         ("tensorrt-llm", "experts-needed", False),
         ("vllm", "experts-divide", False),
+        # vLLM gives a stage without layers none; SGLang and TensorRT-LLM assert one for each.
+        ("vllm", "pipeline-needs-layers", False),
+        ("sglang", "pipeline-needs-layers", True),
     ],
 )
 def test_a_rule_counts_for_programs_that_check_it(engine: str, rule: str, expected: bool):

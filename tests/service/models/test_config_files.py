@@ -64,5 +64,5 @@ def test_short_lists_stay_as_they_are():
 
 
 def test_other_long_lists_are_refused():
-    with pytest.raises(InvalidModelConfig, match="more than 2000 entries"):
+    with pytest.raises(InvalidModelConfig, match="more than 2,000 entries"):
         _checked(labels=EXPERTS)

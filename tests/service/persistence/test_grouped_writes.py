@@ -119,7 +119,7 @@ async def test_what_comes_once_the_first_has_waited_too_long_is_refused_and_the_
     tasks.append(asyncio.create_task(writes.put("in time")))
     await asyncio.sleep(0.01)
     now = LONGEST_WAIT_SECONDS + 0.5
-    with pytest.raises(Overloaded, match="2 plans wait to be stored") as refused:
+    with pytest.raises(Overloaded, match="2 plans are waiting to be stored") as refused:
         await writes.put("too late")
     assert refused.value.retry_after_seconds == 4
     disk.may_go_on.set()

@@ -46,13 +46,14 @@ def test_sizes_are_gib(size_bytes: int | None, text: str):
         (1e-3, "1 ms"),
         (0.9994, "999 ms"),
         (1, "1 s"),
-        (60, "1 min"),
+        (60, "60 s"),
+        (120, "2 min"),
         (3600, "1 h"),
-        (86_400, "1.0 d"),
-        (34 * 86_400, "34.0 d"),
+        (86_400, "24 h"),
+        (34 * 86_400, "34 days"),
     ],
 )
-def test_times_are_in_the_largest_unit_that_leaves_one(seconds: float | None, text: str):
+def test_times_are_in_the_largest_unit_that_suits_them(seconds: float | None, text: str):
     assert seconds_text(seconds) == text
 
 

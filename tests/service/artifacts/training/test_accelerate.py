@@ -118,7 +118,7 @@ def test_megatron_is_handed_the_degrees(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (launch("accelerate", data_parallel=12), "no whole number of nodes"),
+        (launch("accelerate", data_parallel=12), "not a whole number of nodes"),
         (launch("accelerate", asked={"precision": "fp8-mixed"}), "fp8-mixed is not written"),
         (launch("accelerate", asked={"gradient_dtype": "fp32"}), "no option for gradient_dtype fp32"),
         (launch("accelerate", asked={"optimizer_state_dtype": "bf16"}), "no option for optimizer_state_dtype bf16"),

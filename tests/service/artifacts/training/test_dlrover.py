@@ -73,4 +73,4 @@ def test_only_elastic_jobs_are_scaled():
 
 
 def test_uneven_nodes_have_no_job():
-    assert "no whole number of nodes" in why_missing("dlrover", launch("fsdp2", data_parallel=12))
+    assert "not a whole number of nodes" in why_missing("dlrover", launch("fsdp2", data_parallel=12))

@@ -31,4 +31,4 @@ def test_only_whole_models_on_every_rank_have_it():
     from service.artifacts.training import training_artifacts
 
     assert "horovod" not in training_artifacts(launch("fsdp2", data_parallel=8, zero_stage=3)).files
-    assert "no whole number of nodes" in why_missing("horovod", launch("ddp", data_parallel=12))
+    assert "not a whole number of nodes" in why_missing("horovod", launch("ddp", data_parallel=12))

@@ -88,7 +88,7 @@ def test_one_gpu_pretrains():
         ({"zero_stage": 2, "recompute": "full"}, "None of litgpt's recipes"),
         ({"shard_group": 8, "recompute": "full"}, "None of litgpt's recipes"),
         ({"data_parallel": 1, "recompute": "full"}, "None of litgpt's recipes"),
-        ({"data_parallel": 12, "recompute": "full"}, "no whole number of nodes"),
+        ({"data_parallel": 12, "recompute": "full"}, "not a whole number of nodes"),
         ({"asked": {"gradient_dtype": "bf16"}}, "gradient_dtype bf16"),
     ],
 )

@@ -65,7 +65,7 @@ def test_other_jobs_keep_their_nodes(fixed: TrainingLaunch):
 def test_uneven_nodes_have_no_single_command():
     found = training_artifacts(launch("accelerate", data_parallel=12))
     assert "torchrun" not in found.files
-    assert found.missing["torchrun"] == ("12 GPUs are no whole number of nodes.",)
+    assert found.missing["torchrun"] == ("12 GPUs are not a whole number of nodes.",)
 
 
 def test_torchtitan_is_started_with_its_file():

@@ -59,7 +59,7 @@ def test_adapters_go_by_torchtunes_names():
         ({"tensor_parallel": 2, "asked": {"method": "lora"}}, "tensor parallelism"),
         ({"asked": {"method": "lora", "lora": Lora(target_modules=("q_proj", "up_proj"))}}, "these matrices alone"),
         ({"asked": {"method": "lora", "lora": Lora(target_modules=("up_proj",))}}, "these matrices alone"),
-        ({"data_parallel": 12}, "no whole number of nodes"),
+        ({"data_parallel": 12}, "not a whole number of nodes"),
         ({"asked": {"gradient_dtype": "bf16"}}, "gradient_dtype bf16"),
     ],
 )
