@@ -22,6 +22,7 @@ from planners.serving.answer import (
     ServingPlan,
 )
 from planners.serving.candidates import MILLION, Candidate
+from planners.serving.cards import activations_format
 from planners.serving.changes import longest_context
 from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.front import Point, pareto_front, point_of
@@ -196,6 +197,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate, derive
             cache_implementation=settings.cache_implementation,
             rope_scaling=stated_scaling(question),
             is_block_size_fixed=question.block_size is not None,
+            activations=activations_format(settings.weights.name, settings.kv.name, question.hardware.gpu),
         ),
         memory=best.replica.memory,
         kv=derived.part(

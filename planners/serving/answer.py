@@ -168,6 +168,7 @@ class EngineSettings:
     `cache_implementation` is None where the engine has but one cache, `rope_scaling`
     where positions are as the model's config has them. `is_block_size_fixed` says whether
     the client fixed `block_size`; else the engine chooses it, and no launch file names it.
+    `activations` is the format that the layers compute in.
     """
 
     engine: str
@@ -184,6 +185,7 @@ class EngineSettings:
     cache_implementation: str | None = None
     rope_scaling: RopeScaling | None = None
     is_block_size_fixed: bool = False
+    activations: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from planners.architecture import ModelSpec
 from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB, MemoryRule, read_table
+from planners.serving.engine import GIB, read_table
+from planners.serving.engine_rules import MemoryRule
 from planners.serving.memory import activation_bytes, cuda_graph_bytes, non_torch_bytes
 from planners.serving.settings import Settings
 from planners.serving.static_fraction import given_fraction, graph_reserve_bytes, static_fraction

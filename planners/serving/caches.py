@@ -5,7 +5,8 @@ from __future__ import annotations
 from planners.questions import ServingQuestion
 from planners.serving.compressed_cache import compressed_cache, is_compressed
 from planners.serving.degrees import Degrees
-from planners.serving.engine import CacheRule, EngineProfile
+from planners.serving.engine import EngineProfile
+from planners.serving.engine_rules import CacheRule
 from planners.serving.kv_cache import cache_layout
 from planners.serving.kv_formats import CacheTerms
 from planners.serving.pools import Cache

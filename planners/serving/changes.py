@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planners.architecture import KvKind
 from planners.questions import ServingQuestion
 from planners.serving.candidates import Candidate
-from planners.serving.engine import MemoryRule
+from planners.serving.engine_rules import MemoryRule
 from planners.serving.kv_formats import KV_FORMATS
 from planners.serving.more_gpus import Divided, Goal, divided, fewest_gpus, freed
 from planners.serving.pools import holds

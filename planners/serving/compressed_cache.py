@@ -20,7 +20,8 @@ from planners.architecture import KvKind, KvState, ModelSpec
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from planners.precision import FP32_BYTES
 from planners.serving.block_pool import BlockPool
-from planners.serving.engine import CompressedLayout, EngineProfile
+from planners.serving.engine import EngineProfile
+from planners.serving.engine_rules import CompressedLayout
 from planners.serving.kv_cache import logged_capacity
 from planners.serving.kv_formats import CacheTerms
 from planners.serving.pools import Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of

@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,18 @@ from typing import Any
 from planners.errors import InvalidQuestion
 from planners.hardware import Gpu
 from planners.precision import FP32_BYTES
+from planners.serving.engine_rules import (
+    BatchTier,
+    CacheRule,
+    Capabilities,
+    CompressedLayout,
+    LatentCaches,
+    MemoryRule,
+    NonTorchMemory,
+    Reserve,
+    TokenPoolRules,
+    TokensWording,
+)
 
 ENGINES_FOLDER = Path(__file__).parent / "engines"
 GIB = 2**30
@@ -23,142 +34,6 @@ ANY = "any"
 KNOWN_ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
 
 
-class MemoryRule(StrEnum):
-    """How an engine finds what is left for its cache.
-
-    `profiled` subtracts what a dummy run took from a share of the card (vLLM);
-    `static_fraction` gives weights and cache a share of what is free before
-    loading (SGLang); `free_fraction` gives the cache a share of what a dummy run
-    leaves (TensorRT-LLM); `whole_card` has no pool at all (transformers).
-    """
-
-    PROFILED = "profiled"
-    STATIC_FRACTION = "static_fraction"
-    FREE_FRACTION = "free_fraction"
-    WHOLE_CARD = "whole_card"
-
-
-class CacheRule(StrEnum):
-    """How an engine divides its cache.
-
-    `shared_pool`: groups of layers draw blocks from one pool (vLLM); `paged_pools`: a
-    pool for all tokens, others for windows and states (SGLang, TensorRT-LLM);
-    `sequences`: tensors of their own for every sequence (transformers).
-    """
-
-    SHARED_POOL = "shared_pool"
-    PAGED_POOLS = "paged_pools"
-    SEQUENCES = "sequences"
-
-
-class CompressedLayout(StrEnum):
-    """What a block of a compressed cache (DeepSeek-V4) takes on all layers.
-
-    `tuples`: a page of every size for as many layers as the longest group has;
-    `slots`: pages of each size, as many as the group with most of them has; `packed`:
-    the largest group's own pages. `none`: the engine does not know such models.
-    """
-
-    NONE = "none"
-    TUPLES = "tuples"
-    SLOTS = "slots"
-    PACKED = "packed"
-
-
-class TokensWording(StrEnum):
-    """What the engine means by the number of tokens it logs for its cache."""
-
-    BLOCKS_TIMES_SIZE = "blocks_times_size"
-    BLOCKS_PER_GROUP = "blocks_per_group"
-    CONCURRENCY_TIMES_LENGTH = "concurrency_times_length"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTier:
-    """Batch limits of cards with at least `memory_gib`, whose names hold no excluded word.
-
-    `graph_requests` is the largest batch captured in CUDA graphs, `graph_requests_wide`
-    from 4 tensor ranks on, where the engine chooses them so.
-    """
-
-    memory_gib: float
-    excludes: tuple[str, ...]
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    graph_requests: int = 0
-    graph_requests_wide: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonTorchMemory:
-    """Bytes a worker holds outside torch: alone, in a pipeline, with tensor parallelism."""
-
-    single_bytes: int
-    pipeline_bytes: int
-    tensor_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserve:
-    """What an engine that profiles nothing keeps apart, in MiB by what it is for."""
-
-    constant: float
-    per_batched_token: float
-    fewest_batched_tokens: int
-    per_graph_request: float
-    per_rank: float
-    per_attention_rank_and_graph_request: float
-    many_graph_requests: int
-    more_per_attention_rank_and_graph_request: float
-    large_card_gib: float
-    large_card_least: float
-    per_prefill_graph: float
-    latent_prefill_graphs: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPoolRules:
-    """What an engine gives to windows, states and an encoder's output beside the pool of all tokens.
-
-    Models of the types `window_types` have a pool for their windows, of
-    `window_tokens_fraction` of the other pool's tokens; a window is freed once in
-    `window_slack_tokens`. States take `states_to_tokens` of what the tokens take, 0
-    where there is one for each request of the batch limit. A request takes
-    `states_per_request`, of models of the types `buffered_types` others;
-    `padding_states` belong to no request. An encoder's output has `cross_fraction` of
-    the memory, 0 where it shares the pool of all tokens.
-    """
-
-    window_types: tuple[str, ...] = ()
-    window_tokens_fraction: float = 0.0
-    window_slack_tokens: int = 0
-    states_to_tokens: float = 0.0
-    states_per_request: int = 1
-    buffered_types: tuple[str, ...] = ()
-    buffered_states_per_request: int = 1
-    padding_states: int = 0
-    cross_fraction: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentCaches:
-    """How an engine stores latents: in which `dtypes`, and the index of sparse ones.
-
-    With `packs_sparse` a sparse latent in fp8 has scales of its own and keeps its
-    rotary part in 16 bits; with `quantizes_index` the index is in fp8 with scales.
-    Models of the types `expanded_types`, or all where that is `any`, are cached as the
-    full keys and values that the latent stands for.
-    """
-
-    dtypes: tuple[str, ...]
-    packs_sparse: bool
-    quantizes_index: bool
-    expanded_types: tuple[str, ...] = ()
-
-
-PACKED_LATENTS = LatentCaches(dtypes=("bf16", "fp16", "fp8"), packs_sparse=True, quantizes_index=True)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
     """One engine version. `sources` names where its figures come from.
@@ -166,7 +41,8 @@ class EngineProfile:
     `unifies_pages` says whether layers of unlike pages share a pool, `chunks_locally`
     whether chunked attention frees what its chunk has left behind. A sequence takes
     `recurrent_blocks` of each group of recurrent layers, and where `states_bound_sequences` the engine does not start
-    with a batch limit beyond its blocks; models of the types
+    with a batch limit beyond its blocks. With `quantizes_after_loading` a checkpoint in 16 bits is loaded whole
+    before any of it is quantized; models of the types
     `recurrent_fp32`, or all where that is `any`, keep the recurrence's memory in fp32,
     others in their own dtype. `pads_pages` says whether a page that no whole number of
     others fills is padded; `divides_contexts` whether there is decode context
@@ -191,6 +67,7 @@ class EngineProfile:
     compressed_layout: CompressedLayout
     latents: LatentCaches
     pool_rules: TokenPoolRules
+    capabilities: Capabilities
     timed_as: str | None
     reserve: Reserve | None
     cuda_graphs_in_budget: bool
@@ -201,6 +78,7 @@ class EngineProfile:
     chunks_locally: bool
     recurrent_blocks: int
     states_bound_sequences: bool
+    quantizes_after_loading: bool
     sparse_block_size: int | None
     recurrent_fp32: tuple[str, ...]
     sampler_bytes_per_logit: float
@@ -253,6 +131,20 @@ def engine_profile(engine: str, version: str | None) -> EngineProfile:
     if patch < oldest:
         raise _unknown_version(engine, version, f"{wanted}.{oldest} to {wanted}.{newest}")
     return _profile(engine, f"{wanted}.{min(patch, newest)}")
+
+
+def known_versions(engine: str) -> tuple[str, ...]:
+    """Return every version of an engine that is told apart, the oldest first."""
+    table = read_table(engine)
+    versions: list[str] = table["versions"]
+    if "newest_patch" not in table:
+        return tuple(versions)
+    return tuple(f"{versions[-1]}.{patch}" for patch in range(table["oldest_patch"], table["newest_patch"] + 1))
+
+
+def is_older(version: str, other: str) -> bool:
+    """Return whether a version came before another."""
+    return _order(version) < _order(other)
 
 
 def versions_with_changes(engine: str) -> tuple[str, ...]:
@@ -308,6 +200,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
         compressed_layout=CompressedLayout(merged.get("compressed_layout", "none")),
         latents=LatentCaches(**_frozen(merged["latents"])),
         pool_rules=TokenPoolRules(**_frozen(merged.get("pools", {}))),
+        capabilities=Capabilities(**merged.get("capabilities", {})),
         timed_as=merged.get("timed_as"),
         reserve=Reserve(**merged["reserve_mib"]) if "reserve_mib" in merged else None,
         cuda_graphs_in_budget=merged.get("cuda_graphs_in_budget", False),
@@ -318,6 +211,7 @@ def _profile(engine: str, version: str) -> EngineProfile:
         chunks_locally=merged.get("chunks_locally", False),
         recurrent_blocks=merged.get("recurrent_blocks", 1),
         states_bound_sequences=merged.get("states_bound_sequences", False),
+        quantizes_after_loading=merged.get("quantizes_after_loading", False),
         sparse_block_size=merged.get("sparse_block_size"),
         recurrent_fp32=tuple(merged.get("recurrent_fp32", ())),
         sampler_bytes_per_logit=merged.get("sampler_bytes_per_logit", 0.0),

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from planners.architecture import Block, KvKind, ModelSpec
 from planners.errors import ImpossibleLayout, InvalidQuestion
 from planners.serving.block_pool import BlockPool, usable_blocks
-from planners.serving.engine import EngineProfile, TokensWording
+from planners.serving.engine import EngineProfile
+from planners.serving.engine_rules import TokensWording
 from planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
 from planners.serving.pools import Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
 

@@ -13,7 +13,8 @@ from planners.architecture import Block, ModelSpec, Region, Split
 from planners.identity import Same
 from planners.precision import FP32_BYTES
 from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB, EngineProfile, MemoryRule, read_table
+from planners.serving.engine import GIB, EngineProfile, read_table
+from planners.serving.engine_rules import MemoryRule
 from planners.serving.settings import Settings
 from planners.serving.weight_format import BITS_PER_BYTE
 from planners.serving.weights import LATENT_UP_PROJECTION, has_vision

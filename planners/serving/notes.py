@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from planners.figures import figure
 from planners.questions import ServingQuestion
 from planners.serving.candidates import Candidate
-from planners.serving.engine import GIB, MemoryRule
+from planners.serving.engine import GIB
+from planners.serving.engine_rules import MemoryRule
 from planners.serving.learned import Learned, Ranks
+from planners.serving.served_models import runs_through_transformers
 from planners.serving.settings import Settings
+from planners.serving.weight_format import weight_format
+from planners.serving.weights import replica_stages
 
 LOGGED_GPU = "h100"
+# What engines make of a checkpoint in 16 bits while they load it, and the format that it has until then.
+ON_LOADING, PLAIN_WEIGHTS = "fp8", "bf16"
 # The latencies' measurements are of weights in 16 and 8 bits.
 FEWEST_TIMED_BITS = 8
 RATE_NOTE = (
@@ -58,6 +64,25 @@ def _engine_notes(settings: Settings) -> tuple[str, ...]:
     return (rule, FITTED_ON)
 
 
+def _model_notes(question: ServingQuestion, settings: Settings, best: Candidate) -> Iterator[str]:
+    """Yield what the engine's release does with this model otherwise than with most."""
+    profile, model = settings.profile, question.model
+    name = f"{profile.engine} {profile.version}"
+    if runs_through_transformers(profile, model.model_type):
+        yield (
+            f"{name} has no code of its own for {model.model_type} models and runs transformers'; that was not "
+            "measured, and memory and speed are planned as of its own."
+        )
+    if settings.weights.name == ON_LOADING and profile.quantizes_after_loading:
+        held = replica_stages(model, weight_format(PLAIN_WEIGHTS), best.replica.degrees, engine=profile.engine)
+        loading, limit = max(stage.total_bytes for stage in held), best.replica.memory.limit_bytes
+        beyond = f"more than the {limit / GIB:.1f} GiB that are free" if loading > limit else "before it halves them"
+        yield (
+            f"Of a checkpoint in 16 bits {name} loads all weights before it quantizes any: each GPU holds "
+            f"{loading / GIB:.1f} GiB of them then, {beyond}. A checkpoint in fp8 is loaded as it is."
+        )
+
+
 def _learned_note(learned: Learned) -> str:
     """Return what of the plan a measured start decided."""
     factors = (
@@ -98,6 +123,7 @@ def serving_notes(question: ServingQuestion, settings: Settings, best: Candidate
         f"{settings.max_num_batched_tokens}, max_num_seqs {settings.max_num_seqs}."
     )
     yield from _engine_notes(settings)
+    yield from _model_notes(question, settings, best)
     yield from best.replica.cache.notes(settings.profile)
     if best.replica.cache.source_tokens:
         yield f"The encoder is assumed to give each request {best.replica.cache.source_tokens:,} tokens."

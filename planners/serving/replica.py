@@ -125,7 +125,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
 
 def _stages(model: ModelSpec, settings: Settings, degrees: Degrees) -> tuple[Stage, ...]:
     """Return what one rank of each stage holds, weights as a start of the same engine showed where there was one."""
-    stages = replica_stages(model, settings.weights, degrees)
+    stages = replica_stages(model, settings.weights, degrees, engine=settings.profile.engine)
     if settings.learned is None or settings.learned.weights_factor == 1:
         return stages
     factor = settings.learned.weights_factor

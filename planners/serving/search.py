@@ -160,7 +160,9 @@ def _nothing_left(question: ServingQuestion, obstacles: Sequence[PlimsollError],
 
 
 def _obstacle(question: ServingQuestion, degrees: Degrees) -> ImpossibleLayout | None:
-    return degrees_obstacle(question.model, question.engine, degrees) or layout_obstacle(question.model, degrees)
+    return degrees_obstacle(question.model, question.engine, degrees) or layout_obstacle(
+        question.model, degrees, engine=question.engine
+    )
 
 
 def _check_fixed(question: ServingQuestion) -> None:

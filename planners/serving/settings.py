@@ -9,12 +9,15 @@ from planners.architecture import ModelSpec, OperationKind
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
 from planners.questions import LengthDistribution, RopeScaling, ServingQuestion
+from planners.serving.cards import check_formats
 from planners.serving.compressed_cache import BLOCK_TOKENS, is_compressed
-from planners.serving.engine import BatchTier, EngineProfile, engine_profile
+from planners.serving.engine import EngineProfile, engine_profile
+from planners.serving.engine_rules import BatchTier
 from planners.serving.kv_formats import KvFormat, kv_format
 from planners.serving.learned import Learned
 from planners.serving.traffic import Traffic, mean_tokens, sample_tokens
 from planners.serving.weight_format import WeightFormat, weight_format
+from planners.serving.which_engine import able_profile
 
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "latency")
 # The traffic assumed where the client states none: the 1k/1k scenario of InferenceX
@@ -72,8 +75,13 @@ class Settings:
 def resolve_settings(question: ServingQuestion) -> Settings:
     """Return the checked settings; raise `InvalidQuestion` with the field that makes no sense."""
     _check_objective(question)
-    _check_card(question)
-    profile = engine_profile(question.engine, question.engine_version)
+    profile = able_profile(
+        question.engine,
+        question.engine_version,
+        model_type=question.model.model_type,
+        gpu=question.hardware.gpu,
+    )
+    check_formats(question, profile)
     _check_timing(question, profile)
     if (question.layout.decode_context_parallel or 1) > 1 and not profile.divides_contexts:
         raise ImpossibleLayout(
@@ -86,7 +94,9 @@ def resolve_settings(question: ServingQuestion) -> Settings:
     if question.rope_scaling is not None:
         notes.append("rope_scaling: how well the model answers beyond its own positions is not judged.")
     if question.engine_version is None:
-        notes.append(f"engine_version {profile.version}, the newest known.")
+        newest = engine_profile(question.engine, None).version
+        which = "newest known" if profile.version == newest else "newest that runs this model on this card"
+        notes.append(f"engine_version {profile.version}, the {which}.")
     max_model_len = _max_model_len(question, notes)
     input_tokens, output_tokens = _traffic(question, max_model_len, notes)
     batched = _batched_tokens(question, profile, tier, max_model_len)
@@ -156,17 +166,6 @@ def _cache_format(question: ServingQuestion, profile: EngineProfile) -> KvFormat
             pointer="/serving/kv_cache",
         )
     return found
-
-
-def _check_card(question: ServingQuestion) -> None:
-    """Raise where the card has no arithmetic in the weights' format; vLLM refuses bf16 below compute capability 8.0."""
-    rates = question.hardware.gpu.peak_flops_per_second
-    if question.weights == "bf16" and "bf16" not in rates:
-        raise InvalidQuestion(
-            f"{question.hardware.gpu.name} does not compute in bf16; it has {', '.join(rates)}. Ask for weights fp16.",
-            pointer="/serving/weights",
-            rule="card-computes-format",
-        )
 
 
 def _check_timing(question: ServingQuestion, profile: EngineProfile) -> None:

@@ -6,6 +6,7 @@ arg_groups/memory_hook.py.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from functools import lru_cache
@@ -14,14 +15,15 @@ from planners.architecture import KvKind, ModelSpec, Part
 from planners.errors import InvalidQuestion, NotYetAvailable
 from planners.identity import Same
 from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB, Reserve
+from planners.serving.engine import GIB
+from planners.serving.engine_rules import Reserve
 from planners.serving.settings import Settings
 
 MIB = 2**20
 # Tiers of cuda_graph_max_bs differ below tp_size 4.
 WIDE_RANKS = 4
-# The fraction is rounded to so many digits.
-DIGITS = 3
+# The fraction is rounded to so many digits, and up to so many what a vision tower leaves of it: a command states it.
+DIGITS, STATED = 3, 10**4
 # Token counts that prefill graphs are captured for, by step: _generate_piecewise_cuda_graph_tokens, later
 # generate_prefill_cuda_graph_batch_sizes.
 PREFILL_CAPTURES = (
@@ -52,7 +54,7 @@ def static_fraction(model: ModelSpec, settings: Settings, degrees: Degrees, tota
             "give gpu_memory_utilization.",
             pointer="/serving/gpu_memory_utilization",
         )
-    return fraction * _vision_factor(Same(model))
+    return math.ceil(round(fraction * _vision_factor(Same(model)) * STATED, DIGITS)) / STATED
 
 
 def given_fraction(settings: Settings) -> float:

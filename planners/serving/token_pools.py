@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 from planners.architecture import Block, KvKind, KvState, ModelSpec
 from planners.figures import figure
-from planners.serving.engine import EngineProfile, TokenPoolRules
+from planners.serving.engine import EngineProfile
+from planners.serving.engine_rules import TokenPoolRules
 from planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
 from planners.serving.pools import (
     UNBOUNDED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,11 +15,17 @@ from planners.identity import Same
 from planners.quantized_stacks import QuantizedStack, weight_bytes
 from planners.serving.degrees import Degrees
 from planners.serving.weight_format import WeightFormat
-from planners.sharding import POLICIES, ShardLayout
+from planners.sharding import POLICIES, ShardingPolicy, ShardLayout
 from planners.sharding.stages import last_but_one_first
 from planners.sharding.weights import checkpoint_tensor, expert_span, is_expert
 
 VLLM = POLICIES["vllm"]
+# SGLang: layers/vocab_parallel_embedding.py and layers/moe/fused_moe_triton/layer.py (asserts that experts divide).
+# TensorRT-LLM: _torch/modules/embedding.py (rounds a rank's rows up) and fused_moe (a rank's experts are a quotient).
+POLICY_OF_ENGINE: Mapping[str, ShardingPolicy] = {
+    "sglang": replace(VLLM, name="sglang", pads_uneven_vocabulary=True, deals_experts_unevenly=False),
+    "tensorrt-llm": replace(VLLM, name="tensorrt-llm", vocabulary_multiple=0, deals_experts_unevenly=False),
+}
 MATRIX = 2  # dimensions
 # Divisions of models that later questions and other layouts ask for again.
 MOST_KEPT_RANKS = 4096
@@ -61,39 +68,44 @@ def padded_vocabulary(size: int) -> int:
     return VLLM.vocabulary_rows(size, 1)
 
 
-def layout_obstacle(model: ModelSpec, degrees: Degrees) -> ImpossibleLayout | None:
-    """Return why the model cannot be divided so, or None."""
-    broken = _broken_rule(Same(model), degrees.shard_layout)
+def policy_of(engine: str) -> ShardingPolicy:
+    """Return how an engine places weights, as vLLM does where nothing else is known of it."""
+    return POLICY_OF_ENGINE.get(engine, VLLM)
+
+
+def layout_obstacle(model: ModelSpec, degrees: Degrees, *, engine: str = "vllm") -> ImpossibleLayout | None:
+    """Return why the engine cannot divide the model so, or None."""
+    broken = _broken_rule(Same(model), degrees.shard_layout, policy_of(engine))
     return None if broken is None else ImpossibleLayout(broken.detail, rule=broken.rule, pointer=broken.pointer)
 
 
 @lru_cache(maxsize=MOST_KEPT_RANKS)
-def _broken_rule(same: Same[ModelSpec], layout: ShardLayout) -> BrokenRule | None:
+def _broken_rule(same: Same[ModelSpec], layout: ShardLayout, policy: ShardingPolicy) -> BrokenRule | None:
     """Return the rule that a division of the weights breaks, or None; pipelines share it."""
     model, tensor = same.value, layout.tensor_parallel
     obstacle = tensor_parallel_obstacle(model, tensor)
     if obstacle is not None:
         return BrokenRule(
             rule="tensor-parallel-divides",
-            detail=f"tensor_parallel {tensor} is impossible: {obstacle} Possible: {_possible_degrees(model)}.",
+            detail=f"tensor_parallel {tensor} is impossible: {obstacle} Possible: {_possible_degrees(model, policy)}.",
             pointer="/layout/tensor_parallel",
         )
-    if (uneven := _uneven_vocabulary(model, tensor)) is not None:
+    if (uneven := _uneven_vocabulary(model, tensor, policy)) is not None:
         return BrokenRule(
             rule="vocabulary-divides",
-            detail=f"tensor_parallel {tensor} is impossible: {uneven} Possible: {_possible_degrees(model)}.",
+            detail=f"tensor_parallel {tensor} is impossible: {uneven} Possible: {_possible_degrees(model, policy)}.",
             pointer="/layout/tensor_parallel",
         )
     try:
         for weight in (weight for block in model.layers for weight in block.weights if is_expert(weight)):
-            checkpoint_tensor(weight, layout, VLLM)
-            expert_span(weight.experts, layout.expert_parallel, 0, VLLM)
+            checkpoint_tensor(weight, layout, policy)
+            expert_span(weight.experts, layout.expert_parallel, 0, policy)
     except ImpossibleLayout as impossible:
         return replace(impossible.broken[0], rule="experts-divide")
     return None
 
 
-def _possible_degrees(model: ModelSpec) -> str:
+def _possible_degrees(model: ModelSpec, policy: ShardingPolicy) -> str:
     """Return the tensor-parallel degrees of a model, as a person lists them."""
     most = most_tensor_parallel(model)
     degrees = [
@@ -101,7 +113,7 @@ def _possible_degrees(model: ModelSpec) -> str:
         for degree in range(1, most + 1)
         if most % degree == 0
         and tensor_parallel_obstacle(model, degree) is None
-        and _uneven_vocabulary(model, degree) is None
+        and _uneven_vocabulary(model, degree, policy) is None
     ]
     return " or ".join(filter(None, (", ".join(degrees[:-1]), degrees[-1])))
 
@@ -111,8 +123,10 @@ def most_tensor_parallel(model: ModelSpec) -> int:
     return model.attention_heads or model.hidden_size
 
 
-def _uneven_vocabulary(model: ModelSpec, tensor_parallel: int) -> str | None:
-    """Return what is uneven of the vocabulary's rows, which vLLM pads to whole units and no further, or None."""
+def _uneven_vocabulary(model: ModelSpec, tensor_parallel: int, policy: ShardingPolicy) -> str | None:
+    """Return what is uneven of the vocabulary's rows where the engine pads them to whole units and no further."""
+    if not policy.vocabulary_multiple or policy.pads_uneven_vocabulary:
+        return None
     for weight in (weight for block in model.blocks for weight in block.weights):
         if weight.dim is not None and weight.split is Split.VOCABULARY and not is_expert(weight):
             rows = padded_vocabulary(weight.shape[weight.dim])
@@ -137,13 +151,14 @@ def tensor_parallel_obstacle(model: ModelSpec, tensor_parallel: int) -> str | No
     return None
 
 
-def replica_stages(model: ModelSpec, fmt: WeightFormat, degrees: Degrees) -> tuple[Stage, ...]:
+def replica_stages(model: ModelSpec, fmt: WeightFormat, degrees: Degrees, *, engine: str = "vllm") -> tuple[Stage, ...]:
     """Return what one rank of each pipeline stage of a replica holds.
 
     The embedding stands on the first stage and the head on the last; a tied head
     on another stage than the embedding is a second copy.
     """
-    held, pipeline_parallel = _rank_bytes(Same(model), fmt, degrees.shard_layout), degrees.pipeline_parallel
+    held = _rank_bytes(Same(model), fmt, degrees.shard_layout, policy_of(engine))
+    pipeline_parallel = degrees.pipeline_parallel
     stages = []
     for index, layers in enumerate(stage_layers(model.num_layers, pipeline_parallel)):
         is_first, is_last = index == 0, index == pipeline_parallel - 1
@@ -180,16 +195,16 @@ class _RankBytes:
 
 
 @lru_cache(maxsize=MOST_KEPT_RANKS)
-def _rank_bytes(same: Same[ModelSpec], fmt: WeightFormat, layout: ShardLayout) -> _RankBytes:
+def _rank_bytes(same: Same[ModelSpec], fmt: WeightFormat, layout: ShardLayout, policy: ShardingPolicy) -> _RankBytes:
     """Return what a rank of this division holds; pipelines share it."""
     model = same.value
-    stack = fmt.stack_of(model)
+    placed = _Placement(fmt=fmt, stack=fmt.stack_of(model), layout=layout, policy=policy)
     return _RankBytes(
-        layers=tuple(_block_bytes(block, fmt, stack, layout) for block in model.layers),
-        experts=tuple(_expert_bytes(block, fmt, stack, layout) for block in model.layers),
-        embedding=_block_bytes(model.embedding, fmt, stack, layout),
-        head=_block_bytes(model.head, fmt, stack, layout),
-        table=_token_embedding_bytes(model.embedding, fmt, stack, layout),
+        layers=tuple(_block_bytes(block, placed) for block in model.layers),
+        experts=tuple(_expert_bytes(block, placed) for block in model.layers),
+        embedding=_block_bytes(model.embedding, placed),
+        head=_block_bytes(model.head, placed),
+        table=_token_embedding_bytes(model.embedding, placed),
         buffers=rotary_table_bytes(model, fmt),
     )
 
@@ -221,14 +236,25 @@ def _rotary_width(block: Block) -> int:
     return max(operation.key_dim for operation in block.operations if operation.kind is OperationKind.ATTENTION)
 
 
-def local_weight_bytes(weight: Weight, fmt: WeightFormat, stack: QuantizedStack | None, layout: ShardLayout) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placement:
+    """In which format weights are stored, and by whose rules they are divided."""
+
+    fmt: WeightFormat
+    stack: QuantizedStack | None
+    layout: ShardLayout
+    policy: ShardingPolicy
+
+
+def _local_weight_bytes(weight: Weight, placed: _Placement) -> int:
     """Return one rank's bytes of a weight in the serving format, all its experts of the layer counted."""
-    shape = checkpoint_tensor(weight, layout, VLLM)
+    fmt, stack, layout, policy = placed.fmt, placed.stack, placed.layout, placed.policy
+    shape = checkpoint_tensor(weight, layout, policy)
     tensors = weight.tensors
     if is_divided_vision(weight, layout.tensor_parallel):
         return math.prod(shape) * fmt.dense_bytes // layout.tensor_parallel
     if is_expert(weight) and not weight.is_fused:
-        first, last = expert_span(weight.experts, layout.expert_parallel, 0, VLLM)
+        first, last = expert_span(weight.experts, layout.expert_parallel, 0, policy)
         tensors = last - first
     if stack is None:
         return tensors * math.prod(shape) * fmt.dense_bytes
@@ -270,34 +296,27 @@ def has_vision(model: ModelSpec) -> bool:
     return any(weight.part is Part.VISION for block in model.blocks for weight in block.weights)
 
 
-def _block_bytes(block: Block, fmt: WeightFormat, stack: QuantizedStack | None, layout: ShardLayout) -> int:
-    own = sum(local_weight_bytes(weight, fmt, stack, layout) for weight in block.weights)
-    return own + _absorbed_bytes(block, fmt, layout)
+def _block_bytes(block: Block, placed: _Placement) -> int:
+    return sum(_local_weight_bytes(weight, placed) for weight in block.weights) + _absorbed_bytes(block, placed)
 
 
-def _absorbed_bytes(block: Block, fmt: WeightFormat, layout: ShardLayout) -> int:
+def _absorbed_bytes(block: Block, placed: _Placement) -> int:
     """Return the second copy of a latent's up-projection, in the model's dtype, that decoding multiplies queries by.
 
     Source: vllm/model_executor/layers/attention/mla_attention.py, process_weights_after_loading: W_UK_T, W_UV.
     """
     if block.kv is None or block.kv.kind is not KvKind.LATENT:
         return 0
-    up = (weight for weight in block.weights if LATENT_UP_PROJECTION in weight.name)
-    return sum(local_weight_bytes(weight, fmt, None, layout) for weight in up)
+    plain = replace(placed, stack=None)
+    return sum(_local_weight_bytes(weight, plain) for weight in block.weights if LATENT_UP_PROJECTION in weight.name)
 
 
-def _expert_bytes(block: Block, fmt: WeightFormat, stack: QuantizedStack | None, layout: ShardLayout) -> int:
-    return sum(local_weight_bytes(weight, fmt, stack, layout) for weight in block.weights if is_expert(weight))
+def _expert_bytes(block: Block, placed: _Placement) -> int:
+    return sum(_local_weight_bytes(weight, placed) for weight in block.weights if is_expert(weight))
 
 
-def _token_embedding_bytes(
-    embedding: Block, fmt: WeightFormat, stack: QuantizedStack | None, layout: ShardLayout
-) -> int:
-    return sum(
-        local_weight_bytes(weight, fmt, stack, layout)
-        for weight in embedding.weights
-        if weight.split is Split.VOCABULARY
-    )
+def _token_embedding_bytes(embedding: Block, placed: _Placement) -> int:
+    return sum(_local_weight_bytes(weight, placed) for weight in embedding.weights if weight.split is Split.VOCABULARY)
 
 
 def _layers_within(block: Block, layers: range) -> int:

@@ -49,7 +49,8 @@ class ShardingPolicy:
     """How one stack places weights.
 
     The vocabulary is padded to a multiple of `vocabulary_multiple` (times the
-    tensor-parallel degree where `pads_vocabulary_by_degree`) and divided evenly, or,
+    tensor-parallel degree where `pads_vocabulary_by_degree`, or, with
+    `pads_uneven_vocabulary`, where it would not divide otherwise) and divided evenly, or,
     when that is 0, cut in ceilings, the last ranks' parts short or empty. A stack
     that `stacks_experts` holds a rank's experts as one tensor with the expert in
     front (transformers 5.23 does, and whatever wraps its models), others one tensor
@@ -65,6 +66,7 @@ class ShardingPolicy:
     expert_tensor_degree: ExpertTensorDegree = ExpertTensorDegree.TENSOR
     vocabulary_multiple: int = 0
     pads_vocabulary_by_degree: bool = False
+    pads_uneven_vocabulary: bool = False
     stacks_experts: bool = False
     cuts_experts_second: bool = False
     deals_experts_unevenly: bool = False
@@ -78,6 +80,8 @@ class ShardingPolicy:
             return -(-rows // tensor_parallel)
         multiple = self.vocabulary_multiple * (tensor_parallel if self.pads_vocabulary_by_degree else 1)
         padded = -(-rows // multiple) * multiple
+        if padded % tensor_parallel and self.pads_uneven_vocabulary:
+            padded = -(-rows // (multiple * tensor_parallel)) * multiple * tensor_parallel
         if padded % tensor_parallel:
             raise ImpossibleLayout(
                 f"{padded} rows of the padded vocabulary do not divide over tensor_parallel {tensor_parallel}.",

@@ -10,6 +10,7 @@ from typing import Any
 from planners.catalogue import Catalogue
 from planners.errors import UnknownCluster, UnknownGpu
 from planners.hardware import Gpu
+from planners.serving.cards import is_amd
 from service.admission.pods import Container, Pods
 
 NVIDIA_RESOURCE, AMD_RESOURCE = "nvidia.com/gpu", "amd.com/gpu"
@@ -95,11 +96,6 @@ def claims_devices(container: Container) -> bool:
 
 def _is_gpu(resource: str) -> bool:
     return resource in GPU_RESOURCES or bool(MIG_RESOURCE.match(resource) or AMD_PARTITION_RESOURCE.match(resource))
-
-
-def is_amd(gpu: Gpu) -> bool:
-    """Return whether AMD made the GPU; all others of the catalogue are NVIDIA's."""
-    return gpu.name.startswith("AMD ")
 
 
 def gpu_resource(gpu: Gpu) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from planners.hardware import Gpu
 from planners.serving.answer import ServingPlan
-from service.admission.gpus import is_amd
+from planners.serving.cards import is_amd
 from service.artifacts.checkpoint import Checkpoint
 from service.artifacts.words import shell_text
 
@@ -56,8 +56,9 @@ class Engine:
 
     `command` raises `NoOption` where the program has none for the plan. `listen` are
     the words that make it answer other machines on SERVING_PORT; `image` is its
-    container's, with `{version}` in it, `rocm_image` that for AMD's GPUs, None where there
-    is none. `joins_nodes` is the first version whose
+    container's, with `{version}` in it, `rocm_image` that for AMD's GPUs from the version
+    `rocm_since` on, None where none is known. `newest_patches` completes versions that are
+    told apart by two numbers, 0 where it names none. `joins_nodes` is the first version whose
     processes find each other over nodes without a cluster of another program's; None
     where none do.
     """
@@ -66,14 +67,18 @@ class Engine:
     command: Callable[[Checkpoint, ServingPlan, Nodes], ServingCommand]
     image: str
     rocm_image: str | None = None
+    rocm_since: tuple[int, ...] = ()
+    newest_patches: Mapping[str, int] = field(default_factory=dict)
     listen: Sequence[str]
     health_path: str = "/health"
     joins_nodes: tuple[int, ...] | None = None
 
     def image_for(self, gpu: Gpu, version: str) -> str | None:
-        """Return the image of a version on that GPU, None where there is none."""
+        """Return the image of a version on that GPU, None where none is known."""
         image = self.rocm_image if is_amd(gpu) else self.image
-        return None if image is None else image.format(version=version)
+        if image is None or (is_amd(gpu) and version_numbers(version) < self.rocm_since):
+            return None
+        return image.format(version=version, patch=self.newest_patches.get(version, 0))
 
 
 def check_loadable(program: str, checkpoint: Checkpoint, weights: str, quantizes_to: Collection[str]) -> None:

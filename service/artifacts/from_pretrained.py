@@ -34,7 +34,8 @@ def from_pretrained_arguments(checkpoint: Checkpoint, plan: ServingPlan) -> dict
     quantized = _quantization(checkpoint, settings.weights, DTYPES[dtype])
     is_new = version_numbers(settings.engine_version) >= ROPE_PARAMETERS_SINCE
     changes = config_changes(checkpoint, settings, names_parameters=is_new)
-    arguments = {"pretrained_model_name_or_path": checkpoint.name, "dtype": DTYPES[dtype], **changes}
+    trust = {"trust_remote_code": True} if checkpoint.needs_own_code else {}
+    arguments = {"pretrained_model_name_or_path": checkpoint.name, **trust, "dtype": DTYPES[dtype], **changes}
     if layout.tensor_parallel > 1:
         return {**arguments, "tp_plan": "auto", **quantized}
     return {**arguments, "device_map": "auto" if layout.pipeline_parallel > 1 else "cuda:0", **quantized}

@@ -58,7 +58,7 @@ def serving_manifests(
     version, layout = plan.settings.engine_version, plan.layout
     image = engine.image_for(placement.gpu, version)
     if image is None:
-        raise NoOption(f"No image of {engine.artifact} for {placement.gpu.name} is published.")
+        raise NoOption(f"No image of {engine.artifact} {version} for {placement.gpu.name} is known.")
     if nodes > 1 and (engine.joins_nodes is None or version_numbers(version) < engine.joins_nodes):
         raise NoOption(
             f"{engine.artifact} {version} joins nodes by a cluster of another program's, started beforehand."

@@ -29,8 +29,6 @@ ENGINES = {"vllm": VLLM, "sglang": SGLANG, "tensorrt-llm": TENSORRT_LLM}
 ARGUMENTS = "transformers"
 # A shell's names for what only the cluster knows: the address of the first node, and which one this is.
 BY_HAND = {"rank": "$NODE_RANK", "address": "$HEAD_NODE"}
-# Activations have the format of the cache, or of weights that are not quantized.
-BF16 = "bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +67,17 @@ class _Files:
 
 
 def serving_artifacts(
-    checkpoint: Checkpoint | None, plan: ServingPlan, hardware: Hardware, placement: Placement
+    checkpoint: Checkpoint | None, plan: ServingPlan, hardware: Hardware, placement: Placement, *, fits: bool
 ) -> LaunchFiles:
     """Return the launch files of a serving plan by name: text, or an object where the program reads JSON.
 
-    A command starts one replica; manifests start all of them. Nothing is made for
+    A command starts one replica; manifests start all of them. Nothing is made for what does not fit, nor for
     replicas that only prefill or only decode, which need connectors between them.
     """
     engine, files = plan.settings.engine, _Files()
     name = ARGUMENTS if engine == ARGUMENTS else ENGINES[engine].artifact
     replica = _replica(plan.layout, hardware)
-    reason = _no_files(checkpoint, plan, hardware, replica)
+    reason = _no_files(checkpoint, plan, hardware, replica, fits=fits)
     if reason is not None or checkpoint is None or replica is None:
         return LaunchFiles(files={}, missing={name: (str(reason),)})
     if engine == ARGUMENTS:
@@ -91,18 +89,17 @@ def serving_artifacts(
 
 
 def _no_files(
-    checkpoint: Checkpoint | None, plan: ServingPlan, hardware: Hardware, replica: _Replica | None
+    checkpoint: Checkpoint | None, plan: ServingPlan, hardware: Hardware, replica: _Replica | None, *, fits: bool
 ) -> str | None:
     """Return why no program could be told of the plan, None where one may be."""
+    if not fits:
+        return "The plan does not fit, so the engine would not start."
     if checkpoint is None:
         return "No repository's name is known for this model, which a command has to name."
     if plan.layout.prefill_replicas is not None:
         return "Replicas that only prefill or only decode need connectors between them, which no plan describes."
     if replica is None:
         return f"A replica's GPUs cannot be spread evenly over nodes of {hardware.gpus_per_node}."
-    rates, settings = hardware.gpu.peak_flops_per_second, plan.settings
-    if BF16 in (settings.weights, settings.kv_cache) and BF16 not in rates:
-        return f"{hardware.gpu.name} does not compute in bf16, and the engines refuse it there. Ask for kv_cache fp16."
     return None
 
 

@@ -50,8 +50,10 @@ def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> S
     if layout.attention_data_parallel > 1:
         degrees.append("--enable-dp-attention")
     overrides = ["--json-model-override-args", json.dumps(changes)] if changes else []
+    trust = ["--trust-remote-code"] if checkpoint.needs_own_code else []
     words = [
-        *("python", "-m", "sglang.launch_server", "--model-path", checkpoint.name, *formats, *degrees, *overrides),
+        *("python", "-m", "sglang.launch_server", "--model-path", checkpoint.name),
+        *(*trust, *formats, *degrees, *overrides),
         *pairs(
             ("--context-length", settings.max_model_len),
             ("--mem-fraction-static", settings.gpu_memory_utilization),
@@ -72,7 +74,7 @@ def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[st
     check_loadable("SGLang", checkpoint, weights, (*DTYPES, *ON_LOADING))
     if cache not in (*DTYPES, "fp8") or (weights in DTYPES and cache not in (weights, "fp8")):
         raise NoOption(f"SGLang's command has no option for a cache in {cache} beside weights in {weights}.")
-    options = ["--dtype", DTYPES[weights if weights in DTYPES else cache if cache in DTYPES else "bf16"]]
+    options = ["--dtype", DTYPES[settings.activations]]
     if weights in ON_LOADING and not is_stored:
         options += ["--quantization", ON_LOADING[weights]]
     if cache == "fp8":

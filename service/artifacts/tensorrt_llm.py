@@ -53,8 +53,9 @@ def tensorrt_llm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes
         ("--pp_size", layout.pipeline_parallel),
         ("--ep_size", layout.expert_parallel),
     )
+    trust = ["--trust_remote_code"] if checkpoint.needs_own_code else []
     words = [
-        *("trtllm-serve", checkpoint.name, "--backend", "pytorch", *degrees),
+        *("trtllm-serve", checkpoint.name, "--backend", "pytorch", *trust, *degrees),
         *pairs(
             ("--max_seq_len", settings.max_model_len),
             ("--max_num_tokens", settings.max_num_batched_tokens),
@@ -93,6 +94,6 @@ TENSORRT_LLM = Engine(
     artifact="trtllm-serve",
     command=tensorrt_llm_command,
     # NVIDIA's registry: https://catalog.ngc.nvidia.com/orgs/nvidia/teams/tensorrt-llm/containers/release.
-    image="nvcr.io/nvidia/tensorrt-llm/release:{version}.0",
+    image="nvcr.io/nvidia/tensorrt-llm/release:{version}.{patch}",
     listen=("--host", "0.0.0.0", "--port", str(SERVING_PORT)),  # noqa: S104
 )

@@ -29,8 +29,9 @@ def tgi_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Serv
         )
     if max(*others, layout.decode_context_parallel, nodes.count) > 1:
         raise NoOption("Text Generation Inference divides tensors over the GPUs of one node and nothing else.")
+    trust = ["--trust-remote-code"] if checkpoint.needs_own_code else []
     words = [
-        *("text-generation-launcher", "--model-id", checkpoint.name, *formats),
+        *("text-generation-launcher", "--model-id", checkpoint.name, *trust, *formats),
         *above_one(("--num-shard", layout.tensor_parallel)),
         *pairs(
             # A prompt is one forward pass, and no longer one than was planned.

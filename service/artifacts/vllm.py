@@ -25,6 +25,11 @@ from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+# The newest patch of each minor version that has any: releases of https://pypi.org/project/vllm.
+NEWEST_PATCHES = {
+    "0.8": 5, "0.9": 2, "0.10": 2, "0.11": 2, "0.14": 1, "0.15": 1, "0.17": 1, "0.18": 1, "0.19": 1, "0.20": 2,
+    "0.22": 1, "0.25": 1, "0.27": 1,
+}  # fmt: skip
 BITSANDBYTES_UNTIL = (0, 28)
 DECODE_CONTEXT_PARALLEL_SINCE = (0, 11)
 NODES_SINCE = (0, 12)
@@ -50,8 +55,9 @@ def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Ser
         checkpoint, settings, names_parameters=version_numbers(settings.engine_version) >= ROPE_PARAMETERS_SINCE
     )
     overrides = ["--hf-overrides", json.dumps(changes)] if changes else []
+    trust = ["--trust-remote-code"] if checkpoint.needs_own_code else []
     words = [
-        *("vllm", "serve", checkpoint.name, *formats, *degrees, *overrides),
+        *("vllm", "serve", checkpoint.name, *trust, *formats, *degrees, *overrides),
         *pairs(
             ("--max-model-len", settings.max_model_len),
             ("--gpu-memory-utilization", settings.gpu_memory_utilization),
@@ -78,10 +84,10 @@ def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Ser
 
 def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[str]:
     weights, cache = settings.weights, settings.kv_cache
-    dtype = _activations(weights, cache)
+    _check_cache(weights, cache)
     is_stored, quantized = checkpoint.is_stored_as(weights), on_loading(settings.engine_version)
     check_loadable(f"vLLM {settings.engine_version}", checkpoint, weights, (*DTYPES, *quantized))
-    options = ["--dtype", DTYPES[dtype]]
+    options = ["--dtype", DTYPES[settings.activations]]
     if weights in quantized and not is_stored:
         options += ["--quantization", quantized[weights]]
     if cache == "fp8":
@@ -89,13 +95,10 @@ def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[st
     return options
 
 
-def _activations(weights: str, cache: str) -> str:
-    """Return the activations' format: the cache has it unless told otherwise, and so have weights of 16 bits."""
+def _check_cache(weights: str, cache: str) -> None:
+    """Raise `NoOption` for a cache that is neither in the activations' format nor in fp8."""
     if cache not in (*DTYPES, "fp8") or (weights in DTYPES and cache not in (weights, "fp8")):
         raise NoOption(f"vLLM's command has no option for a cache in {cache} beside weights in {weights}.")
-    if weights in DTYPES:
-        return weights
-    return cache if cache in DTYPES else "bf16"
 
 
 def _degree_options(layout: ServingLayout, version: tuple[int, ...]) -> list[str]:
@@ -117,9 +120,12 @@ def _degree_options(layout: ServingLayout, version: tuple[int, ...]) -> list[str
 VLLM = Engine(
     artifact="vllm",
     command=vllm_command,
-    # The first release of each minor version; tags at https://hub.docker.com/r/vllm/vllm-openai.
-    image="vllm/vllm-openai:v{version}.0",
-    rocm_image="vllm/vllm-openai-rocm:v{version}.0",
+    # Tags at https://hub.docker.com/r/vllm/vllm-openai.
+    image="vllm/vllm-openai:v{version}.{patch}",
+    rocm_image="vllm/vllm-openai-rocm:v{version}.{patch}",
+    # docs/getting_started/installation/gpu.rocm.inc.md names it at 0.16 and not at 0.14.
+    rocm_since=(0, 16),
+    newest_patches=NEWEST_PATCHES,
     listen=("--host", "0.0.0.0", "--port", str(SERVING_PORT)),  # noqa: S104
     joins_nodes=NODES_SINCE,
 )

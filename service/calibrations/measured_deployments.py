@@ -55,7 +55,7 @@ def _described(gpu: Gpu, deployment: MeasuredDeployment | None, models: ModelRes
         layout=deployment.layout,
     )
     hardware = _hardware(gpu, deployment.gpus, deployment.gpus_per_node)
-    return in_stored_formats(request, model).to_question(model.spec, hardware)
+    return in_stored_formats(request, model, (hardware,)).to_question(model.spec, hardware)
 
 
 def _planned(gpu: Gpu, plan: StoredPlan) -> ServingQuestion:

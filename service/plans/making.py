@@ -36,6 +36,9 @@ from service.requests.hardware import Fleet
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
 
+# Ids of models that a paper describes and nobody published (planners/catalogue/models.py).
+DESCRIBED_IN_A_PAPER = "paper/"
+
 log = structlog.get_logger(__name__)
 
 Answer = TypeVar("Answer", TrainingAnswer, ServingAnswer)
@@ -67,7 +70,7 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
 
 def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop: ShouldStop) -> Answered:
     """Return the plan of a deployment, and the GPUs it is on."""
-    asked = in_stored_formats(request, resolved.model)
+    asked = in_stored_formats(request, resolved.model, resolved.fleet)
     questions = [
         dataclasses.replace(asked.to_question(resolved.model.spec, hardware), learned=learned)
         for hardware, learned in zip(resolved.fleet, resolved.learned, strict=True)
@@ -80,7 +83,7 @@ def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop:
         found = _in_fleet(found, ranked.chosen)
     checkpoint = _checkpoint(request, resolved.model)
     placement = Placement(plan_id=resolved.identity.plan_id, gpu=hardware.gpu)
-    artifacts = serving_artifacts(checkpoint, found.plan, hardware, placement)
+    artifacts = serving_artifacts(checkpoint, found.plan, hardware, placement, fits=found.fits)
     stored = stored_format_notes(request, resolved.model)
     assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
     body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
@@ -101,19 +104,20 @@ def _in_fleet(found: Answer, chosen: int) -> Answer:
 
 def _checkpoint(request: InferRequest, model: ResolvedModel) -> Checkpoint | None:
     """Return what is served of a model of the catalogue; None where no repository's name is known."""
-    if not model.is_listed:
+    if not model.is_listed or model.name.startswith(DESCRIBED_IN_A_PAPER):
         return None
-    theta = stated_rope_theta(model.config)
-    if model.stored is None:
-        return Checkpoint(name=model.name, rope_theta=theta)
+    found = Checkpoint(
+        name=model.name,
+        stored_weights=None if model.stored is None else model.stored.weights,
+        rope_theta=stated_rope_theta(model.config),
+        model_type=model.spec.model_type,
+    )
     by_config = stored_formats(model.config)
-    if by_config is not None and by_config.weights == model.stored.weights:
-        return Checkpoint(name=model.name, stored_weights=model.stored.weights, rope_theta=theta)
+    if model.stored is None or (by_config is not None and by_config.weights == model.stored.weights):
+        return found
     # A quantized repository of a listed model: its own name is what was asked for, with its owner's.
     asked = str(request.model)
-    if "/" not in asked:
-        return None
-    return Checkpoint(name=asked, stored_weights=model.stored.weights, rope_theta=theta)
+    return dataclasses.replace(found, name=asked) if "/" in asked else None
 
 
 def _with_cluster_files(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ class QuestionResolver:
         learned: tuple[Mapping[str, Learned], ...] = ({},) * len(fleet)
         if isinstance(request, InferRequest):
             learned = tuple(self._learned(request, model, hardware, lessons) for hardware in fleet)
-            asked, notes = in_stored_formats(request, model), stored_format_notes(request, model)
+            asked, notes = in_stored_formats(request, model, fleet), stored_format_notes(request, model)
         resolved = {
             **asked_parts(asked),
             # A plan that says where its formats come from is not the plan of a request that names them.
@@ -129,11 +129,13 @@ def _is_measured(request: InferRequest, site: SiteEfficiency) -> bool:
     return profile.timed_as in site.serving
 
 
-def in_stored_formats(request: InferRequest, model: ResolvedModel) -> InferRequest:
+def in_stored_formats(request: InferRequest, model: ResolvedModel, fleet: Sequence[Hardware]) -> InferRequest:
     """Return the request in the formats of the checkpoint it names, where it omits them."""
     stored = model.stored
     return request.in_formats(
-        weights=None if stored is None else stored.weights, kv_cache=None if stored is None else stored.kv_cache
+        (hardware.gpu for hardware in fleet),
+        weights=None if stored is None else stored.weights,
+        kv_cache=None if stored is None else stored.kv_cache,
     )
 
 

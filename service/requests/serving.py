@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
 import planners.questions
 from planners.architecture import ModelSpec
-from planners.hardware import Hardware
+from planners.hardware import Gpu, Hardware
 from planners.huggingface.rope_scaling import MOST_FACTOR
 from planners.questions import (
     AllowedChoices,
@@ -53,7 +54,11 @@ FORMAT_NOTE = (
 )
 # An engine caches in the activations' type, which weights of these formats are computed in.
 CACHE_OF_WEIGHTS = {"fp16": "fp16", "fp32": "fp32"}
-CACHE_NOTE = "If omitted: the format that the checkpoint fixes; otherwise fp16 or fp32 as the weights, otherwise bf16."
+WITHOUT_BF16 = "fp16"
+CACHE_NOTE = (
+    "If omitted: the format that the checkpoint fixes; otherwise fp16 or fp32 as the weights; otherwise bf16, or fp16 "
+    "on cards that do not compute in bf16."
+)
 
 CHOICE_NOTE = "A list is of what may be chosen: every combination is searched."
 MOST_LISTED = 8
@@ -198,10 +203,15 @@ class InferRequest(Wire):
         degrees = (self.layout.tensor_parallel, self.layout.pipeline_parallel, self.layout.data_parallel)
         return None not in degrees and not isinstance(self.hardware, Fleet)
 
-    def in_formats(self, *, weights: str | None, kv_cache: str | None) -> InferRequest:
-        """Return the request with its formats filled in: its own, else those given, else as the weights, or bf16."""
+    def in_formats(self, gpus: Iterable[Gpu], *, weights: str | None, kv_cache: str | None) -> InferRequest:
+        """Return the request with its formats filled in: its own, else those given, else what the GPUs compute in.
+
+        The cache's is left away where that differs between them.
+        """
         held = self.serving.weights or weights or DEFAULT_FORMAT
-        formats = {"weights": held, "kv_cache": self.serving.kv_cache or kv_cache or _cache_of(held)}
+        cache = self.serving.kv_cache or kv_cache
+        computed = {_cache_of(held, gpu) for gpu in gpus}
+        formats = {"weights": held, "kv_cache": computed.pop() if cache is None and len(computed) == 1 else cache}
         return self.model_copy(update={"serving": self.serving.model_copy(update=formats)})
 
     def to_question(self, model: ModelSpec, hardware: Hardware) -> ServingQuestion:
@@ -211,7 +221,7 @@ class InferRequest(Wire):
             model=model,
             hardware=hardware,
             weights=_first(serving.weights) or DEFAULT_FORMAT,
-            kv_cache=_first(serving.kv_cache) or _cache_of(serving.weights),
+            kv_cache=_first(serving.kv_cache) or _cache_of(serving.weights, hardware.gpu),
             max_model_len=serving.max_model_len,
             rope_scaling=None if serving.rope_scaling is None else RopeScaling(**serving.rope_scaling.model_dump()),
             input_tokens=serving.input_tokens,
@@ -241,9 +251,10 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
-def _cache_of(weights: Any) -> str:
-    """Return the cache's format where none was asked for; weights left to choose have bf16's."""
-    return DEFAULT_FORMAT if isinstance(weights, list) else CACHE_OF_WEIGHTS.get(weights, DEFAULT_FORMAT)
+def _cache_of(weights: Any, gpu: Gpu) -> str:
+    """Return the cache's format where none was asked for: that of the activations beside quantized weights."""
+    activations = DEFAULT_FORMAT if DEFAULT_FORMAT in gpu.peak_flops_per_second else WITHOUT_BF16
+    return activations if isinstance(weights, list) else CACHE_OF_WEIGHTS.get(weights, activations)
 
 
 def _listed(value: Any) -> tuple[Any, ...]:

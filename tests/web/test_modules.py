@@ -88,6 +88,22 @@ def test_a_front_leaves_out_what_another_beats_in_both():
     assert [point["x"] for point in worth("alternatives.js", f"m.paretoFront({points})")] == [1, 2, 4]
 
 
+def test_an_alternative_of_an_earlier_version_names_neither_card_nor_formats():
+    layout = "layout: {gpus: 2, tensor_parallel: 2, data_parallel: 1, prefill_replicas: null}"
+    unknown = "gpu: null, weights: null, kv_cache: null, concurrency: null"
+    assert worth("layouts.js", f"m.alternativeText({{{layout}, {unknown}}})") == "2 GPUs, tensor parallel 2"
+    known = "gpu: 'h100', weights: 'fp8', kv_cache: 'bf16', concurrency: 8"
+    assert worth("layouts.js", f"m.alternativeText({{{layout}, {known}}})") == (
+        "h100, 2 GPUs, tensor parallel 2, fp8/bf16, 8 requests at once"
+    )
+
+
+def test_a_setting_with_parts_is_told_part_by_part():
+    scaling = "['rope_scaling', {kind: 'yarn', factor: 4, original: null}]"
+    assert worth("layouts.js", f"m.settingText({scaling})") == "rope scaling yarn 4"
+    assert worth("layouts.js", "m.settingText(['block_size', 16])") == "block size 16"
+
+
 def test_models_are_found_by_words_the_nearest_name_first():
     names = {"a/Llama-3-8B-Instruct": [], "a/Llama-3-8B": ["l3"], "b/Other": []}
     models = json.dumps([{"id": name, "aliases": aliases} for name, aliases in names.items()])

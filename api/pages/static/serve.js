@@ -7,7 +7,8 @@ import { el, section, table } from "./elements.js";
 import { engineLog } from "./enginelog.js";
 import { setField } from "./forms.js";
 import { performancePart } from "./latency.js";
-import { counted, duration, gib, whole, words } from "./quantities.js";
+import { alternativeText, layoutText, settingText } from "./layouts.js";
+import { duration, gib, whole, words } from "./quantities.js";
 import { runQuestion } from "./questions.js";
 
 // Kept from answer to answer, with what was pasted.
@@ -61,15 +62,9 @@ function tryChange(change, context) {
   else document.querySelector("#form-note").textContent = "The form has no field for this; send it to the API.";
 }
 
-const layoutText = (layout) => Object.entries(layout).filter(([name, degree]) => name === "gpus" || degree > 1)
-  .map(([name, degree]) => (name === "gpus" ? `${degree} GPU${degree === 1 ? "" : "s"}` : `${words(name)} ${degree}`)).join(", ");
-
-const alternativeText = (entry) => `${entry.gpu}, ${layoutText(entry.layout)}, ${entry.weights}/${entry.kv_cache}`
-  + `${entry.concurrency === null ? "" : `, ${counted(entry.concurrency, "request")} at once`}`;
-
 const layoutPart = (plan) => section("Layout", el("p", {}, layoutText(plan.layout)), el("p", { class: "quiet" },
   `${plan.settings.engine} ${plan.settings.engine_version}: `
-  + Object.entries(plan.settings).filter(([name, value]) => !name.startsWith("engine") && value !== null).map(([name, value]) => `${words(name)} ${value}`).join(", ")));
+  + Object.entries(plan.settings).filter(([name, value]) => !name.startsWith("engine") && value !== null).map(settingText).join(", ")));
 
 function cachePart({ kv, layout, settings: { max_model_len: longest } }) {
   const owner = layout.attention_data_parallel > 1 ? `each of ${layout.attention_data_parallel} attention ranks of a replica` : "one replica";

@@ -7,14 +7,8 @@ import dataclasses
 import pytest
 
 from planners.errors import InvalidQuestion
-from planners.serving.engine import (
-    KNOWN_ENGINES,
-    TokensWording,
-    engine_profile,
-    minor_version,
-    read_table,
-    versions_with_changes,
-)
+from planners.serving.engine import KNOWN_ENGINES, engine_profile, minor_version, read_table, versions_with_changes
+from planners.serving.engine_rules import TokensWording
 from tests.planners.serving.factories import GIB, H100
 
 

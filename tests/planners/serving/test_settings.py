@@ -133,7 +133,8 @@ def test_a_card_without_bf16_is_refused_bf16_weights_and_takes_fp16():
     rates = {"fp32": 8.1e12, "fp16": 65.0e12}
     turing = hardware(gpu=dataclasses.replace(H100, name="NVIDIA T4 16 GB", peak_flops_per_second=rates))
     assert "Ask for weights fp16" in refused("/serving/weights", hardware=turing)
-    assert resolve_settings(question(hardware=turing, weights="fp16")).weights.name == "fp16"
+    assert "Ask for kv_cache fp16" in refused("/serving/kv_cache", hardware=turing, weights="fp16")
+    assert resolve_settings(question(hardware=turing, weights="fp16", kv_cache="fp16")).weights.name == "fp16"
 
 
 @pytest.mark.parametrize("rate", [0, -1, math.nan])

@@ -118,7 +118,8 @@ def test_the_batch_is_one_that_starts_where_a_log_names_the_blocks(gpu, weights,
 
 
 def test_a_batch_smaller_than_an_encoders_decoder_prompt_is_refused():
-    spec = spec_of("google-t5/t5-11b")
+    # Whisper is the encoder-decoder that vLLM serves; with longer positions than it has, for a prompt beyond a batch.
+    spec = dataclasses.replace(spec_of("google-t5/t5-11b"), model_type="whisper")
     asked = ServingQuestion(model=spec, hardware=hardware(1), max_model_len=20_000)
     # An H100's own batch is 8,192 tokens.
     assert resolve_settings(asked).max_num_batched_tokens == 20_000

@@ -73,7 +73,9 @@ def test_latent_attention_takes_more_for_its_graphs_and_pipelines_have_none():
 def test_a_vision_tower_takes_a_part_of_the_fraction():
     # SigLIP has 27 layers of 1,152: 35.83 M against ViT-L/14's 25.17 M, 42.4 % more: 0.95 x (1 - 0.0424).
     plain = round(1 - 13440 / H100_MIB, 3)
-    assert fraction(published("google/gemma-3-27b-it")) == pytest.approx(plain * 0.95 * 0.95762, rel=1e-4)
+    assert plain * 0.95 * 0.95762 == pytest.approx(0.75872, abs=1e-5)
+    # A command states four digits, rounded up so that the cache keeps its room.
+    assert fraction(published("google/gemma-3-27b-it")) == 0.7588
     # A tower of 24 layers of 1,024, as ViT-L/14, is the measure itself.
     assert fraction(published("mistralai/Mistral-Small-3.1-24B-Instruct-2503")) == pytest.approx(plain * 0.95)
 

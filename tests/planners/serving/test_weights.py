@@ -257,3 +257,18 @@ def test_experts_in_mxfp4_are_padded_for_their_kernels():
     assert stage.total_bytes / GIB == pytest.approx(7.01, rel=0.012)
     alone = published_stage("openai/gpt-oss-20b", WEIGHT_FORMATS["mxfp4"])
     assert alone.total_bytes / GIB == pytest.approx(13.72, rel=0.004)
+
+
+@pytest.mark.parametrize(("engine", "is_divided"), [("vllm", False), ("sglang", True), ("tensorrt-llm", True)])
+def test_a_vocabulary_that_does_not_divide_is_padded_by_all_but_vllm(engine, is_divided):
+    # 151,936 rows are 64 x 2,374 and do not divide by 7; SGLang pads them to 64 x 7 x 340 = 152,320, 21,760 a rank,
+    # TensorRT-LLM rounds 151,936 / 7 up to 21,706.
+    spec, degrees = model(QWEN2_0_5B, num_key_value_heads=7, intermediate_size=7 * 640), Degrees(tensor_parallel=7)
+    assert (layout_obstacle(spec, degrees, engine=engine) is None) is is_divided
+
+
+@pytest.mark.parametrize(("engine", "is_dealt"), [("vllm", True), ("sglang", False), ("tensorrt-llm", False)])
+def test_vllm_alone_deals_experts_out_unevenly(engine, is_dealt):
+    # Eight experts over three ranks: vLLM's determine_expert_map gives 3, 3 and 2; SGLang asserts that they divide.
+    spec, degrees = model(MIXTRAL), Degrees(attention_data_parallel=3, expert_parallel=3)
+    assert (layout_obstacle(spec, degrees, engine=engine) is None) is is_dealt

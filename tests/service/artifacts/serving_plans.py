@@ -10,6 +10,7 @@ from planners.hardware import GpuCount, Hardware
 from planners.inference import plan_serving
 from planners.questions import ServingQuestion
 from planners.serving.answer import ServingPlan
+from planners.serving.cards import activations_format
 from service.artifacts.checkpoint import Checkpoint
 from service.artifacts.kubernetes import Placement
 
@@ -39,8 +40,10 @@ def serving_plan(*, layout: dict[str, int] | None = None, **settings: Any) -> Se
     gpus = 1
     for degree in degrees:
         gpus *= asked[degree]
+    set_anew = dataclasses.replace(plan.settings, **settings)
+    activations = activations_format(set_anew.weights, set_anew.kv_cache, hardware().gpu)
     return dataclasses.replace(
         plan,
         layout=dataclasses.replace(plan.layout, **asked, gpus=gpus),
-        settings=dataclasses.replace(plan.settings, **settings),
+        settings=dataclasses.replace(set_anew, activations=activations),
     )

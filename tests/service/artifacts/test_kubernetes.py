@@ -49,7 +49,7 @@ def serving_manifests() -> Iterator[tuple[str, str, Any]]:
 
 def _made_of(engine: str, degrees: dict[str, int]) -> Iterator[tuple[str, str, Any]]:
     plan = serving_plan(engine=engine, layout=degrees)
-    made = serving_artifacts(CHECKPOINT, plan, hardware(), placement()).files
+    made = serving_artifacts(CHECKPOINT, plan, hardware(), placement(), fits=True).files
     for name in ("deployment", "inferenceservice", "leaderworkerset"):
         if name in made:
             yield f"{engine}-{name}", made[name], plan.layout
@@ -153,7 +153,9 @@ def test_amds_gpus_are_asked_for_by_their_own_resource_and_label():
 
 
 def test_an_engine_without_an_image_for_the_gpu_has_no_manifest():
-    made = serving_artifacts(CHECKPOINT, serving_plan(engine="sglang"), hardware("mi300x"), placement("mi300x")).files
+    made = serving_artifacts(
+        CHECKPOINT, serving_plan(engine="sglang"), hardware("mi300x"), placement("mi300x"), fits=True
+    ).files
     assert list(made) == ["sglang"]
 
 

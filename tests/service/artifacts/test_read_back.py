@@ -45,7 +45,7 @@ ONE = {"attention_data_parallel": 1, "expert_parallel": 1, "data_parallel": 1, "
 
 def made(settings: dict[str, Any], layout: dict[str, int]) -> tuple[ServingPlan, dict[str, Any]]:
     plan = serving_plan(layout=layout, **settings)
-    return plan, serving_artifacts(CHECKPOINT, plan, hardware(), placement()).files
+    return plan, serving_artifacts(CHECKPOINT, plan, hardware(), placement(), fits=True).files
 
 
 def is_planned(launch: Any, plan: ServingPlan) -> bool:

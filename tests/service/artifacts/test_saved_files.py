@@ -29,7 +29,7 @@ def all_files() -> Iterator[tuple[str, Any]]:
     yield from training_manifests_of(8).items()
     for engine, degrees in [*SERVING.items(), ("vllm", TWO_NODES)]:
         plan = serving_plan(engine=engine, layout=degrees)
-        yield from serving_artifacts(CHECKPOINT, plan, hardware(), placement()).files.items()
+        yield from serving_artifacts(CHECKPOINT, plan, hardware(), placement(), fits=True).files.items()
 
 
 FILES = {file_name(name, content): content for name, content in all_files()}

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from planners.catalogue import catalogue
 from planners.serving.answer import ServingPlan
 from service.artifacts.checkpoint import Checkpoint
 from service.artifacts.serving import serving_artifacts
 from service.artifacts.training import LaunchFiles
+from service.artifacts.vllm import VLLM
 from tests.service.artifacts.documented_parsers import parsed
 from tests.service.artifacts.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
 
@@ -21,7 +23,7 @@ TRTLLM = "tensorrt-llm"
 def launch_files(
     plan: ServingPlan, checkpoint: Checkpoint | None = CHECKPOINT, *, gpu: str = "h100-sxm-80gb", gpus_per_node: int = 8
 ) -> LaunchFiles:
-    return serving_artifacts(checkpoint, plan, hardware(gpu, gpus_per_node=gpus_per_node), placement(gpu))
+    return serving_artifacts(checkpoint, plan, hardware(gpu, gpus_per_node=gpus_per_node), placement(gpu), fits=True)
 
 
 def artifacts(plan: ServingPlan, checkpoint: Checkpoint = CHECKPOINT, *, gpus_per_node: int = 8) -> dict[str, Any]:
@@ -165,15 +167,46 @@ def test_a_model_whose_repository_nobody_named_has_no_command():
     assert "repository's name" in launch_files(serving_plan(), None).missing["vllm"][0]
 
 
-def test_a_card_without_bf16_is_told_of_no_engine_that_refuses_it():
-    made = launch_files(serving_plan(weights="nf4", engine_version="0.27"), gpu="t4-16gb")
-    assert (made.files, made.missing["vllm"][0][-22:]) == ({}, "Ask for kv_cache fp16.")
+def test_what_does_not_fit_has_no_command():
+    made = serving_artifacts(CHECKPOINT, serving_plan(), hardware(), placement(), fits=False)
+    assert made.files == {}
+    assert made.missing == {"vllm": ("The plan does not fit, so the engine would not start.",)}
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "word"),
+    [
+        ("vllm", "0.33", "--trust-remote-code"),
+        ("sglang", "0.5.23", "--trust-remote-code"),
+        (TRTLLM, "1.2", "--trust_remote_code"),
+        ("transformers", "5.23", "--trust-remote-code"),
+    ],
+)
+def test_code_of_a_repository_is_trusted_where_nothing_else_reads_its_model(engine: str, version: str, word: str):
+    # Kimi-K2's tokenizer stands in its repository alone; Llama's is everywhere.
+    plan = serving_plan(engine=engine, engine_version=version)
+    commands = [
+        list(launch_files(plan, Checkpoint(name=MODEL, model_type=kind)).files.values())
+        for kind in ("kimi_k2", "llama")
+    ]
+    assert [any(word in str(text) for text in texts) for texts in commands] == [True, False]
+
+
+def test_images_are_of_the_newest_patch():
+    # Qwen3 came with 0.8.4 and gpt-oss with 0.10.1: the first patches of these releases do not serve them.
+    names = [VLLM.image_for(catalogue().gpu("h100-sxm-80gb"), version) for version in ("0.8", "0.10", "0.12")]
+    assert names == [f"vllm/vllm-openai:v{release}" for release in ("0.8.5", "0.10.2", "0.12.0")]
+
+
+@pytest.mark.parametrize(("version", "is_known"), [("0.15", False), ("0.16", True)])
+def test_images_for_amds_gpus_are_known_from_0_16_on(version: str, is_known: bool):
+    assert (VLLM.image_for(catalogue().gpu("mi300x"), version) is not None) is is_known
 
 
 def test_an_engine_without_an_image_for_the_card_still_has_its_command():
-    made = launch_files(serving_plan(engine=TRTLLM, engine_version="1.2"), gpu="mi300x-192gb")
-    assert "trtllm-serve" in made.files
-    assert "No image" in made.missing["deployment"][0]
+    made = launch_files(serving_plan(engine="sglang", engine_version="0.5.23"), gpu="mi300x-192gb")
+    assert "sglang" in made.files
+    assert made.missing["deployment"] == ("No image of sglang 0.5.23 for AMD Instinct MI300X 192 GB is known.",)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", TRTLLM, "transformers"])

@@ -25,7 +25,7 @@ def made(
     engine: str, version: str, checkpoint: Checkpoint = KNOWN, scaling: RopeScaling | None = YARN
 ) -> dict[str, Any]:
     plan = serving_plan(engine=engine, engine_version=version, rope_scaling=scaling)
-    return serving_artifacts(checkpoint, plan, hardware(), placement()).files
+    return serving_artifacts(checkpoint, plan, hardware(), placement(), fits=True).files
 
 
 def told(program: str, version: str, option: str, **parts: Any) -> Any:

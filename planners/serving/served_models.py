@@ -1,0 +1,44 @@
+"""Which models an engine's releases have code for, as their registries say.
+
+A model type that no table names is not judged: nothing is known against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planners.serving.engine import EngineProfile, is_older, read_table
+
+NOTHING: Mapping[str, Any] = {}
+
+
+def model_obstacle(profile: EngineProfile, model_type: str) -> str | None:
+    """Return why an engine's release cannot run models of a type, or None where nothing is known against it."""
+    table = _models(profile.engine)
+    engine, version = profile.engine, profile.version
+    if model_type in table.get("absent", ()):
+        return f"{engine} has no code for {model_type} models in any release."
+    first, last = table.get("since", NOTHING).get(model_type), table.get("until", NOTHING).get(model_type)
+    if first is not None and is_older(version, first):
+        return f"{engine} {version} has no code for {model_type} models; {first} is the first release that has."
+    if last is not None and is_older(last, version):
+        return f"{engine} {version} has no code for {model_type} models any more; {last} is the last release that has."
+    return None
+
+
+def runs_through_transformers(profile: EngineProfile, model_type: str) -> bool:
+    """Return whether the release has no code of its own for a model type and runs transformers' instead."""
+    first = _models(profile.engine).get("through_transformers", NOTHING).get(model_type)
+    return first is not None and not is_older(profile.version, first)
+
+
+def refuses_float16(profile: EngineProfile, model_type: str) -> bool:
+    """Return whether the release does not compute models of a type in fp16."""
+    first = _models(profile.engine).get("refuses_float16", NOTHING).get(model_type)
+    return first is not None and not is_older(profile.version, first)
+
+
+def _models(engine: str) -> Mapping[str, Any]:
+    models: Mapping[str, Any] = read_table(engine).get("models", NOTHING)
+    return models
