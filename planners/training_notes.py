@@ -50,15 +50,17 @@ def summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str
     """Return the answer in one sentence, and a second one on the deadline where there is one."""
     layout, memory = plan.layout, plan.memory
     needs = f"{memory.peak_bytes / GIB:.1f} GiB of {memory.limit_bytes / GIB:.1f} GiB per GPU in {memory.phase}"
-    if layout.offload != "none" or layout.activation_offload:
-        needs += f", with {memory.host_bytes / GIB:,.1f} GiB of host memory per GPU,"
+    is_offloaded = layout.offload != "none" or layout.activation_offload
+    if is_offloaded:
+        needs += f", with {memory.host_bytes / GIB:,.1f} GiB of host memory per GPU"
     where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}"
     how = f"{where}, {_degrees(layout)}, {', '.join(_choices(layout))}"
     if verdict == "no":
         return f"Does not fit: {how} needs {needs}, the least of all layouts tried."
     word = "Fits" if verdict == "fits" else "Fits tightly"
     speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
-    return f"{word}: {how} needs {needs} and takes {speed}.{_in_time(question, plan)}"
+    takes = ", and takes" if is_offloaded else " and takes"
+    return f"{word}: {how} needs {needs}{takes} {speed}.{_in_time(question, plan)}"
 
 
 def _degrees(layout: Layout) -> str:
