@@ -182,6 +182,12 @@ def test_what_is_answered_with_a_layout_fixed_is_answered_with_it_open(asked: Tr
     assert best_layout(replace(asked, layout=LayoutRequest())) is not None
 
 
+def test_a_shard_group_leaves_out_the_stacks_that_shard_nothing_and_plans_with_the_others():
+    model = described("deepseek-ai/DeepSeek-R1-Distill-Llama-70B")
+    job = question(model=model, gpus=1, sequence_length=2048, global_batch_size=3072, framework="any", method="lora")
+    assert best_layout(replace(job, layout=LayoutRequest(shard_group=1))).layout.framework != "ddp"
+
+
 @law(few=20, many=1000)
 @given(trainings())
 def test_what_was_found_is_told_whole(asked: TrainingQuestion):
