@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
-from starlette.middleware.gzip import GZipMiddleware
 
 from api.auth.forwarded import Forwarded
 from api.auth.middleware import Authentication, SearchLimit, StreamLimit
+from api.compression import Compression
 from api.contract import DESCRIPTION, TITLE, contract_of
 from api.errors import add_error_handlers
 from api.heads import Heads
@@ -78,7 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Authentication, settings=settings)
     app.add_middleware(Forwarded, proxies=settings.trusted_proxies)
     app.add_middleware(PlainAddress)
-    app.add_middleware(GZipMiddleware, minimum_size=LEAST_COMPRESSED_BYTES, compresslevel=COMPRESSION_LEVEL)
+    app.add_middleware(Compression, minimum_size=LEAST_COMPRESSED_BYTES, compresslevel=COMPRESSION_LEVEL)
     app.add_middleware(KeptAnswers)
     app.add_middleware(Heads)
     app.add_middleware(Timing, metrics=metrics)

@@ -19,8 +19,10 @@ from planners.errors import nearest_names
 from service.requests.pointers import FieldError, escaped_step
 
 MOST_JSON_ENTRIES = 100_000
-"""Of lists and objects together. Each may be an error to be told, at some 10 us apiece, and nobody else is answered
-meanwhile; the longest model configurations and workloads hold a few thousand."""
+"""Of lists and objects together; the longest model configurations and workloads hold a few thousand."""
+MOST_MEMBERS = 1_000
+"""Of one object outside a model's config. Each may be an unknown field, at some 30 us apiece, and nobody else is
+answered meanwhile; no request has a hundred."""
 
 MODEL_CONFIG = ("model", "config")
 
@@ -79,7 +81,7 @@ def strict_json(body: bytes) -> Any:
     try:
         value = json.loads(body.decode(), parse_constant=constant, parse_float=number, object_pairs_hook=_named_once)
         # Texts hold commas too: only where there are very many is it worth while to look.
-        if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_JSON_ENTRIES:
+        if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_MEMBERS:
             _check_entries(value)
         if not is_finite:
             _check_finite(value)
@@ -122,13 +124,21 @@ def _check_finite(value: Any) -> None:
 
 
 def _check_entries(value: Any) -> None:
-    """Raise where there are more entries than may be told as errors."""
+    """Raise where there are more entries than are read, or one object has more than any request."""
     entries = 0
-    waiting = [value]
+    # Each with the way to it, that of a config ending there.
+    waiting: list[tuple[tuple[int | str, ...], Any]] = [((), value)]
     while waiting:
-        inner = [item for _, item in _members(waiting.pop())]
+        steps, place = waiting.pop()
+        inner = tuple(_members(place))
         entries += len(inner)
-        waiting.extend(item for item in inner if isinstance(item, dict | list))
+        is_config = steps[-2:] == MODEL_CONFIG
+        if isinstance(place, dict) and len(inner) > MOST_MEMBERS and not is_config:
+            pointer = "".join(f"/{escaped_step(step)}" for step in steps)
+            raise MalformedBody(f"An object holds more than {MOST_MEMBERS} members.", pointer=pointer)
+        waiting.extend(
+            (steps if is_config else (*steps, step), item) for step, item in inner if isinstance(item, dict | list)
+        )
     if entries > MOST_JSON_ENTRIES:
         raise MalformedBody(f"The body holds more than {MOST_JSON_ENTRIES} entries.")
 
@@ -160,6 +170,12 @@ def _is_query(field: Any) -> bool:
 
 
 def _check_content_type(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise HTTPException(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"The body is declared as compressed with {encoding[:100]!r}; send it plain, without 'content-encoding'.",
+        )
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared != "application/json" and not (declared.startswith("application/") and declared.endswith("+json")):
         raise HTTPException(
@@ -172,6 +188,10 @@ def _check_content_type(request: Request) -> None:
 
 def _check_query(request: Request, known: frozenset[str]) -> None:
     unknown = sorted(set(request.query_params) - known)
+    names = [name for name, _ in request.query_params.multi_items()]
+    if len(names) > len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise RequestValidationError([{"type": "repeated", "loc": ("query", twice[:100]), "msg": "Is given twice"}])
     if unknown:
         raise RequestValidationError(
             [

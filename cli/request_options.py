@@ -70,6 +70,13 @@ HARDWARE: tuple[RequestOption, ...] = (
     option("--used-bytes", "hardware.used_bytes", "Bytes of each GPU that others hold.", int, HARDWARE_PANEL),
     option("--usd-per-gpu-hour", "hardware.usd_per_gpu_hour", "A price, for the cost.", float, HARDWARE_PANEL),
     option(
+        "--host-memory-bytes",
+        "hardware.host_memory_bytes",
+        "Host memory of one node.",
+        int,
+        HARDWARE_PANEL,
+    ),
+    option(
         "--nvme-bytes-per-second",
         "hardware.nvme_bytes_per_second",
         "One GPU's share of its machine's NVMe drives.",

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from planners.catalogue import catalogue
 from planners.errors import PlanningStopped, PlimsollError
 from planners.hardware import GpuCount
+from planners.host_words import GIB, is_host_sure
 from planners.huggingface import describe_config
 from planners.layout.ranking import NEAR_EQUAL_FRACTION
-from planners.plans import Advice, Alternative, Layout, TrainingAnswer
+from planners.plans import Advice, Alternative, Layout, Memory, TrainingAnswer
 from planners.questions import LayoutRequest, Recompute, TrainingQuestion
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
@@ -43,6 +44,8 @@ ZERO_STEPS = (
 SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
 
 
+# How an offer's reason tells its layout, and what of it lies on the host.
+PLANNED_FOR_SPEED, ON_THE_HOST = "Planned for speed: ", " states on the host"
 TOGETHER = "Together these make it fit; each alone does not."
 
 
@@ -76,6 +79,7 @@ def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLay
     """
     gpus = answer.plan.layout.gpus
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
+    yield from _offered(_host_memory(pinned, answer.plan.memory), question, answer, best)
     first = None
     for first in _offered(_keeping_the_result(pinned), question, answer, best):
         yield first
@@ -203,9 +207,9 @@ def _further(
 
 def _as_planned(layout: Layout) -> str:
     """Return the layout of an offer's peak and time: the fastest that fits, not the one of the least memory."""
-    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')} states on the host"
+    offload = "" if layout.offload == "none" else f", {layout.offload.replace('+', ' and ')}{ON_THE_HOST}"
     return (
-        f"Planned for speed: {layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
+        f"{PLANNED_FOR_SPEED}{layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
         f"recompute {layout.recompute}{offload}."
     )
 
@@ -218,11 +222,25 @@ def _keeping_the_result(pinned: TrainingQuestion) -> Iterator[Change]:
     yield from _free_degrees(pinned)
 
 
+def _host_memory(pinned: TrainingQuestion, memory: Memory) -> Iterator[Change]:
+    """Yield the host memory that the plan needs, in whole GiB, where nodes may have less and it lacks nothing else."""
+    if is_host_sure(memory) or memory.peak_bytes > memory.limit_bytes:
+        return
+    needed = -(-(memory.node_host_bytes or 0) // GIB) * GIB
+    yield Change(
+        kind="host memory",
+        change={"hardware.host_memory_bytes": needed},
+        question=replace(pinned, hardware=replace(pinned.hardware, host_memory_bytes=needed)),
+        reason=f"For nodes that have {needed / GIB:,.0f} GiB of host memory or more.",
+    )
+
+
 def _changing_more(asked: TrainingQuestion, pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
     """Yield what changes the result, and then the GPUs and the model; `asked` says how many GPUs there may be."""
     yield from _narrower_states(pinned)
     yield from _adapters(pinned)
     yield from _shorter_sequences(pinned)
+    yield from _other_batches(pinned)
     yield from _more_gpus(asked, answer)
     yield from _other_gpus(pinned, answer.plan.memory.peak_bytes)
     yield from _smaller_models(pinned)
@@ -277,6 +295,19 @@ def _shorter_sequences(question: TrainingQuestion) -> Iterator[Change]:
     while length >= SHORTEST_SEQUENCE:
         yield _change(question, "A shorter sequence keeps fewer activations.", sequence_length=length)
         length //= 2
+
+
+def _other_batches(question: TrainingQuestion) -> Iterator[Change]:
+    """Yield the nearest batches that divide over all GPUs, where this one does not: 15,360 sequences on 1,000 GPUs."""
+    gpus, batch = question.hardware.gpus.minimum, question.global_batch_size
+    if batch % gpus == 0:
+        return
+    reason = (
+        "A batch that every GPU has an equal part of leaves all layouts open; its size changes the result slightly."
+    )
+    multiples = {batch // gpus * gpus, -(-batch // gpus) * gpus} - {0}
+    for other in sorted(multiples, key=lambda multiple: abs(multiple - batch)):
+        yield _change(question, reason, global_batch_size=other)
 
 
 def _zero_steps(question: TrainingQuestion) -> Iterator[Change]:

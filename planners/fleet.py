@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planners.errors import InvalidQuestion, PlanningStopped, PlimsollError
+from planners.host_words import is_host_sure, lacking_host_bytes
 from planners.plans import FleetEntry, TrainingAnswer
 from planners.questions import TrainingQuestion
 from planners.run import SECONDS_AN_HOUR
@@ -80,7 +81,7 @@ def _rank(question: TrainingQuestion, answer: TrainingAnswer) -> Rank:
     seconds, gpus = plan.step.seconds, float(plan.layout.gpus)
     if not answer.fits:
         # Nothing else counts of a plan that does not fit: the one that lacks the least comes first.
-        return (2.0, float(-plan.memory.margin_bytes))
+        return (2.0, float(max(-plan.memory.margin_bytes, lacking_host_bytes(plan.memory))))
     late = 1.0 if meets_deadline(question, answer) is False else 0.0
     is_tight = float(answer.verdict == "tight")
     dollars = usd_per_token(question, answer)
@@ -91,7 +92,7 @@ def _rank(question: TrainingQuestion, answer: TrainingAnswer) -> Rank:
         "fewest_gpus": (gpus, is_tight, seconds),
         "deadline": (seconds, gpus) if late else (is_tight, price, gpus, seconds),
     }
-    return (late, *by_objective[question.objective])
+    return (late, float(not is_host_sure(plan.memory)), *by_objective[question.objective])
 
 
 def _entry(number: int, question: TrainingQuestion, answer: TrainingAnswer) -> FleetEntry:

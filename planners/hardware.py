@@ -90,7 +90,8 @@ class Network:
 class Hardware:
     """The GPUs a plan may use, what of each is already spoken for, and what the site measured of them.
 
-    `nvme_bytes_per_second` is one GPU's share of its machine's drives, None where unknown.
+    `nvme_bytes_per_second` is one GPU's share of its machine's drives, and `host_memory_bytes` all that its node has
+    of host memory; None where unknown.
     """
 
     gpu: Gpu
@@ -102,6 +103,7 @@ class Hardware:
     site: SiteEfficiency | None = None
     nvme_bytes_per_second: float | None = None
     network: Network | None = None
+    host_memory_bytes: int | None = None
 
     @property
     def limit_bytes(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from planners.derived import Derived
 from planners.plans import SearchCounts
 from planners.questions import ServingQuestion
-from planners.serving.advice import longest_context, serving_advice
+from planners.serving.advice import serving_advice
 from planners.serving.answer import (
     EngineSettings,
     KvCache,
@@ -21,7 +21,8 @@ from planners.serving.answer import (
     ServingLayout,
     ServingPlan,
 )
-from planners.serving.candidates import Candidate
+from planners.serving.candidates import MILLION, Candidate
+from planners.serving.changes import longest_context
 from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.front import Point, pareto_front, point_of
 from planners.serving.notes import serving_notes
@@ -31,7 +32,6 @@ from planners.serving.settings import Settings, resolve_settings, stated_scaling
 from planners.stopping import ShouldStop, never, until_stopped
 
 MOST_ALTERNATIVES = 5
-MILLION = 10**6
 # The summary where no other could be written, by whether all that was asked is kept.
 PLAIN = {True: "Does what was asked.", False: "Does not do what was asked."}
 
@@ -75,7 +75,8 @@ def plan_serving_fleet(
     found = search_fleet(questions, should_stop)
     best = found.candidates[0]
     question, settings = best.question, best.settings
-    advice = serving_advice(question, settings, best, functools.partial(_best_candidate, stop_advising or should_stop))
+    plan = functools.partial(_best_candidate, stop_advising or should_stop)
+    advice = serving_advice(questions[best.entry], best, plan)
     answer = ServingAnswer(
         fits=best.replica.fits,
         verdict=best.replica.verdict,
@@ -172,7 +173,7 @@ def _fleet_entry(candidate: Candidate) -> ServingFleetEntry:
         ttft_seconds=None if state is None else state.ttft_seconds,
         tpot_seconds=None if state is None else state.tpot_seconds,
         output_tokens_per_second=None if state is None else candidate.output_tokens_per_second,
-        cost_usd_per_million_output_tokens=_cost(candidate, candidate.output_tokens_per_second),
+        cost_usd_per_million_output_tokens=candidate.usd_per_million_tokens,
         refusal=None,
     )
 
@@ -201,7 +202,7 @@ def _plan(question: ServingQuestion, settings: Settings, best: Candidate, derive
             "plan.kv.longest_context_tokens", lambda: _kv(question, settings, best), otherwise=best.replica.kv
         ),
         performance=_performance(best),
-        cost_usd_per_million_output_tokens=_cost(best, best.output_tokens_per_second),
+        cost_usd_per_million_output_tokens=best.usd_per_million_tokens,
         learned=settings.learned,
     )
 
@@ -247,12 +248,6 @@ def _performance(best: Candidate) -> Performance | None:
     )
 
 
-def _cost(candidate: Candidate, output_tokens_per_second: float) -> float | None:
-    if candidate.question.hardware.usd_per_gpu_hour is None or not output_tokens_per_second:
-        return None
-    return candidate.cost_of(output_tokens_per_second) * MILLION
-
-
 def _alternative(candidate: Candidate, point: Point | None, *, is_on_front: bool) -> ServingAlternative:
     rate = None if point is None else point.output_tokens_per_second
     return ServingAlternative(
@@ -270,7 +265,7 @@ def _alternative(candidate: Candidate, point: Point | None, *, is_on_front: bool
         request_seconds=None if point is None else point.request_seconds,
         output_tokens_per_second=rate,
         gpu_seconds_per_million_output_tokens=None if rate is None else candidate.gpus / rate * MILLION,
-        cost_usd_per_million_output_tokens=None if rate is None else _cost(candidate, rate),
+        cost_usd_per_million_output_tokens=None if rate is None else candidate.usd_per_million_tokens_at(rate),
         is_on_front=is_on_front,
         verdict=candidate.replica.verdict,
     )

@@ -124,6 +124,9 @@ class Memory:
     `allocated_bytes` are the allocator's live tensors, `reserved_bytes` adds
     rounding and fragmentation, `peak_bytes` the context and communicators too.
     `host_bytes` is what the host needs for each GPU of the fullest node, loading and checkpoints included.
+    `node_host_bytes` is what that node needs from the first step on, without loading. Every node with this GPU is taken
+    to have `node_host_sure_bytes` for the GPUs in use, and none more than `node_host_limit_bytes`; both are the node's
+    own where the request says what it has. All three are None in plans of earlier versions.
     """
 
     peak_bytes: int
@@ -132,6 +135,9 @@ class Memory:
     limit_bytes: int
     margin_bytes: int
     host_bytes: int
+    node_host_bytes: int | None
+    node_host_sure_bytes: int | None
+    node_host_limit_bytes: int | None
     nvme_bytes: int
     allocated_bytes: int
     reserved_bytes: int
@@ -145,7 +151,8 @@ class Memory:
 class StepParts:
     """The seconds of a step that nothing else hides, by what they are spent on.
 
-    `expert_parallel` is the exchange of tokens with the ranks of their experts.
+    `expert_parallel` is the exchange of tokens with the ranks of their experts, `context_parallel` that of keys
+    and values around the ranks of a sequence; plans of earlier versions have it in `tensor_parallel`.
     """
 
     forward: float
@@ -157,6 +164,7 @@ class StepParts:
     data_parallel: float
     optimizer: float
     offload: float
+    context_parallel: float = 0.0
 
     @property
     def total_seconds(self) -> float:
@@ -166,6 +174,7 @@ class StepParts:
             + self.backward
             + self.recompute
             + self.tensor_parallel
+            + self.context_parallel
             + self.expert_parallel
             + self.pipeline_bubble
             + self.data_parallel

@@ -39,7 +39,7 @@ def run_of(
     recovery_seconds = resilience.recovery_seconds(given, load_seconds=saving_seconds)
     kept = derived.part(
         "plan.run.goodput",
-        lambda: _kept(step, saving_seconds, recovery_seconds, between),
+        lambda: _kept(step.seconds, saving_seconds, recovery_seconds, between),
         otherwise=_Kept(first_order=None, interval=None, goodput=None),
     )
     steps = run_steps(question)
@@ -78,6 +78,15 @@ def run_of(
     )
 
 
+def goodput_of(question: TrainingQuestion, job: Job, gpus: int, step_seconds: float) -> float | None:
+    """Return the part of a run's time that failures leave for it on so many GPUs."""
+    given = question.resilience
+    saving_seconds = resilience.checkpoint_seconds(resilience.checkpoint_bytes(job), gpus, given)
+    between = resilience.mean_seconds_between_failures(gpus, given.gpu_failures_per_month)
+    recovery_seconds = resilience.recovery_seconds(given, load_seconds=saving_seconds)
+    return _kept(step_seconds, saving_seconds, recovery_seconds, between).goodput
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """What failures leave of the time, with checkpoints at the best intervals: Young's and Daly's, None for never."""
@@ -87,14 +96,14 @@ class _Kept:
     goodput: float | None
 
 
-def _kept(step: Step, saving_seconds: float, recovery_seconds: float, between: float) -> _Kept:
+def _kept(step_seconds: float, saving_seconds: float, recovery_seconds: float, between: float) -> _Kept:
     first_order = resilience.young_daly_interval_seconds(saving_seconds, between)
     interval = resilience.daly_interval_seconds(saving_seconds, between)
     return _Kept(
         first_order=first_order if math.isfinite(first_order) else None,
         interval=interval if math.isfinite(interval) else None,
         goodput=resilience.goodput(
-            interval_seconds=max(interval, step.seconds),
+            interval_seconds=max(interval, step_seconds),
             checkpoint_seconds=saving_seconds,
             recovery_seconds=recovery_seconds,
             mean_between_failures=between,

@@ -7,6 +7,7 @@ import functools
 
 from planners.advice import advice_for, leaves_to_be_desired
 from planners.architecture import ModelSpec, OperationKind
+from planners.deadline import in_time_with_failures
 from planners.derived import Derived
 from planners.elastic import resized
 from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
@@ -23,7 +24,7 @@ from planners.layout.ways_out import way_out
 from planners.layout.why import comparisons
 from planners.memory.adapters import check_targets
 from planners.memory.optimizers import optimizer_kind
-from planners.memory.peak import VERDICT_NAMES, memory_and_peaks
+from planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
 from planners.memory.recompute_modules import check_modules
 from planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
 from planners.precision import training_precision
@@ -121,7 +122,8 @@ def _found(question: TrainingQuestion, should_stop: ShouldStop, *, only_room: bo
     check_question(question)
     check_fixed(question)
     try:
-        return search(question, jobs_of(question), should_stop, only_room=only_room)
+        jobs = jobs_of(question)
+        return in_time_with_failures(question, lambda asked: search(asked, jobs, should_stop, only_room=only_room))
     except ImpossibleLayout:
         broken = every_broken_rule(question)
         if not broken:
@@ -255,14 +257,14 @@ def _memory_and_elastic_gpus(
 
     def together() -> tuple[Memory, tuple[int, ...]]:
         sizes = resized(pool.layouts, index, pool.job)
-        memory, peaks = memory_and_peaks(sizes.layouts, sizes.own, pool.job, hardware, derived)
-        return memory, sizes.elastic_gpus(peaks <= hardware.limit_bytes)
+        memory, needs = memory_and_needs(sizes.layouts, sizes.own, pool.job, hardware, derived)
+        return memory, sizes.elastic_gpus(verdicts(needs, pool.job, hardware) > NO)
 
     both = derived.part("plan.run.elastic_gpus", together, otherwise=None)
     if both is not None:
         return both
     alone = pool.layouts.take([index])
-    return memory_and_peaks(alone, 0, pool.job, hardware, derived)[0], ()
+    return memory_and_needs(alone, 0, pool.job, hardware, derived)[0], ()
 
 
 def _alternative(question: TrainingQuestion, found: Found, number: int, index: int) -> Alternative:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from planners.host_words import host_notes, host_shortage, lacking_host_bytes
 from planners.layout.violations import named_fields
 from planners.memory.frozen import frozen_note
 from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
@@ -52,15 +53,18 @@ def summary(question: TrainingQuestion, plan: TrainingPlan, verdict: str) -> str
     needs = f"{memory.peak_bytes / GIB:.1f} GiB of {memory.limit_bytes / GIB:.1f} GiB per GPU in {memory.phase}"
     is_offloaded = layout.offload != "none" or layout.activation_offload
     if is_offloaded:
-        needs += f", with {memory.host_bytes / GIB:,.1f} GiB of host memory per GPU"
+        needs += f", with {(memory.node_host_bytes or 0) / GIB:,.1f} GiB of host memory per node"
     where = f"{question.model.name} on {layout.gpus} x {question.hardware.gpu.name} with {layout.framework}"
     how = f"{where}, {_degrees(layout)}, {', '.join(_choices(layout))}"
+    shortage = host_shortage(memory, is_given=question.hardware.host_memory_bytes is not None)
+    host = f" {shortage}" if shortage else ""
     if verdict == "no":
-        return f"Does not fit: {how} needs {needs}, the least of all layouts tried."
+        least = "" if lacking_host_bytes(memory) else ", the least of all layouts tried"
+        return f"Does not fit: {how} needs {needs}{least}.{host}"
     word = "Fits" if verdict == "fits" else "Fits tightly"
     speed = f"{plan.step.seconds:.3g} s a step, {plan.step.tokens_per_second:,.0f} tokens/s"
     takes = ", and takes" if is_offloaded else " and takes"
-    return f"{word}: {how} needs {needs}{takes} {speed}.{_in_time(question, plan)}"
+    return f"{word}: {how} needs {needs}{takes} {speed}.{host}{_in_time(question, plan)}"
 
 
 def _degrees(layout: Layout) -> str:
@@ -116,6 +120,7 @@ def _memory(told: Told) -> Iterator[str]:
     if nearest is not None:
         yield nearest
     yield "host_bytes is the host memory per GPU."
+    yield from host_notes(told.plan, told.question.hardware)
 
 
 def _time(told: Told) -> Iterator[str]:
@@ -164,6 +169,11 @@ def _chosen_by_search(told: Told) -> Iterator[str]:
         by = "" if "offload" in named else " The search chose this; offload none rules it out."
         what, where = OFFLOADED[layout.offload], OFFLOADED_TO[layout.offload_target]
         yield f"{what[0].upper()}{what[1:]} are kept {where}.{by}"
+    elif told.question.hardware.gpus.is_free and told.question.objective == "throughput" and "offload" not in named:
+        yield (
+            "No number of GPUs is named, so the plan takes the fewest that need no offload; objective fewest_gpus "
+            "offloads where fewer will do then."
+        )
 
 
 def _layers(told: Told) -> Iterator[str]:
@@ -200,6 +210,11 @@ def _elsewhere(told: Told) -> Iterator[str]:
     if job.offload_target == "nvme" and told.question.hardware.nvme_bytes_per_second is None:
         rate = told.efficiency.common.nvme_bytes_per_second / 1e9
         yield f"NVMe drives are assumed to give each GPU {rate:.1f} GB/s, a DGX-2's published share."
+    if told.layout.offload != "none" and told.layout.offload_target == "nvme":
+        yield (
+            "DeepSpeed keeps 16-bit gradients in host memory whatever else lies on NVMe. Releases before 0.6 kept none "
+            "with a single micro-batch per step."
+        )
     if job.companions:
         yield "Companions run forward after the policy, and gathering them overlaps. Generation is not in the step."
     if job.method != "full":

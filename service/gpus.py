@@ -44,11 +44,14 @@ def resolve_hardware(asked: OneHardware, catalogue: Catalogue) -> Hardware:
     Raises UnknownGpu, UnknownCluster and InvalidQuestion.
     """
     gpu = asked.gpu.to_gpu() if isinstance(asked.gpu, GpuByHand) else catalogue.gpu(asked.gpu)
-    if asked.cluster is not None:
-        gpu = _in_cluster(gpu, catalogue.cluster(asked.cluster))
+    cluster = None if asked.cluster is None else catalogue.cluster(asked.cluster)
+    if cluster is not None:
+        gpu = _in_cluster(gpu, cluster)
     if asked.override is not None:
         gpu = _overridden(gpu, asked.override)
     hardware = asked.to_hardware(gpu, free_maximum=MOST_GPUS_UNASKED)
+    if cluster is not None and hardware.host_memory_bytes is None:
+        hardware = dataclasses.replace(hardware, host_memory_bytes=cluster.host_memory_bytes)
     if hardware.limit_bytes <= 0:
         pointer = "/hardware/reserve_bytes" if asked.reserve_bytes >= asked.used_bytes else "/hardware/used_bytes"
         raise InvalidQuestion(

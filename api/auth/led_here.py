@@ -69,7 +69,9 @@ def _values(scope: Scope, wanted: bytes) -> list[str]:
 def _name(netloc: str) -> str | None:
     """Return the name or the address of a host, without its port; None where it is none."""
     try:
-        name = urlsplit(f"//{netloc}").hostname
+        parts = urlsplit(f"//{netloc}")
+        # `evil.com@127.0.0.1` is no host, and nothing else may follow one.
+        name = parts.hostname if parts.netloc == netloc and "@" not in netloc else None
     except ValueError:
         return None
     return name.removesuffix(".") if name else None

@@ -52,6 +52,11 @@ def review(service: httpx.Client, manifest: dict[str, Any], group: str = "", kin
             1, H100, "ask for 32768 batched tokens",
         ),
         ("vllm serve Qwen/Qwen2.5-1.5B-Instruct --dtype bfloat16", 1, T4, "Ask for weights fp16"),
+        (
+            f"text-generation-launcher --model-id {LLAMA_8B} --max-input-tokens 4096 --max-total-tokens 4096",
+            1, H100, "4095 at most",
+        ),
+        ("vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --quantization bitsandbytes", 8, H100, "leave the option out"),
         (f"{MEGATRON} --tensor-model-parallel-size 3", 8, H100, "tensor parallel 1, 2, 4, 8, 16 or 32"),
         (f"{MEGATRON} --pipeline-model-parallel-size 6", 8, H100, "pipeline parallel 1, 2, 4, 8, 16 or 32"),
         (f"torchrun --nproc-per-node 8 {TRAINER} --fsdp full_shard", 4, H100, "start 4"),

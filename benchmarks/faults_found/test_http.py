@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import time
 from typing import Any
 
 import httpx
@@ -108,6 +110,34 @@ def test_models_are_searched(service: httpx.Client):
     found = service.get("/models", params={"search": "LLAMA-3.1-8b"}).raise_for_status().json()["items"]
     assert "meta-llama/Llama-3.1-8B" in {model["id"] for model in found}
     assert len(found) < 10
+
+
+def test_a_misspelt_field_is_told_before_what_is_missing_for_it(service: httpx.Client):
+    problem = service.post("/plan/train", json={"modell": "llama-3.1-8b", "hardware": HARDWARE}).json()
+    assert problem["detail"].startswith("/modell: Unknown field; did you mean model?")
+
+
+def test_very_many_unknown_fields_are_refused_at_once(service: httpx.Client):
+    started = time.monotonic()
+    refused = service.post("/plan/train", json={f"field{number}": 1 for number in range(95_000)})
+    assert refused.status_code == 400
+    # 2.5 s it had been, in which nobody else was answered.
+    assert time.monotonic() - started < 2.0
+
+
+def test_a_long_name_is_not_sent_back_whole(service: httpx.Client):
+    assert len(service.post("/plan/train", json={"x" * 1_000_000: 1}).content) < 10_000
+
+
+def test_gzip_that_a_client_refuses_is_not_sent(service: httpx.Client):
+    encoding = {header: service.get("/models", headers={"accept-encoding": header}).headers.get("content-encoding")
+                for header in ("gzip", "gzip;q=0")}  # fmt: skip
+    assert encoding == {"gzip": "gzip", "gzip;q=0": None}
+
+
+def test_a_compressed_body_is_refused_as_that(service: httpx.Client):
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    assert service.post("/plan/train", content=gzip.compress(b"{}"), headers=headers).status_code == 415
 
 
 @pytest.mark.parametrize(("path", "words", "found"), [

@@ -98,3 +98,93 @@ def test_offload_of_activations_is_said(service: httpx.Client) -> None:
     assert body["plan"]["layout"]["activation_offload"]
     assert "activations offloaded to host memory" in body["summary"]
     assert any("activations wait in host memory" in note for note in body["assumptions"])
+
+
+@pytest.mark.parametrize(
+    ("model", "framework"),
+    [
+        *(("google-bert/bert-large-uncased", framework) for framework in ("torchtune", "litgpt", "nanotron")),
+        *(("state-spaces/mamba-2.8b-hf", framework) for framework in ("torchtune", "litgpt", "megatron-deepspeed")),
+    ],
+)
+def test_a_stack_without_code_for_a_model_is_refused_with_those_that_have_it(
+    service: httpx.Client, model: str, framework: str
+) -> None:
+    question = asked(model, "h100-sxm", 8, sequence_length=512, batch=64)
+    refusal = service.post("/plan/train", json={**question, "framework": framework})
+    assert refusal.status_code == 422
+    problem = refusal.json()
+    assert f"{framework} has no code for" in problem["detail"]
+    assert "accelerate" in problem["detail"]
+    assert plan(service, **question)["plan"]["layout"]["framework"] != framework
+
+
+def test_what_no_stack_combines_is_said_of_both(service: httpx.Client) -> None:
+    training = {"optimizer": "muon", "precision": "fp8-mixed"}
+    request = asked("meta-llama/Llama-3.1-8B", "h100-sxm", 8, batch=64, training=training)
+    detail = service.post("/plan/train", json=request).json()["detail"]
+    assert "No stack combines precision fp8-mixed" in detail
+    assert "optimizer muon" in detail
+    assert "accelerate" not in detail
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more"),
+    [
+        ("h100-sxm", {"training": {"optimizer": "muon"}}),
+        ("rtx-4090", {"training": {"method": "lora"}, "layout": {"sequence_parallel": True}}),
+        ("h100-sxm", {"layout": {"offload": "optimizer", "offload_target": "nvme"}}),
+    ],
+)
+def test_what_the_measured_stacks_lack_is_not_called_room(
+    service: httpx.Client, gpu: str, more: dict[str, Any]
+) -> None:
+    summary = plan(service, **asked("meta-llama/Llama-3.1-8B", gpu, 8, batch=64, **more))["summary"]
+    assert "No measured stack" in summary
+    assert "room" not in summary
+
+
+def test_a_deadline_is_kept_with_failures_where_more_gpus_keep_it(service: httpx.Client) -> None:
+    request = asked("Qwen/Qwen2.5-14B", "l40s", 4, batch=64, objective="deadline", deadline_seconds=1e9)
+    request["training"]["tokens"] = 2e9
+    alone = plan(service, **request)["plan"]["run"]["seconds"]
+    request["hardware"]["gpus"], request["deadline_seconds"] = {"min": 4, "max": 24}, alone * 1.0001
+    body = plan(service, **request)
+    assert body["plan"]["layout"]["gpus"] > 4
+    assert body["plan"]["run"]["expected_seconds"] <= request["deadline_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value", "meant"),
+    [
+        ("training", "gradient_accumulation_steps", 8, "global_batch_size"),
+        ("training", "max_seq_length", 4096, "sequence_length"),
+        ("training", "optimizer", "AdamW", "'adamw'"),
+        ("training", "precision", "bf16_mixed", "'bf16-mixed'"),
+        (None, "framework", "torchtitan", "'fsdp2'"),
+        (None, "model", [1], "config, path, hub or parameters"),
+    ],
+)
+def test_names_of_other_programs_are_answered_with_those_here(
+    service: httpx.Client, part: str | None, field: str, value: object, meant: str
+) -> None:
+    request = asked("meta-llama/Llama-3.1-8B", "h100-sxm", 8, batch=64)
+    (request if part is None else request[part])[field] = value
+    refusal = service.post("/plan/train", json=request)
+    assert refusal.status_code == 422
+    assert meant in refusal.text
+
+
+def test_time_of_context_parallelism_is_told_apart_from_tensor_parallelism(service: httpx.Client) -> None:
+    layout = {"tensor_parallel": 1, "context_parallel": 8}
+    request = asked("meta-llama/Llama-3.1-8B", "l40s", 8, sequence_length=32_768, batch=8, layout=layout)
+    parts = plan(service, **request)["plan"]["step"]["parts"]
+    assert parts["context_parallel"] > 0
+    assert parts["tensor_parallel"] == 0
+
+
+def test_the_batch_that_fits_on_a_thousand_gpus_is_advised(service: httpx.Client) -> None:
+    body = plan(service, **asked("deepseek-ai/DeepSeek-V3", "h800", 1000, batch=15_360))
+    if body["verdict"] == "no":
+        offered = [advice["change"].get("training.global_batch_size") for advice in body["advice"]]
+        assert 15_000 in offered

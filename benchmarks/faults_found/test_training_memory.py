@@ -52,12 +52,52 @@ def test_zero_offload_trains_13b_on_one_v100(service: httpx.Client) -> None:
     assert body["fits"]
 
 
-@pytest.mark.parametrize(("layers", "hidden"), [(50, 4096), (50, 8192), (128, 25600)])
-def test_zero_infinity_trains_10b_40b_and_1t_on_a_dgx_2(service: httpx.Client, layers: int, hidden: int) -> None:
+ON_NVME = {"zero_stage": 3, "offload": "optimizer+parameters", "offload_target": "nvme"}
+
+
+@pytest.mark.parametrize(("layers", "hidden"), [(50, 4096), (50, 8192)])
+def test_zero_infinity_trains_10b_and_40b_on_a_dgx_2(service: httpx.Client, layers: int, hidden: int) -> None:
     # Rajbhandari et al. 2021, ZeRO-Infinity, arXiv:2104.07857: up to a trillion parameters on one DGX-2.
-    layout = {"zero_stage": 3, "offload": "optimizer+parameters", "offload_target": "nvme"}
-    body = _planned(service, _offloaded(_gpt2(layers, hidden), 16, layout))
+    body = _planned(service, _offloaded(_gpt2(layers, hidden), 16, ON_NVME))
     assert body["fits"]
+
+
+def test_zero_infinity_has_room_for_1t_on_16_v100_and_2_tb_of_16_bit_gradients_on_their_host(
+    service: httpx.Client,
+) -> None:
+    # The published run was of a release that sent the gradients of a single micro-batch straight to NVMe. From 0.6 on
+    # they lie on the host whole (stage3.py, `grad_partitions_flat_buffer`), more than the 1.5 TiB of a DGX-2.
+    request = _offloaded(_gpt2(128, 25600), 16, ON_NVME)
+    memory = _planned(service, request)["plan"]["memory"]
+    assert memory["peak_bytes"] < memory["limit_bytes"]
+    assert memory["node_host_bytes"] > 2e12
+    request["hardware"]["host_memory_bytes"] = 3 * 2**40
+    assert _planned(service, request)["fits"]
+
+
+def _on_one_h100(**hardware: Any) -> dict[str, Any]:
+    return {
+        "model": "meta-llama/Llama-3.1-70B",
+        "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1, **hardware},
+        "training": {"method": "full"},
+    }
+
+
+def test_70b_on_one_gpu_does_not_fit_for_sure_with_a_terabyte_of_host_memory_that_nobody_said_is_there(
+    service: httpx.Client,
+) -> None:
+    body = _planned(service, _on_one_h100())
+    assert body["verdict"] == "tight"
+    assert "hardware.host_memory_bytes" in body["summary"]
+    assert "hardware.host_memory_bytes" in body["advice"][0]["change"]
+
+
+def test_70b_on_one_gpu_needs_the_host_memory_that_is_given(service: httpx.Client) -> None:
+    refused = _planned(service, _on_one_h100(host_memory_bytes=512 * 2**30))
+    assert not refused["fits"]
+    assert refused["advice"][0]["change"]["hardware.host_memory_bytes"] > 10**12
+    assert _planned(service, _on_one_h100(host_memory_bytes=2 * 2**40))["verdict"] == "fits"
+    assert _planned(service, _on_one_h100(cluster="dgx-h100"))["verdict"] == "fits"
 
 
 def test_gradients_follow_an_offloaded_optimizer(service: httpx.Client) -> None:

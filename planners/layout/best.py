@@ -11,13 +11,13 @@ from planners.layout.candidates import BoolArray, FloatArray, IntArray
 from planners.layout.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
 from planners.layout.pool import Pool, ranked
 from planners.layout.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_index
-from planners.memory.peak import FITS
+from planners.memory.peak import FITS, TIGHT, UNSURE
 from planners.questions import TrainingQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best layout so far; `fitting_counts` are the numbers of GPUs on which anything fits.
+    """The best layout so far; `fitting_counts` are the numbers of GPUs on which anything fits that could go before it.
 
     `objective` is what the question's objective makes of its step (`objectives.objective_of`); `has_room` says that it
     fits with room that no offload bought.
@@ -61,12 +61,15 @@ def best_of(question: TrainingQuestion, pools: Sequence[Pool]) -> Best | None:
     found = ranked(pools)
     index = best_index(found, question)
     gpus, seconds = found.layouts.gpus, found.seconds
+    is_late = bool(seconds[index] > latest_step_seconds(question))
+    # What may lack the host memory goes before nothing that is sure to have it, unless that is late.
+    least = UNSURE if is_late else min(TIGHT, found.verdicts[index])
     is_offloaded = found.layouts.offload[index] > 0 and question.layout.offload is None
     return Best(
         question=question,
         gpus=int(gpus[index]),
         objective=float(objective_of(question, gpus[index], seconds[index])),
-        is_late=bool(seconds[index] > latest_step_seconds(question)),
+        is_late=is_late,
         has_room=bool(found.verdicts[index] == FITS and not is_offloaded),
-        fitting_counts=np.unique(gpus[found.verdicts > 0]),
+        fitting_counts=np.unique(gpus[found.verdicts >= least]),
     )

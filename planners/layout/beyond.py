@@ -129,7 +129,14 @@ def _least_seconds(beyond: Beyond) -> FloatArray:
     if index.size and plain.zero_stages:
         some = grid.of_bases(index)
         parts = step_seconds(some.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
-        passes = parts.forward + parts.backward + parts.tensor_parallel + parts.expert_parallel + parts.pipeline_bubble
+        passes = (
+            parts.forward
+            + parts.backward
+            + parts.tensor_parallel
+            + parts.context_parallel
+            + parts.expert_parallel
+            + parts.pipeline_bubble
+        )
         least[index] = np.broadcast_to(passes, some.shape).min(axis=(0, 1, 2))
     return least
 

@@ -160,13 +160,19 @@ def _product(question: TrainingQuestion) -> Iterator[Violation]:
 
 
 def _at_fault(fixed: Mapping[str, int], count: GpuCount) -> str:
-    """Return the one degree that does not go into the GPUs by itself; empty where none or several do not."""
-    uneven = [
-        field
-        for field, value in fixed.items()
-        if value > count.maximum or (count.minimum == count.maximum and count.minimum % value)
-    ]
-    return uneven[0] if len(uneven) == 1 else ""
+    """Return the one degree that does not go into the GPUs by itself, or data_parallel where all others do together.
+
+    Replicas are what the other degrees leave of the GPUs. Empty where neither is so.
+    """
+    uneven = [field for field, value in fixed.items() if not _goes_into(value, count)]
+    if len(uneven) == 1:
+        return uneven[0]
+    others = math.prod(value for field, value in fixed.items() if field != "data_parallel")
+    return "data_parallel" if "data_parallel" in fixed and _goes_into(others, count) else ""
+
+
+def _goes_into(degree: int, count: GpuCount) -> bool:
+    return degree <= count.maximum and not (count.minimum == count.maximum and count.minimum % degree)
 
 
 def _heads(question: TrainingQuestion) -> Iterator[Violation]:

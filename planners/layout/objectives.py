@@ -40,6 +40,6 @@ def latest_step_seconds(question: TrainingQuestion) -> float:
 
 
 def has_enough(question: TrainingQuestion, step_seconds: Iterable[FloatArray]) -> bool:
-    """Return whether any layout fits and is in time; `step_seconds` are infinite where memory does not fit."""
+    """Return whether any layout is in time; `step_seconds` are those of layouts that are sure to fit."""
     latest = latest_step_seconds(question)
     return any(bool((seconds[seconds < math.inf] <= latest).any()) for seconds in step_seconds)

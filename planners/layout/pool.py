@@ -15,7 +15,7 @@ from planners.layout.candidates import Candidates, FloatArray, IntArray, concate
 from planners.layout.grid import Cells, Grid
 from planners.layout.ranking import CLOSE_FRACTION, Ranked, closest, contenders
 from planners.memory.job import Job
-from planners.memory.peak import peak_bytes, verdicts
+from planners.memory.peak import Needs, excess, have_memory, needs_of, verdicts
 from planners.plans import Step
 from planners.stopping import ShouldStop
 from planners.timing.efficiency import Efficiency, efficiency_on
@@ -32,7 +32,7 @@ KEPT_BYTES = 16 * 2**20
 class Pool:
     """The contenders among one framework's layouts, as a list; `seconds` is infinite where memory does not fit.
 
-    `steps` are the parts of `seconds`.
+    `steps` are the parts of `seconds`. `excess` is as `planners.memory.peak` has it.
 
     `considered` counts the layouts whose memory was evaluated, `fitting` those of them that fit.
     """
@@ -40,6 +40,8 @@ class Pool:
     job: Job
     layouts: Candidates
     peaks: FloatArray
+    node_host: FloatArray
+    excess: FloatArray
     verdicts: FloatArray
     seconds: FloatArray
     steps: StepSeconds
@@ -97,33 +99,43 @@ def alike(grid: Grid) -> Iterator[IntArray]:
 
 def _contenders_of(part: Grid, job: Job, hardware: Hardware, efficiency: Efficiency) -> Pool:
     """Return the layouts of a grid that can still win or, where none fits, those nearest to it; in order."""
-    peaks = peak_bytes(part.layouts, job)
-    cells = np.flatnonzero((peaks <= hardware.limit_bytes) & part.distinct)
+    needs = needs_of(part.layouts, job)
+    cells = np.flatnonzero(have_memory(needs, hardware) & part.distinct)
     fitting = cells.size
     if not fitting:
-        cells = np.flatnonzero(part.distinct & (peaks <= peaks[part.distinct].min() * (1 + CLOSE_FRACTION)))
+        over = excess(needs, hardware)
+        cells = np.flatnonzero(part.distinct & (over <= over[part.distinct].min() * (1 + CLOSE_FRACTION)))
         cells = cells[np.argsort(part.order(cells))]
-        cells = cells[closest(part.take(cells), peaks.ravel()[cells])]
+        cells = cells[closest(part.take(cells), over.ravel()[cells])]
         steps = untimed(cells.size)
     else:
-        every = step_seconds(part.layouts, job, hardware, efficiency, peaks)
+        every = step_seconds(part.layouts, job, hardware, efficiency, needs.peaks)
         seconds = np.broadcast_to(every.total, part.shape).ravel()[cells]
-        found = peaks.ravel()[cells]
+        found = _at(needs, Cells(cells, part.shape))
         offload = Cells(cells, part.shape).of(part.layouts.offload)
         gpus = np.broadcast_to(part.layouts.gpus, part.bases)[cells % part.bases]
-        cells = cells[contenders(gpus, found, verdicts(found, job, hardware), seconds, offload)]
+        cells = cells[contenders(gpus, found.peaks, verdicts(found, job, hardware), seconds, offload)]
         cells = cells[np.argsort(part.order(cells))]
         steps = every.at_cells(Cells(cells, part.shape))
-    kept = peaks.ravel()[cells]
+    kept = _at(needs, Cells(cells, part.shape))
     return Pool(
         job=job,
         layouts=part.take(cells),
-        peaks=kept,
+        peaks=kept.peaks,
+        node_host=kept.node_host,
+        excess=excess(kept, hardware),
         verdicts=verdicts(kept, job, hardware),
         seconds=steps.total,
         steps=steps,
         considered=len(part),
         fitting=fitting,
+    )
+
+
+def _at(needs: Needs, cells: Cells) -> Needs:
+    """Return the needs of some cells of a grid."""
+    return Needs(
+        peaks=cells.of(needs.peaks), node_host=cells.of(needs.node_host), gpus_on_node=cells.of(needs.gpus_on_node)
     )
 
 
@@ -140,6 +152,7 @@ def ranked(pools: Sequence[Pool]) -> Ranked:
     return Ranked(
         layouts=concatenate([pool.layouts for pool in pools]),
         peaks=np.concatenate([pool.peaks for pool in pools]),
+        excess=np.concatenate([pool.excess for pool in pools]),
         verdicts=np.concatenate([pool.verdicts for pool in pools]),
         seconds=np.concatenate([pool.seconds for pool in pools]),
     )
@@ -153,6 +166,8 @@ def _one_pool(some: Sequence[Pool]) -> Pool:
         job=some[0].job,
         layouts=concatenate([pool.layouts for pool in some]),
         peaks=np.concatenate([pool.peaks for pool in some]),
+        node_host=np.concatenate([pool.node_host for pool in some]),
+        excess=np.concatenate([pool.excess for pool in some]),
         verdicts=np.concatenate([pool.verdicts for pool in some]),
         seconds=np.concatenate([pool.seconds for pool in some]),
         steps=concatenated([pool.steps for pool in some]),

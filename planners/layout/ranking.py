@@ -11,7 +11,7 @@ import numpy as np
 from planners.layout.candidates import NONE, BoolArray, Candidates, FloatArray, IntArray
 from planners.layout.distinct import distinct
 from planners.layout.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
-from planners.memory.peak import FITS, TIGHT
+from planners.memory.peak import FITS, TIGHT, UNSURE
 from planners.questions import TrainingQuestion
 
 # Differences below this are within the time model's error, so the simpler layout wins.
@@ -25,10 +25,11 @@ ROUNDING_FRACTION = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """Evaluated layouts of all frameworks, side by side."""
+    """Evaluated layouts of all frameworks, side by side; `excess` is how many times what is there they need."""
 
     layouts: Candidates
     peaks: FloatArray
+    excess: FloatArray
     verdicts: FloatArray
     seconds: FloatArray
 
@@ -36,8 +37,9 @@ class Ranked:
 def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
     """Return the index of the best layout among those that fit.
 
-    For the fewest GPUs any layout that fits counts; otherwise one that fits with
-    room goes before one that is tight.
+    What is sure to have the host memory goes before what may lack it. For the fewest
+    GPUs any other layout that fits counts; otherwise one that fits with room goes
+    before one that is tight.
     """
     gpus = ranked.layouts.gpus
     fitting = ranked.verdicts > 0
@@ -46,6 +48,8 @@ def best_index(ranked: Ranked, question: TrainingQuestion) -> int:
     # Where no layout is in time, the fastest comes nearest.
     by_gpus = wants_fewest_gpus(question) and not is_late[fitting].all()
     chosen = fitting & (is_late == is_late[fitting].min())
+    is_sure = chosen & (ranked.verdicts >= TIGHT)
+    chosen = is_sure if is_sure.any() else chosen
     if by_gpus:
         chosen &= gpus == gpus[chosen].min()
     chosen &= _preferred(ranked, chosen, objective)
@@ -61,7 +65,7 @@ def _preferred(ranked: Ranked, chosen: BoolArray, objective: FloatArray) -> Bool
     """
     on_device = ranked.layouts.offload == 0
     has_room: BoolArray = chosen & (ranked.verdicts == FITS)
-    tight: BoolArray = chosen & (ranked.verdicts == TIGHT)
+    tight: BoolArray = chosen & (ranked.verdicts < FITS)
     tight_on_device: BoolArray = tight & on_device
     if not has_room.any():
         return tight
@@ -83,7 +87,7 @@ def contenders(
         here = np.flatnonzero(gpus == count)
         order = here[np.argsort(seconds[here])]
         kept[order] = peaks[order] <= np.minimum.accumulate(peaks[order])
-        for verdict, is_offloaded in product((TIGHT, FITS), (False, True)):
+        for verdict, is_offloaded in product((UNSURE, TIGHT, FITS), (False, True)):
             judged = here[(verdicts[here] == verdict) & ((offload[here] > 0) == is_offloaded)]
             if not judged.size:
                 continue
@@ -94,16 +98,16 @@ def contenders(
 
 def closest_index(ranked: Ranked, is_measured: BoolArray) -> int:
     """Return the layout to try first of those that need next to the least memory: measured, simple, least, in turn."""
-    near = np.flatnonzero(ranked.peaks <= ranked.peaks.min() * (1 + CLOSE_FRACTION))
-    order = np.lexsort((near, ranked.peaks[near], complexity(ranked.layouts.take(near)), ~is_measured[near]))
+    near = np.flatnonzero(ranked.excess <= ranked.excess.min() * (1 + CLOSE_FRACTION))
+    order = np.lexsort((near, ranked.excess[near], complexity(ranked.layouts.take(near)), ~is_measured[near]))
     return int(near[order[0]])
 
 
-def closest(layouts: Candidates, peaks: FloatArray) -> IntArray:
+def closest(layouts: Candidates, excess: FloatArray) -> IntArray:
     """Return the indices of the layouts that can still be the closest: the least, and the simplest beside it."""
-    near = np.flatnonzero(peaks <= peaks.min() * (1 + CLOSE_FRACTION))
-    order = np.lexsort((near, peaks[near], complexity(layouts.take(near))))
-    return np.unique([near[order[0]], near[np.argmin(peaks[near])]])
+    near = np.flatnonzero(excess <= excess.min() * (1 + CLOSE_FRACTION))
+    order = np.lexsort((near, excess[near], complexity(layouts.take(near))))
+    return np.unique([near[order[0]], near[np.argmin(excess[near])]])
 
 
 def complexity(layouts: Candidates) -> FloatArray:

@@ -20,7 +20,7 @@ from planners.layout.pool import Pool, evaluated, keep_freed_memory, merged, ran
 from planners.layout.ranking import best_index, closest_index, pareto_front
 from planners.layout.rules import obey, rule_by_name
 from planners.memory.job import Job
-from planners.memory.peak import FITS
+from planners.memory.peak import FITS, TIGHT
 from planners.questions import TrainingQuestion
 from planners.stopping import ShouldStop, never
 
@@ -91,7 +91,7 @@ def _searched(
                 for beyond in others:
                     best = faster(beyond, best, batch, should_stop)
             pools.extend(batch)
-            if has_enough(question, (pool.seconds for pool in batch)):
+            if has_enough(question, (pool.seconds[pool.verdicts >= TIGHT] for pool in batch)):
                 return pools
         if any(pool.fitting for pool in pools):
             break

@@ -107,6 +107,8 @@ def _breaking(rule: Rule, job: Job, layouts: Candidates) -> int:
 def _violation(rule: Rule, job: Job, layouts: Candidates, question: TrainingQuestion) -> Violation:
     read, words = DETAILS[rule.name]
     values = {name: np.unique(getattr(layouts, name)) for name in read}
+    # What one virtual stage breaks, more of them break too.
+    values |= {name: values[name][:1] for name in ("virtual_pipeline",) if name in values}
     if all(some.size == 1 for some in values.values()):
         row = {name: int(some[0]) for name, some in values.items()}
         detail = words(row, job, layouts)
@@ -166,10 +168,18 @@ def _blocks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
 
 
 def _even_chunks(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
-    chunks = row["pipeline_parallel"] * row["virtual_pipeline"]
+    stages, layers = row["pipeline_parallel"], job.model.num_layers
+    if row["virtual_pipeline"] == 1:
+        even = [degree for degree in range(1, layers + 1) if layers % degree == 0]
+        below, above = max(degree for degree in even if degree < stages), [degree for degree in even if degree > stages]
+        return (
+            f"pipeline_parallel {stages} does not divide the {layers} layers, and {job.profile.name} is planned with "
+            f"equal stages: {' or '.join(map(str, (below, *above[:1])))} would do."
+        )
+    chunks = stages * row["virtual_pipeline"]
     return (
-        f"pipeline_parallel {row['pipeline_parallel']} x virtual_pipeline {row['virtual_pipeline']} = {chunks} chunks "
-        f"do not divide the {job.model.num_layers} layers."
+        f"pipeline_parallel {stages} x virtual_pipeline {row['virtual_pipeline']} = {chunks} chunks do not divide the "
+        f"{layers} layers."
     )
 
 

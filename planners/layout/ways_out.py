@@ -140,7 +140,7 @@ def _allowed(question: TrainingQuestion, job: Job, gpus: IntArray, rules: Sequen
         fused_cross_entropy=bool(question.fused_cross_entropy),
     )
     grid = candidate_grid(plain, job, gpus)
-    if not grid.bases:
+    if not grid.bases or not all(grid.shape):
         return np.zeros(0, dtype=np.int64)
     obeyed = obey(grid.layouts, job, grid.distinct, rules).allowed.any(axis=(0, 1, 2))
     values: IntArray = np.unique(np.broadcast_to(getattr(grid.layouts, column), grid.shape)[0, 0, 0][obeyed])

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 from planners.errors import ImpossibleLayout, PlanningStopped, PlimsollError
 from planners.hardware import Hardware
+from planners.host_words import host_shortage, is_host_sure, lacking_host_bytes
 from planners.layout.chosen import layout_of
 from planners.layout.exclusion import contradictions, every_broken_rule
 from planners.layout.fixed import check_values
@@ -33,7 +34,8 @@ PART_NAMES = {
     "forward": "forward computation",
     "backward": "backward computation",
     "recompute": "recomputation",
-    "tensor_parallel": "tensor- and context-parallel traffic",
+    "tensor_parallel": "tensor-parallel traffic",
+    "context_parallel": "context-parallel traffic",
     "expert_parallel": "exchange of tokens with their experts",
     "pipeline_bubble": "pipeline bubble",
     "data_parallel": "data-parallel traffic",
@@ -145,7 +147,8 @@ def _judgement(question: TrainingQuestion, other: Planned, chosen: Planned) -> t
     if other.layout == chosen.layout:
         return "chosen", []
     if other.verdict == "no":
-        return "does_not_fit", [*_memory_causes(other.memory), *_least_memory(other, chosen)]
+        causes = [*_memory_causes(other.memory), *_host_causes(other.memory, question.hardware)]
+        return "does_not_fit", [*causes, *_least_memory(other, chosen)]
     slower = list(_time_causes(other, chosen, question.hardware))
     if chosen.verdict == "no":
         return "outside_request", list(_request_causes(question, other))
@@ -156,7 +159,7 @@ def _judgement(question: TrainingQuestion, other: Planned, chosen: Planned) -> t
         detail = f"Takes {other.layout.gpus} GPUs; {chosen.layout.gpus} will do."
         return "more_gpus", [("fewest_gpus", "", detail), *slower]
     if other.verdict == "tight" and chosen.verdict == "fits":
-        return "tight", [_tight_cause(other), *slower]
+        return "tight", [_tight_cause(other, question.hardware), *slower]
     return _by_objective(question, other, chosen, slower)
 
 
@@ -191,6 +194,11 @@ def _memory_causes(memory: Memory) -> Iterator[Cause]:
         yield ("memory", "", _too_much(stage, memory.limit_bytes))
 
 
+def _host_causes(memory: Memory, hardware: Hardware) -> Iterator[Cause]:
+    if lacking_host_bytes(memory):
+        yield ("host_memory", "", host_shortage(memory, is_given=hardware.host_memory_bytes is not None))
+
+
 def _too_much(stage: StageMemory, limit_bytes: int) -> str:
     items = {entry.name: getattr(stage.items, entry.name) for entry in fields(stage.items)}
     largest = sorted(items, key=lambda name: -items[name])[:2]
@@ -211,8 +219,10 @@ def _least_memory(other: Planned, chosen: Planned) -> Iterator[Cause]:
         )
 
 
-def _tight_cause(other: Planned) -> Cause:
+def _tight_cause(other: Planned, hardware: Hardware) -> Cause:
     memory = other.memory
+    if not is_host_sure(memory):
+        return ("host_memory", "", host_shortage(memory, is_given=hardware.host_memory_bytes is not None))
     detail = (
         f"Fits only tightly: {memory.peak_bytes / GIB:.1f} GiB, perhaps {memory.peak_high_bytes / GIB:.1f}, of "
         f"{memory.limit_bytes / GIB:.1f} GiB; the plan fits with room."
@@ -258,15 +268,18 @@ def _time_causes(other: Planned, chosen: Planned, hardware: Hardware) -> Iterato
 
 
 def _field_of(part: str) -> str:
-    same = {name: name for name in ("tensor_parallel", "expert_parallel", "data_parallel", "recompute", "offload")}
+    same = {
+        name: name
+        for name in ("tensor_parallel", "context_parallel", "expert_parallel", "data_parallel", "recompute", "offload")
+    }
     return {**same, "pipeline_bubble": "pipeline_parallel"}.get(part, "")
 
 
 def _because(part: str, layout: Layout, hardware: Hardware) -> str:
     """Return what of the layout makes a part of the step long, where one thing can be named."""
     node = hardware.gpus_per_node
-    if part == "tensor_parallel":
-        ranks = layout.tensor_parallel * layout.context_parallel
+    if part in ("tensor_parallel", "context_parallel"):
+        ranks = layout.tensor_parallel * (layout.context_parallel if part == "context_parallel" else 1)
         if ranks > node:
             return (
                 f": groups of {ranks} ranks leave the {hardware.gpu.link_kind} domain of {node} GPUs and go at "

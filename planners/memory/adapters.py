@@ -6,7 +6,7 @@ Source: Hu et al. 2021, arXiv:2106.09685; shapes, names and what a name means as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from planners.architecture import Block, ModelSpec, Operation, OperationKind, Part, Split, Weight
@@ -17,6 +17,19 @@ from planners.questions import Lora
 SHARED_HEAD = "lm_head"
 TARGETS_POINTER = "/training/lora/target_modules"
 SAVED_POINTER = "/training/lora/modules_to_save"
+QUERY_KEY_VALUE, GATED = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+# What other programs call the matrices of a layer: torchtune (modules/attention.py, feed_forward.py), Llama's own code,
+# Megatron (core/transformer/attention.py, mlp.py), and families that store several matrices in one.
+NAMED_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("output_proj", "wo", "linear_proj", "out_proj"), ("o_proj",)),
+    **dict.fromkeys(("linear_qkv", "query_key_value", "qkv_proj", "wqkv", "c_attn"), QUERY_KEY_VALUE),
+    **{f"w{letter}": (f"{letter}_proj",) for letter in "qkv"},
+    **dict.fromkeys(("linear_fc1", "gate_up_proj"), GATED),
+    "w1": ("gate_proj",),
+    "w3": ("up_proj",),
+    **dict.fromkeys(("w2", "linear_fc2"), ("down_proj",)),
+    **dict.fromkeys(("output", "head"), ("lm_head",)),
+}
 
 
 def adapter_weights(weights: Iterable[Weight], lora: Lora) -> tuple[Weight, ...]:
@@ -138,7 +151,7 @@ def check_targets(model: ModelSpec, lora: Lora) -> None:
     if not any(is_targeted(weight, lora) for weight in matrices):
         raise InvalidQuestion(
             f"None of {', '.join(lora.target_modules)} is a matrix of this model; it has {', '.join(known)}. "
-            "Name some of these, or all-linear.",
+            f"Name some of these, or all-linear.{_said_here(lora.target_modules, known)}",
             pointer=TARGETS_POINTER,
         )
     # Of the usual seven names those count that the model has: nobody named them.
@@ -155,9 +168,18 @@ def _check_names(names: Iterable[str], paths: Iterable[str], known: Iterable[str
     for place, name in enumerate(names):
         if not any(is_named(path, (name,)) for path in paths):
             nearest = ", ".join(nearest_names(name.rsplit(".", 1)[-1], known)) or ", ".join(sorted(known))
-            raise InvalidQuestion(
-                f"{name[:100]!r} is no module of this model. Nearest: {nearest}.", pointer=f"{pointer}/{place}"
-            )
+            instead = _said_here((name,), known) or f" Nearest: {nearest}."
+            raise InvalidQuestion(f"{name[:100]!r} is no module of this model.{instead}", pointer=f"{pointer}/{place}")
+
+
+def _said_here(names: Iterable[str], known: Iterable[str]) -> str:
+    """Return what names of other programs are called in this model, in a sentence; empty where none is known."""
+    said: list[str] = []
+    for name in names:
+        here = NAMED_ELSEWHERE.get(name.rsplit(".", 1)[-1].lower(), ())
+        if here and set(here) <= set(known):
+            said.append(f"{name[:100]} is {', '.join(here)}")
+    return f" Here {'; '.join(said)}." if said else ""
 
 
 def module_path(weight: Weight) -> str:

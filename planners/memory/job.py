@@ -55,7 +55,7 @@ class CompanionJob:
 class Job:
     """Everything but the layout, seen through one framework's profile; compared by identity.
 
-    `limit_bytes` is what one device offers.
+    `limit_bytes` is what one device offers; the host is that of the `gpus_per_node` devices of a node.
     """
 
     model: ModelSpec
@@ -73,6 +73,7 @@ class Job:
     sequence_length: int
     global_batch_size: int
     limit_bytes: int
+    gpus_per_node: int
     offload_target: str
     pipeline_schedule: str
     kernels: str | None
@@ -191,6 +192,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         sequence_length=question.sequence_length,
         global_batch_size=question.global_batch_size,
         limit_bytes=question.hardware.limit_bytes,
+        gpus_per_node=question.hardware.gpus_per_node,
         offload_target=question.layout.offload_target or "cpu",
         pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
         kernels=question.kernels,

@@ -4,7 +4,8 @@ Optimizer states lie on the drives whole; the host has a pool of pinned buffers 
 one sub-group each, in fp32 (`swap_tensor/optimizer_utils.py`: `SwapBufferManager`
 of `largest_numel` elements). Of the parameters the host keeps the first
 `max_in_cpu` elements and a pool of pinned buffers (`partitioned_param_swapper.py`), and of the gradients those in the
-model's own format (`stage3.py`, `grad_partitions_flat_buffer`); their fp32 copies lie on the drives.
+model's own format (`stage3.py`, `grad_partitions_flat_buffer`); their fp32 copies lie on the drives. Before
+0.6 there was no such buffer with a single micro-batch, whose gradients went straight to the drives.
 Asynchronous I/O works in these buffers and brings none of its own.
 Sources: DeepSpeed, `runtime/zero/offload_config.py` and `runtime/zero/config.py`
 for the defaults; Rajbhandari et al. 2021, arXiv:2104.07857.

@@ -10,11 +10,12 @@ import numpy as np
 
 from planners.derived import Derived
 from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray, IntArray
-from planners.memory.activation_offload import left_on_device, offloaded_bytes
+from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from planners.memory.activation_offload import left_on_device
 from planners.memory.activity import Activity, activity
 from planners.memory.companions import with_companions
 from planners.memory.holdings import Holdings, holdings
+from planners.memory.host import host_bytes, node_host
 from planners.memory.items import ALLOCATED_ITEMS, PHASES
 from planners.memory.job import Job
 from planners.memory.moment import moment_of
@@ -23,7 +24,7 @@ from planners.memory.nvme import placed
 from planners.memory.phases import forward_begins, phase_items
 from planners.memory.run_ahead import run_ahead_bytes
 from planners.memory.runtime import runtime_bytes
-from planners.memory.spikes import host_peak_bytes, spikes_of
+from planners.memory.spikes import gpus_on_node, loading_host_bytes, spikes_of
 from planners.memory.stages import StageRows, all_stages, deciding_stages, held_chunks
 from planners.plans import Memory, MemoryItems, Spike, StageMemory
 
@@ -31,8 +32,18 @@ from planners.plans import Memory, MemoryItems, Spike, StageMemory
 # (Ultra-Scale Playbook's benchmark chart): beyond this part of the card the allocator thrashes.
 NEAR_CAPACITY_FRACTION = 0.88
 
-VERDICT_NAMES = ("no", "tight", "fits")
-NO, TIGHT, FITS = range(3)
+# UNSURE is a plan for whose states not every node with that GPU has the host memory, and is told as tight.
+VERDICT_NAMES = ("no", "tight", "tight", "fits")
+NO, UNSURE, TIGHT, FITS = range(4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What layouts need: the peak of a device, in the layouts' shape, and of a node's host, broadcasting against it."""
+
+    peaks: FloatArray
+    node_host: FloatArray
+    gpus_on_node: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +51,7 @@ class Account:
     """Whole bytes of every stage of one layout: `items` is [item, stage] without runtime and fragmentation.
 
     `layers` are the numbers of each stage's layers, lowest first. `moments` are all of them, and `held` and `active`
-    what the phases of all layouts were made of. `peaks` are the peaks of all layouts.
+    what the phases of all layouts were made of. `needs` are those of all layouts.
     """
 
     rows: StageRows
@@ -54,14 +65,21 @@ class Account:
     runtime: FloatArray
     host: FloatArray
     nvme: FloatArray
-    peaks: FloatArray
+    needs: Needs
 
 
 def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
     """Return each layout's peak on its worst stage, in the layouts' shape."""
+    return needs_of(layouts, job).peaks
+
+
+def needs_of(layouts: Candidates, job: Job) -> Needs:
+    """Return each layout's peak on its worst stage, and what its fullest node's host needs."""
     rows = _stages(deciding_stages, layouts, job)
     held = with_companions(holdings(layouts, rows, job), layouts, job)
-    active = left_on_device(activity(layouts, rows, job), layouts, job)
+    whole = activity(layouts, rows, job)
+    host = host_bytes(held, whole, layouts, rows, job)
+    active = left_on_device(whole, layouts, job)
     # Two arrays of the whole size, filled again and again: new ones each time would cost more than the sums.
     worst = np.zeros((rows.stage.shape[0], *layouts.shape))
     total = np.empty_like(worst)
@@ -69,19 +87,19 @@ def peak_bytes(layouts: Candidates, job: Job) -> FloatArray:
         for states, work in items.sums(axes=worst.ndim):
             np.add(states, work, out=total)
             np.maximum(worst, total, out=worst)
-    peaks = _peaks(worst, layouts, rows, job)
-    return np.broadcast_to(peaks, layouts.shape)
+    peaks = np.broadcast_to(_peaks(worst, layouts, rows, job), layouts.shape)
+    return _needs(peaks, host, layouts, job)
 
 
 def memory_of(layouts: Candidates, index: int, job: Job, hardware: Hardware) -> Memory:
     """Return the full account of one layout, stage by stage."""
-    return memory_and_peaks(layouts.take([index]), 0, job, hardware, Derived())[0]
+    return memory_and_needs(layouts.take([index]), 0, job, hardware, Derived())[0]
 
 
-def memory_and_peaks(
+def memory_and_needs(
     layouts: Candidates, index: int, job: Job, hardware: Hardware, derived: Derived
-) -> tuple[Memory, FloatArray]:
-    """Return the full account of one layout of a short list, stage by stage, and the peaks of all of them.
+) -> tuple[Memory, Needs]:
+    """Return the full account of one layout of a short list, stage by stage, and the needs of all of them.
 
     Both come of the same arrays, so that a few layouts beside the one cost next to nothing. `derived` works out what
     is told beside the peaks: the curve over a step, and what is held outside of steps.
@@ -93,9 +111,10 @@ def memory_and_peaks(
     limit = hardware.limit_bytes
     reserved = items.total_bytes - items.runtime
     band = job.profile.band
+    host = node_host(account.needs.gpus_on_node, hardware)
     spikes: tuple[Spike, ...] = derived.part(
         "plan.memory.spikes",
-        lambda: spikes_of(layouts, index, account.rows, worst.stage, job, account.held, account.active, hardware),
+        lambda: spikes_of(layouts, index, account.rows, worst.stage, job, account.held, account.active),
         otherwise=(),
     )
     memory = Memory(
@@ -104,7 +123,10 @@ def memory_and_peaks(
         peak_high_bytes=int(worst.peak_bytes * band.high),
         limit_bytes=limit,
         margin_bytes=limit - worst.peak_bytes,
-        host_bytes=host_peak_bytes(account.host[worst.stage], spikes),
+        host_bytes=max(int(loading_host_bytes(layouts, job)[index]), int(account.host.max())),
+        node_host_bytes=int(account.needs.node_host[index]),
+        node_host_sure_bytes=_at(host.sure_bytes, index),
+        node_host_limit_bytes=_at(host.most_bytes, index),
         nvme_bytes=int(account.nvme[worst.stage]),
         allocated_bytes=reserved - items.fragmentation,
         reserved_bytes=reserved,
@@ -113,21 +135,43 @@ def memory_and_peaks(
         spikes=spikes,
         stages=stages,
     )
-    return memory, account.peaks
+    return memory, account.needs
 
 
-def verdicts(peaks: FloatArray, job: Job, hardware: Hardware) -> FloatArray:
-    """Return each layout's place in `VERDICT_NAMES`."""
-    limit = hardware.limit_bytes
+def verdicts(needs: Needs, job: Job, hardware: Hardware) -> FloatArray:
+    """Return each layout's place in `VERDICT_NAMES`: that of the device or, where it is less, that of the host."""
+    peaks, limit = needs.peaks, hardware.limit_bytes
     near = peaks + hardware.used_bytes > NEAR_CAPACITY_FRACTION * hardware.gpu.memory_bytes
     is_tight = near | (peaks * job.profile.band.high > limit)
-    return np.where(peaks > limit, float(NO), np.where(is_tight, float(TIGHT), float(FITS)))
+    on_device = np.where(peaks > limit, float(NO), np.where(is_tight, float(TIGHT), float(FITS)))
+    host = node_host(needs.gpus_on_node, hardware)
+    is_sure, is_there = needs.node_host <= host.sure_bytes, needs.node_host <= host.most_bytes
+    return np.minimum(on_device, np.where(is_sure, float(FITS), np.where(is_there, float(UNSURE), float(NO))))
+
+
+def have_memory(needs: Needs, hardware: Hardware) -> BoolArray:
+    """Return which layouts have the memory they need, on the device and on the host; all others do not fit."""
+    on_host: BoolArray = needs.node_host <= node_host(needs.gpus_on_node, hardware).most_bytes
+    return (needs.peaks <= hardware.limit_bytes) & on_host
+
+
+def excess(needs: Needs, hardware: Hardware) -> FloatArray:
+    """Return how many times what is there each layout needs, of the device times of the host; 1 where it is there."""
+    on_host = needs.node_host / node_host(needs.gpus_on_node, hardware).most_bytes
+    return np.maximum(needs.peaks / hardware.limit_bytes, 1.0) * np.maximum(on_host, 1.0)
 
 
 def _stages(stages: Callable[..., StageRows], layouts: Candidates, job: Job) -> StageRows:
     return stages(
         layouts, job.model, job.global_batch_size, rule=job.profile.can.stage_rule, schedule=job.pipeline_schedule
     )
+
+
+def _needs(peaks: FloatArray, host: FloatArray, layouts: Candidates, job: Job) -> Needs:
+    """Return the needs of layouts whose stages, the first axis, keep so much on the host for each of their GPUs."""
+    gpus = gpus_on_node(layouts, job)
+    # A node is taken to hold the fullest stage alone, as it does where a stage has as many GPUs as a node.
+    return Needs(peaks=peaks, node_host=gpus * host.max(axis=0), gpus_on_node=gpus)
 
 
 def _peaks(allocated: FloatArray, layouts: Candidates, rows: StageRows, job: Job) -> FloatArray:
@@ -177,8 +221,7 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
     items: FloatArray = np.take_along_axis(one.items, worst[None, None, :], axis=0)[0]
     most: FloatArray = allocated.max(axis=0)
     surplus, runtime = _surplus(most, layouts, rows, job), _runtime(layouts, job)
-    elsewhere = placed(held, layouts, job)
-    host = np.ceil(elsewhere.host + offloaded_bytes(active, layouts, rows, held, job))
+    host = host_bytes(held, active, layouts, rows, job)
     return Account(
         rows=rows,
         layers=tuple(_layers_of(stage, layouts, index, job) for stage in rows.stage[:, index].tolist()),
@@ -190,9 +233,14 @@ def _account(layouts: Candidates, index: int, job: Job) -> Account:
         fragmentation=np.broadcast_to(surplus, shape)[:, index],
         runtime=np.broadcast_to(runtime[index], worst.shape),
         host=np.broadcast_to(host, shape)[:, index],
-        nvme=np.broadcast_to(np.ceil(elsewhere.nvme), shape)[:, index],
-        peaks=(most + surplus).max(axis=0) + runtime,
+        nvme=np.broadcast_to(np.ceil(placed(held, layouts, job).nvme), shape)[:, index],
+        needs=_needs((most + surplus).max(axis=0) + runtime, host, layouts, job),
     )
+
+
+def _at(values: FloatArray, index: int) -> int:
+    """Return what one of the layouts of a list has; a single value holds for all."""
+    return int(values[index] if values.size > 1 else values.item())
 
 
 def _layers_of(stage: int, layouts: Candidates, index: int, job: Job) -> tuple[int, ...]:

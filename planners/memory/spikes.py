@@ -10,8 +10,7 @@ import math
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray
+from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
 from planners.memory.activity import Activity
 from planners.memory.evaluation import evaluation_items
 from planners.memory.holdings import Holdings, has_weight_policy
@@ -41,16 +40,25 @@ def spikes_of(
     job: Job,
     held: Holdings,
     active: Activity,
-    hardware: Hardware,
 ) -> tuple[Spike, ...]:
     """Return the moments outside one layout's step on one stage; device bytes are the allocator's live tensors."""
-    gpus = int(layouts.gpus[index])
-    in_node = min(gpus, hardware.gpus_per_node)
-    is_sharded = _is_sharded(layouts, index, job)
     parameters, optimizer = (_at_stage(values, rows, row, index) for values in (held.parameters, held.optimizer))
+    is_sharded = bool(_are_sharded(layouts, job)[index])
+    loading, saving = _way_of_loading(job, is_sharded=is_sharded), job.profile.spikes.checkpoint
+    gathered = _largest_tensor_bytes(job) if saving == "gathered" and is_sharded else 0.0
     spikes = [
-        _loading(parameters, job, in_node, is_sharded=is_sharded),
-        _saving(parameters + optimizer, job, in_node, is_sharded=is_sharded),
+        Spike(
+            name="loading",
+            device_bytes=math.ceil(parameters),
+            host_bytes=int(loading_host_bytes(layouts, job)[index]),
+            reason=LOADING_REASONS[loading],
+        ),
+        Spike(
+            name="checkpoint",
+            device_bytes=math.ceil(parameters + optimizer + gathered),
+            host_bytes=int(_at_stage(saving_host_bytes(layouts, job, held), rows, row, index)),
+            reason=SAVING_REASONS[saving],
+        ),
     ]
     if job.evaluation is not None:
         moments = evaluation_items(moment_of(layouts, rows, job, held, active), job.evaluation)
@@ -82,23 +90,36 @@ def saved_weight_bytes(job: Job) -> float:
     return float(job.states.parameter * job.trainable_parameters)
 
 
-def _loading(resting: float, job: Job, in_node: int, *, is_sharded: bool) -> Spike:
-    way = job.profile.spikes.loading
-    if way == "one_a_node" and not is_sharded:
-        way = "every_rank"
-    host = {"every_rank": loaded_bytes(job), "one_a_node": loaded_bytes(job) / in_node, "own_shards": 0.0}[way]
-    return Spike(
-        name="loading", device_bytes=math.ceil(resting), host_bytes=math.ceil(host), reason=LOADING_REASONS[way]
-    )
+def loading_host_bytes(layouts: Candidates, job: Job) -> FloatArray:
+    """Return the host memory that loading takes for each GPU of a node, before anything is offloaded."""
+    sharers: dict[str, FloatArray] = {
+        "every_rank": np.ones(1),
+        "one_a_node": gpus_on_node(layouts, job).astype(np.float64),
+        "own_shards": np.full(1, math.inf),
+    }
+    sharded, unsharded = (sharers[_way_of_loading(job, is_sharded=is_sharded)] for is_sharded in (True, False))
+    host: FloatArray = np.ceil(loaded_bytes(job) / np.where(_are_sharded(layouts, job), sharded, unsharded))
+    return host
 
 
-def _saving(resting: float, job: Job, in_node: int, *, is_sharded: bool) -> Spike:
+def saving_host_bytes(layouts: Candidates, job: Job, held: Holdings) -> FloatArray:
+    """Return the host memory that a checkpoint takes for each GPU of a node, beside all that is offloaded."""
     way = job.profile.spikes.checkpoint
-    device = resting + (_largest_tensor_bytes(job) if way == "gathered" and is_sharded else 0.0)
-    host = {"sharded": 0.0, "gathered": saved_weight_bytes(job) / in_node, "staged": resting}[way]
-    return Spike(
-        name="checkpoint", device_bytes=math.ceil(device), host_bytes=math.ceil(host), reason=SAVING_REASONS[way]
+    if way == "sharded":
+        return np.zeros(1)
+    return np.ceil(
+        saved_weight_bytes(job) / gpus_on_node(layouts, job) if way == "gathered" else held.parameters + held.optimizer
     )
+
+
+def gpus_on_node(layouts: Candidates, job: Job) -> IntArray:
+    """Return how many GPUs of its fullest node each layout uses."""
+    return np.minimum(layouts.gpus, job.gpus_per_node)
+
+
+def _way_of_loading(job: Job, *, is_sharded: bool) -> str:
+    way = job.profile.spikes.loading
+    return "every_rank" if way == "one_a_node" and not is_sharded else way
 
 
 def _largest_tensor_bytes(job: Job) -> float:
@@ -107,17 +128,10 @@ def _largest_tensor_bytes(job: Job) -> float:
     return float(largest * job.states.parameter)
 
 
-def _is_sharded(layouts: Candidates, index: int, job: Job) -> bool:
-    return bool(has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")[index])
+def _are_sharded(layouts: Candidates, job: Job) -> BoolArray:
+    return has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
 
 
 def _at_stage(values: FloatArray, rows: StageRows, row: int, index: int) -> float:
     """Return the value of one stage of one layout."""
     return float(np.broadcast_to(values, rows.stage.shape)[row, index])
-
-
-def host_peak_bytes(resting: FloatArray, spikes: tuple[Spike, ...]) -> int:
-    """Return what the host needs a GPU at its worst: loading comes before anything is offloaded, saving on top."""
-    before = max((spike.host_bytes for spike in spikes if spike.name == "loading"), default=0)
-    beside = max((spike.host_bytes for spike in spikes if spike.name != "loading"), default=0)
-    return max(before, int(np.asarray(resting)) + beside)

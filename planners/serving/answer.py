@@ -262,7 +262,10 @@ class ServingFleetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAdvice:
-    """A change to the question, already planned: what it would hold."""
+    """A change to the question, already planned: with all of `change` said in it, this plan comes.
+
+    `meets` says whether all that was asked is kept then, a load and a service level as `change` has them.
+    """
 
     change: Mapping[str, Any]
     fits: bool
@@ -270,6 +273,13 @@ class ServingAdvice:
     max_concurrency: float
     peak_bytes: int
     reason: str
+    verdict: str
+    meets: bool
+    gpus: int
+    ttft_seconds: float | None
+    tpot_seconds: float | None
+    output_tokens_per_second: float | None
+    cost_usd_per_million_output_tokens: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from planners.serving.replica import Replica
 from planners.serving.settings import Settings
 
 SECONDS_PER_HOUR = 3600
+MILLION = 10**6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,17 @@ class Candidate:
         price = self.question.hardware.usd_per_gpu_hour
         second = 1.0 if price is None else price / SECONDS_PER_HOUR
         return self.gpus * second / output_tokens_per_second
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Return the dollars for a million tokens put out, None without a price and where nothing runs."""
+        return self.usd_per_million_tokens_at(self.output_tokens_per_second)
+
+    def usd_per_million_tokens_at(self, output_tokens_per_second: float) -> float | None:
+        """Return the same at a rate of the whole deployment."""
+        if self.question.hardware.usd_per_gpu_hour is None or not output_tokens_per_second:
+            return None
+        return self.cost_of(output_tokens_per_second) * MILLION
 
     @property
     def is_satisfying(self) -> bool:

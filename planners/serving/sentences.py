@@ -5,6 +5,7 @@ from __future__ import annotations
 from planners.questions import ServingQuestion
 from planners.serving.candidates import Candidate
 from planners.serving.degrees import Degrees
+from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.engine import GIB
 from planners.serving.settings import Settings
 
@@ -25,7 +26,7 @@ def serving_summary(question: ServingQuestion, settings: Settings, best: Candida
         f"{best.state.tpot_seconds * MILLISECONDS:.1f} ms per token, {best.output_tokens_per_second:,.0f} tokens/s"
     )
     if not best.is_satisfying:
-        told = f"{name} fits on {where}, but misses what was asked: {', and '.join(_misses(settings, best))}."
+        told = f"{name} fits on {where}, but misses what was asked: {', and '.join(misses(best))}."
         return f"{told} At {_load(settings, best)}: {speed}. {_cache(settings, best)}"
     return f"{name} serves {_load(settings, best)} on {where}: {speed}. {_cache(settings, best)}"
 
@@ -38,9 +39,9 @@ def _load(settings: Settings, best: Candidate) -> str:
     return _counted(best.concurrency, "request") + " at once"
 
 
-def _misses(settings: Settings, best: Candidate) -> list[str]:
+def misses(best: Candidate) -> list[str]:
     """Return what was asked and is not kept, each with both numbers."""
-    missed, slo, state = [], best.question.slo, best.state
+    missed, slo, state, settings = [], best.question.slo, best.state, best.settings
     running = 0 if best.deployment is None else best.deployment.most_running
     if best.is_outrun and settings.requests_per_second is not None and state is not None:
         missed.append(
@@ -102,7 +103,15 @@ def _obstacle(settings: Settings, best: Candidate) -> str:
 
 def _layout_text(best: Candidate) -> str:
     """Return the replicas and their degrees, those that divide nothing left out."""
-    return f"{_counted(best.replicas, 'replica')} of {_degrees_text(best.replica.degrees)}"
+    return f"{replicas_text(best)} of {_degrees_text(best.replica.degrees)}"
+
+
+def replicas_text(best: Candidate) -> str:
+    """Return how many replicas there are, of those that only prefill or only decode how many of each."""
+    if isinstance(best.deployment, DisaggregatedDeployment):
+        decoding = _counted(best.deployment.decode_replicas, "decode replica")
+        return f"{best.deployment.prefill_replicas:,} prefill and {decoding}"
+    return _counted(best.replicas, "replica")
 
 
 def _degrees_text(degrees: Degrees) -> str:

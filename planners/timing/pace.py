@@ -40,6 +40,7 @@ class Pace:
     backward: FloatArray
     recompute: FloatArray
     exchange: FloatArray
+    context_exchange: FloatArray
     expert_exchange: FloatArray
     fill: FloatArray
 
@@ -57,7 +58,8 @@ def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficien
         to_experts = expert_seconds_per_layer(layouts, job, hardware, efficiency) * (
             1.0 - efficiency.stack.expert_overlap_fraction
         )
-    exchange = tensor + context_seconds_per_layer(layouts, job, groups, layer.attention)
+    context = context_seconds_per_layer(layouts, job, groups, layer.attention)
+    exchange = tensor + context
     waiting = np.maximum(
         host_seconds_per_layer(layouts, job, hardware, efficiency)
         - layer.forward
@@ -81,7 +83,8 @@ def micro_batch_pace(layouts: Candidates, job: Job, hardware: Hardware, efficien
         + np.where(head_is_slowest, head.backward, 0.0)
         + accumulation,
         recompute=layers * layer.recompute,
-        exchange=layers * exchange,
+        exchange=layers * tensor,
+        context_exchange=layers * context,
         expert_exchange=layers * to_experts,
         fill=np.maximum(job.model.num_layers * one + end - slowest, 0.0)
         + (layouts.pipeline_parallel - 1) * accumulation,

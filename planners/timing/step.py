@@ -44,6 +44,7 @@ class StepSeconds:
     backward: FloatArray
     recompute: FloatArray
     tensor_parallel: FloatArray
+    context_parallel: FloatArray
     expert_parallel: FloatArray
     pipeline_bubble: FloatArray
     data_parallel: FloatArray
@@ -58,6 +59,7 @@ class StepSeconds:
             + self.backward
             + self.recompute
             + self.tensor_parallel
+            + self.context_parallel
             + self.expert_parallel
             + self.pipeline_bubble
             + self.data_parallel
@@ -106,6 +108,7 @@ def step_seconds(
         backward=micro_batches * pace.backward + companion_backward_seconds(layouts, job, hardware, efficiency),
         recompute=micro_batches * pace.recompute,
         tensor_parallel=micro_batches * pace.exchange,
+        context_parallel=micro_batches * pace.context_exchange,
         expert_parallel=micro_batches * pace.expert_exchange,
         pipeline_bubble=_fill_seconds(layouts, job, pace) + _boundary_seconds(layouts, job, groups, efficiency),
         data_parallel=_exposed_data_parallel(layouts, job, groups, efficiency, compute, pace)

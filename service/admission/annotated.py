@@ -10,7 +10,7 @@ from planners.errors import PlimsollError
 from service.admission.annotations import PLAN, PLAN_ID
 from service.admission.budget import Budget
 from service.admission.findings import Finding, NotJudged
-from service.admission.impossible import is_impossible_plan
+from service.admission.impossible import is_doubtful, is_impossible_plan
 from service.admission.lanes import Lane
 from service.admission.launch_judge import LaunchJudge
 from service.admission.planned import Planned, planned_finding, read_planned
@@ -71,6 +71,8 @@ class AnnotatedPlans:
         try:
             return await self._launches.planned(f"The plan of annotation {PLAN}", request, budget)
         except PlimsollError as error:
+            if is_doubtful(error) and not is_impossible_plan(error):
+                return Finding(weight="warn", text=f"The plan of annotation {PLAN} may not run: {error.detail}")
             if not is_impossible_plan(error):
                 raise
             return Finding(weight="refuse", text=f"The plan of annotation {PLAN} cannot run: {error.detail}")

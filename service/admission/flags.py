@@ -29,7 +29,7 @@ class Flag:
 
     The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program, and
     `switched-off` turns the field's switch off. Of `whole-if-written` and `text-if-written` the name is kept among
-    the others as well, and a value that a variable holds is no problem: each pod has its own.
+    the others as well, and a value that a variable holds is no problem: each pod has its own, and the text stays.
     """
 
     names: tuple[str, ...]
@@ -88,7 +88,7 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
             text, has_value = rest.pop(0), "="
         if flag is None or flag.form in IF_WRITTEN:
             others.append(word.partition("=")[0])
-        if flag is None or (flag.form in IF_WRITTEN and UNRESOLVED.search(text)):
+        if flag is None or (flag.form == "whole-if-written" and UNRESOLVED.search(text)):
             continue
         if not has_value:
             problems.append(f"{word} has no value")
@@ -116,10 +116,13 @@ def options_unseen(read: Arguments) -> NotRead | None:
 
 
 def _read_value(flag: Flag, text: str, values: dict[str, str | int | float | bool], problems: list[str]) -> None:
+    if flag.form == "text-if-written":
+        values[flag.field] = text
+        return
     if UNRESOLVED.search(text):
         problems.append(f"--{flag.names[0]} is {text[:60]}, which the object does not resolve")
         return
-    if flag.form in ("text", "text-if-written"):
+    if flag.form == "text":
         values[flag.field] = text
         return
     if flag.form == "whole-or-auto" and text.lower() in (AUTO, "-1"):

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planners.errors import PlimsollError
+from planners.errors import ImpossibleLayout, PlimsollError
 from service.admission.launches import Launch
 
 LONG_POSITIONS = "length-within-positions"
 CARD_FORMAT = "card-computes-format"
 # By rule, the programs that check it. vllm 0.33.0: config/model.py (verify_with_parallel_config,
 # _verify_with_expert_parallelism, _get_and_verify_max_len), distributed/utils.py (divide), platforms/cuda.py
-# (check_if_supports_dtype). sglang: srt/configs/model_config.py, srt/distributed/utils.py (divide), and its padding of
-# the vocabulary takes any degree (srt/layers/vocab_parallel_embedding.py); it falls back to fp16 by itself.
-# tensorrt_llm/mapping.py and _torch/modules/attention.py; text-generation-inference, server/models (num_shards).
+# (check_if_supports_dtype). sglang 0.5.23: the asserts of heads and KV heads in srt/models (llama.py, qwen2.py,
+# deepseek_v2.py ...), srt/runtime_context.py (tp = moe_ep x moe_dp x moe_tp), srt/configs/model_config.py
+# (_derive_context_length); its padding of the vocabulary takes any degree (srt/layers/vocab_parallel_embedding.py), and
+# it falls back to fp16 by itself. tensorrt_llm: _torch/modules/attention.py (heads), _torch/models/modeling_utils.py
+# (duplicate_kv_weight: KV heads), mapping.py (tp = moe_tp x moe_ep x cluster). text-generation-inference 3.3.7:
+# server/text_generation_server/models/custom_modeling/flash_*_modeling.py ("must be divisible by `num_shards`").
 CHECKED_BY: Mapping[str, frozenset[str]] = {
     "tensor-parallel-divides": frozenset({"vllm", "sglang", "tensorrt-llm", "transformers"}),
     "vocabulary-divides": frozenset({"vllm"}),
@@ -28,18 +31,24 @@ CHECKED_BY: Mapping[str, frozenset[str]] = {
     CARD_FORMAT: frozenset({"vllm"}),
 }
 # The annotation's own arithmetic, which no program can mend.
-CHECKED_OF_PLANS = frozenset({"degrees_multiply_to_gpus", "degrees_are_positive", "gpus-product"})
+CHECKED_OF_PLANS = frozenset({"degrees_multiply_to_gpus", "degrees_are_positive", "gpus-product", "batch_divides"})
+# What this service does not plan, whether or not it can run.
+UNPLANNED = frozenset({"framework", "engine-has-degree"})
 
 
 def is_impossible(error: PlimsollError, launch: Launch) -> bool:
     """Return whether the program of a command would refuse what a planner's error says of it."""
-    engine = launch.request.get("serving", {}).get("engine")
-    return any(engine in CHECKED_BY.get(rule, ()) and rule not in launch.unchecked for rule in error.rules)
+    return any(launch.engine in CHECKED_BY.get(rule, ()) and rule not in launch.unchecked for rule in error.rules)
 
 
 def is_impossible_plan(error: PlimsollError) -> bool:
     """Return whether the planning request of an annotation contradicts itself."""
     return not CHECKED_OF_PLANS.isdisjoint(error.rules)
+
+
+def is_doubtful(error: PlimsollError) -> bool:
+    """Return whether no plan of what was asked exists, by rules that its program is not known to check."""
+    return isinstance(error, ImpossibleLayout) and UNPLANNED.isdisjoint(error.rules)
 
 
 def divisors_text(number: int) -> str:

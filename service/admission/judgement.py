@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from planners.host_words import is_host_sure
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
 from service.admission.findings import GIB, Finding, Share
-from service.admission.ways_out import GPUS, WEIGHTS, flags_of, format_names, possible_changes, ways_out
+from service.admission.ways_out import (
+    GPUS,
+    WEIGHTS,
+    flags_of,
+    format_names,
+    possible_changes,
+    serving_ways_out,
+    training_ways_out,
+)
 
 # These start with less cache than one request of the longest may fill, and take shorter ones: sglang,
 # srt/managers/tp_worker.py (`max_req_len`); tensorrt_llm, _torch/pyexecutor/resource_manager.py
 # (`clamp_max_seq_len_for_mem`). vLLM does not start (`check_enough_kv_cache_memory`).
 SHORTENING_ENGINES = frozenset({"sglang", "tensorrt-llm"})
+HOST_MEMORY = "hardware.host_memory_bytes"
 
 
 def is_certain_for_serving(
@@ -81,7 +91,7 @@ def serving_finding(
     hope = f" {engine} starts, and takes shorter requests only." if is_shortened else " It may just fit."
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program}: {numbers}{ways_out(possible, flags_of(answer), format_names(answer))}."
+        text=f"{program}: {numbers}{serving_ways_out(possible, flags_of(answer), format_names(answer))}."
         + ("" if refused else hope),
         share=share,
     )
@@ -95,6 +105,10 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
             weight="fits",
             text=f"{program} fits: {memory.peak_bytes / GIB:.1f} of {memory.limit_bytes / GIB:.1f} GiB a GPU.",
         )
+    ways = training_ways_out([entry for entry in answer.advice if HOST_MEMORY not in entry.change])
+    if not is_host_sure(memory) and memory.peak_bytes <= memory.limit_bytes:
+        host = f"needs {(memory.node_host_bytes or 0) / GIB:,.1f} GiB of host memory on one node"
+        return Finding(weight="warn", text=f"{program} {host}, which not every node with this GPU has{ways}.")
     refused = is_certain_for_training(memory.peak_low_bytes, memory.limit_bytes)
     numbers = (
         f"needs {memory.peak_bytes / GIB:.1f} GiB a GPU in {memory.phase} "
@@ -103,6 +117,5 @@ def training_finding(program: str, answer: TrainingAnswer) -> Finding:
     )
     return Finding(
         weight="refuse" if refused else "warn",
-        text=f"{program} {numbers}{ways_out([entry.change for entry in answer.advice if entry.fits], {}, {})}."
-        + ("" if refused else " It may just fit."),
+        text=f"{program} {numbers}{ways}." + ("" if refused else " It may just fit."),
     )

@@ -13,12 +13,13 @@ from planners.errors import PlanningStopped, PlimsollError
 from planners.plans import TrainingAnswer
 from service.admission.budget import Budget
 from service.admission.findings import Finding, NotJudged, noted, softened
-from service.admission.impossible import CARD_FORMAT, is_impossible
+from service.admission.impossible import CARD_FORMAT, is_doubtful, is_impossible
 from service.admission.judgement import serving_finding, training_finding
 from service.admission.lanes import Lane
 from service.admission.launches import Launch
 from service.admission.mig import slice_bytes
 from service.admission.policy import Policy
+from service.admission.quantization_rules import conflict
 from service.admission.sizing import Sized
 
 # Planning is Python and numpy: more at once than this only makes each slower.
@@ -63,10 +64,15 @@ class LaunchJudge:
         if shortage is not None:
             return shortage
         hardware = _hardware(launch, lane, terms.policy)
+        request = {**launch.request, "hardware": hardware}
         try:
+            sized = await self._sized(request, terms.budget)
+            mismatch = conflict(launch.engine, launch.quantization, sized.stored_methods)
+            if mismatch is not None:
+                return _cannot_run(launch, mismatch)
             finding = await self.planned(
                 launch.program,
-                {**launch.request, "hardware": hardware},
+                request,
                 terms.budget,
                 shortens=launch.shortens,
                 takes_more_gpus=lane.demand.mig_profile is None,
@@ -76,14 +82,16 @@ class LaunchJudge:
                 # The format is the checkpoint's, and the engine's own choice is the one that the card computes in.
                 return await self.launch(_in_half(launch), lane, terms)
             if is_impossible(error, launch):
-                return Finding(weight="refuse", text=f"{launch.program} cannot run: {error.detail}")
+                return _cannot_run(launch, error.detail)
+            if is_doubtful(error):
+                return Finding(weight="warn", text=f"{launch.program} may not start: {error.detail}")
             raise
         if finding.weight != "refuse":
             return finding
         if launch.lowering:
             return softened(finding, f"{', '.join(launch.lowering)} may leave more, and is not taken into account.")
-        for request in launch.leaner:
-            if await self._may_fit(launch.program, {**request, "hardware": hardware}, terms.budget):
+        for leaner in launch.leaner:
+            if await self._may_fit(launch.program, {**leaner, "hardware": hardware}, terms.budget):
                 return softened(finding, launch.leaner_words)
         return finding
 
@@ -104,14 +112,7 @@ class LaunchJudge:
         takes_more_gpus: bool = True,
     ) -> Finding:
         """Return what to say of a plan; raises TimeoutError where there was no time to make it."""
-        sized = self._answers.remembered(request)
-        if sized is None:
-            loop = asyncio.get_running_loop()
-            try:
-                sized = await loop.run_in_executor(self._threads, self._answers.answer, request, budget)
-            except PlanningStopped as error:
-                # The review's time is over: what the policy says of that decides, as where the event loop saw it first.
-                raise TimeoutError from error
+        sized = await self._sized(request, budget)
         answer = sized.answer
         if isinstance(answer, TrainingAnswer):
             finding = training_finding(program, answer)
@@ -124,6 +125,18 @@ class LaunchJudge:
                 quantizes=not sized.is_stored_quantized,
             )
         return finding if sized.has_all_advice else noted(finding, ADVICE_CUT_SHORT)
+
+    async def _sized(self, request: Mapping[str, Any], budget: Budget) -> Sized:
+        """Return the planner's answer; raises TimeoutError where there was no time to make it."""
+        sized = self._answers.remembered(request)
+        if sized is not None:
+            return sized
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, self._answers.answer, request, budget)
+        except PlanningStopped as error:
+            # The review's time is over: what the policy says of that decides, as where the event loop saw it first.
+            raise TimeoutError from error
 
 
 def _in_half(launch: Launch) -> Launch:
@@ -152,6 +165,10 @@ def _shortage(launch: Launch, lane: Lane) -> Finding | None:
     if needed > lane.gpus and (is_all_here or not launch.spans_pods):
         return _lacking(launch, f"{needed} GPUs by its own degrees, the pods ask for {lane.gpus}")
     return None
+
+
+def _cannot_run(launch: Launch, reason: str) -> Finding:
+    return Finding(weight="refuse", text=f"{launch.program} cannot run: {reason.rstrip('.')}.")
 
 
 def _lacking(launch: Launch, what: str) -> Finding:

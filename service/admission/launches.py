@@ -19,7 +19,8 @@ class Launch:
     they are. Commands of one `cohort` run beside each other on the same GPUs; None for one
     whose GPUs are its own or unknown. `shortens` where the engine was told to take no
     longer requests than fit. Rules in `unchecked` are ones that this command's program may
-    have been told to let pass.
+    have been told to let pass. `quantization` is the scheme that an engine is told of the
+    hub's own checkpoint.
     """
 
     program: str
@@ -37,6 +38,13 @@ class Launch:
     leaner: tuple[Mapping[str, Any], ...] = ()
     leaner_words: str = ""
     unchecked: frozenset[str] = frozenset()
+    quantization: str | None = None
+
+    @property
+    def engine(self) -> str | None:
+        """Return the engine that it serves with, None for training."""
+        engine: str | None = self.request.get("serving", {}).get("engine")
+        return engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

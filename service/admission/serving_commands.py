@@ -11,6 +11,7 @@ from service.admission.flags import AUTO, Arguments, read_flags
 from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.option_files import OptionsFileNotRead, option_words
 from service.admission.pods import Container
+from service.admission.quantization_rules import asked_quantization
 from service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
 from service.admission.serving_nodes import nodes_of
 from service.admission.serving_rules import broken_rules, unchecked_rules
@@ -147,6 +148,7 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         nodes=nodes.count,
         gpus_per_node=nodes.gpus_each,
         lowering=tuple(sorted(command.lowering & others)),
+        quantization=asked_quantization(model, read),
         unchecked=unchecked_rules(
             container, is_own_image=known_image(container.image, ENGINE_IMAGES) == command.engine
         ),

@@ -115,7 +115,8 @@ SGLANG = EngineCommand(
         Flag(names=("context-length",), field="max_model_len", form="whole"),
         Flag(names=("mem-fraction-static",), field="gpu_memory_utilization", form="number"),
         Flag(names=("max-running-requests",), field="max_num_seqs", form="whole"),
-        Flag(names=("chunked-prefill-size",), field="max_num_batched_tokens", form="whole"),
+        # -1 leaves prompts whole.
+        Flag(names=("chunked-prefill-size",), field="max_num_batched_tokens", form="whole-or-auto"),
         Flag(names=("page-size",), field="block_size", form="whole"),
         Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
         Flag(names=("quantization",), field="quantization", form="text"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.admission.flags import UNRESOLVED, Arguments
+from service.admission.flags import Arguments
 from service.admission.serving_engines import SGLANG, VLLM, EngineCommand
 
 EXECUTOR_FIELDS = ("executor", "replica_executor")
@@ -26,7 +26,10 @@ ONE_RANK = frozenset({"--data-parallel-external-lb", "-dpe", "--data-parallel-ra
 UNCOUNTED = frozenset({"--prefill-context-parallel-size", "--ep-join-mode"})
 ADDRESS_FIELDS = ("address", "data_address")
 RAY_ADDRESS = re.compile(r"^--(?:ray[-_])?address(?:=|$)")
-OWN_ADDRESS = re.compile(r"^(?:https?://|tcp://)?(?:0\.0\.0\.0|127\.0\.0\.1|localhost|auto|\[?::1?\]?)(?::|$)")
+# The pod itself, or the leader that the controller of a whole group names; any other may be another object's.
+OWN_ADDRESS = re.compile(
+    r"LWS_LEADER_ADDRESS|MASTER_ADDR|POD_IP|HOSTNAME|hostname|^(?:https?://|tcp://)?(?:0\.0\.0\.0|127\.0\.0\.1|localhost|auto|\[?::1?\]?)(?::|$)"
+)
 Values = Mapping[str, Any]
 
 
@@ -66,14 +69,14 @@ def uses_ray_executor(values: Values) -> bool:
 
 
 def is_given_others_address(words: Sequence[str]) -> bool:
-    """Return whether `ray start`, or a script around it, is told in plain letters of a cluster to join."""
+    """Return whether `ray start`, or a script around it, is told of a cluster to join that may be another object's."""
     told = zip(words, (*words[1:], ""), strict=True)
     addresses = (word.partition("=")[2] or after for word, after in told if RAY_ADDRESS.match(word))
-    return any(_is_others(address) for address in addresses if address and not UNRESOLVED.search(address))
+    return any(_is_others(address) for address in addresses if address)
 
 
 def _is_others(address: str) -> bool:
-    return not OWN_ADDRESS.match(address)
+    return not OWN_ADDRESS.search(address)
 
 
 def _model_ranks(values: Values) -> int:

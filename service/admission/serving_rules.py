@@ -1,11 +1,12 @@
 """What a serving engine checks of its own arguments before it starts, whatever the model and the card.
 
 Sources: vllm, config/cache.py, config/parallel.py and config/scheduler.py (0.8.5 to 0.33.0); sglang,
-srt/server_args.py; tensorrt_llm, llmapi/llm_args.py and mapping.py.
+srt/server_args.py, in 0.5.23 srt/arg_groups/parallel_hook.py and validation_hook.py; tensorrt_llm, mapping.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
@@ -23,6 +24,7 @@ LEAST_ONE = ("max_num_seqs", "max_num_batched_tokens")
 AS_LIKE_AS_A_SLIP = 0.93
 SHORTEST_OPTION = 10
 FIRST_READ, LAST_READ = (0, 8), (0, 33)
+PAGE_CHANGING = re.compile(r"^--(?:(?:prefill-|decode-)?attention-backend|speculative|disaggregation)")
 # Variables that let requests be longer than the model has positions for.
 LONGER_ALLOWED = ("ALLOW_LONG_MAX_MODEL_LEN", "ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
 
@@ -58,14 +60,7 @@ def _at_odds(command: EngineCommand, read: Arguments) -> Iterator[str]:
     """Yield arguments that contradict each other."""
     values = read.values
     if command is SGLANG:
-        tensor, ranks = int(values.get("tensor_parallel", 1)), int(values.get("attention_data_parallel", 1))
-        if values.get("is_attention_data_parallel"):
-            ranks = int(values.get("data_parallel", ranks))
-        if ranks and tensor % ranks:
-            yield (
-                f"{ranks} data-parallel ranks of attention do not divide {tensor} tensor-parallel ranks; "
-                f"possible: {divisors_text(tensor)}"
-            )
+        yield from _at_odds_in_sglang(read)
     if command is not VLLM or "max_num_batched_tokens" not in values:
         return
     batched, sequences = int(values["max_num_batched_tokens"]), int(values.get("max_num_seqs", 0))
@@ -78,6 +73,30 @@ def _at_odds(command: EngineCommand, read: Arguments) -> Iterator[str]:
             f"without chunked prefill --max-num-batched-tokens {batched} is less than --max-model-len {length}: "
             f"ask for {length} batched tokens, or leave chunked prefill on"
         )
+
+
+def _at_odds_in_sglang(read: Arguments) -> Iterator[str]:
+    values = read.values
+    tensor, ranks = int(values.get("tensor_parallel", 1)), int(values.get("attention_data_parallel", 1))
+    data = int(values.get("data_parallel", 1))
+    if ranks > 1 and data > 1:
+        yield f"--dp-size {data} replicas cannot be combined with --attn-dp-size {ranks}: leave one of them out"
+    if values.get("is_attention_data_parallel"):
+        ranks = data if ranks == 1 else ranks
+    if ranks and tensor % ranks:
+        yield (
+            f"{ranks} data-parallel ranks of attention do not divide {tensor} tensor-parallel ranks; "
+            f"possible: {divisors_text(tensor)}"
+        )
+        return
+    chunk, page = values.get("max_num_batched_tokens", AUTO), values.get("block_size")
+    # An attention backend, or a draft model, may take pages of its own.
+    is_own_page = any(PAGE_CHANGING.match(name.replace("_", "-")) for name in read.others)
+    if chunk == AUTO or page in (None, 0) or not ranks or is_own_page:
+        return
+    if int(chunk) // ranks % int(page):
+        each = f"--chunked-prefill-size {chunk}" + (f" over {ranks} ranks" if ranks > 1 else "")
+        yield f"{each} is no multiple of --page-size {page}"
 
 
 def _misspelt(others: tuple[str, ...], command: EngineCommand, version: str | None) -> Iterator[str]:

@@ -17,6 +17,7 @@ from planners.serving.answer import ServingAnswer
 from planners.stopping import ShouldStop
 from planners.training import plan_training
 from service.admission.budget import Budget
+from service.admission.quantization_rules import stored_methods
 from service.canonical import digest
 from service.gpus import resolve_hardware
 from service.models.resolving import ModelResolver
@@ -33,12 +34,14 @@ MOST_REMEMBERED = 1_024
 class Sized:
     """A planner's answer, and whether all of its advice was looked for.
 
-    `is_stored_quantized` where the checkpoint that would be served holds quantized weights already.
+    `is_stored_quantized` where the checkpoint that would be served holds quantized weights already, `stored_methods`
+    the schemes that it may hold them in.
     """
 
     answer: TrainingAnswer | ServingAnswer
     has_all_advice: bool = True
     is_stored_quantized: bool = False
+    stored_methods: frozenset[str] = frozenset()
 
 
 class Sizer:
@@ -86,7 +89,11 @@ class Sizer:
         model, hardware = self._models.resolve(serving.model), self._hardware(serving.hardware)
         deployment = in_stored_formats(serving, model).to_question(model.spec, hardware)
         answer = plan_serving(deployment, should_stop, stop_advising)
-        return Sized(answer=answer, is_stored_quantized=model.stored is not None)
+        return Sized(
+            answer=answer,
+            is_stored_quantized=model.stored is not None,
+            stored_methods=stored_methods(serving.model, model) if isinstance(serving.model, str) else frozenset(),
+        )
 
     def _hardware(self, asked: HardwareRequest) -> Hardware:
         if isinstance(asked, Fleet):

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.admission.flags import Arguments, Flag, read_flags
-from service.admission.launches import Launch, NotRead
+from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.pods import Container
+from service.admission.tgi_rules import broken_rules, longest_prompt, version_of
 
 FLAGS = (
     Flag(names=("model-id",), field="model", form="text"),
@@ -22,9 +23,12 @@ FLAGS = (
     Flag(names=("quantize",), field="quantize", form="text"),
     Flag(names=("dtype",), field="dtype", form="text"),
     Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
-    Flag(names=("max-input-tokens", "max-input-length"), field="max_input_tokens", form="whole"),
+    Flag(names=("max-input-tokens",), field="max_input_tokens", form="whole"),
+    # Its name before 2.0.
+    Flag(names=("max-input-length",), field="max_input_length", form="whole"),
     Flag(names=("max-total-tokens",), field="max_model_len", form="whole"),
     Flag(names=("max-batch-prefill-tokens",), field="max_num_batched_tokens", form="whole"),
+    Flag(names=("max-batch-total-tokens",), field="max_batch_total_tokens", form="whole"),
     Flag(names=("cuda-memory-fraction",), field="gpu_memory_utilization", form="number"),
     Flag(names=("lora-adapters",), field="lora_adapters", form="text"),
     Flag(names=("speculate",), field="speculate", form="whole"),
@@ -55,13 +59,19 @@ UNCOUNTED = {
 }
 
 
-def tgi_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> Launch | NotRead:
-    """Return what `text-generation-launcher` serves in a container with `gpus` GPUs, or what cannot be read of it."""
+def tgi_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> Read:
+    """Return what `text-generation-launcher` serves in a container with `gpus` GPUs, or what cannot be read of it.
+
+    CannotRun where the launcher refuses its arguments.
+    """
     if container.unread:
         return NotRead(reason="the text-generation-launcher command is told by variables that are not in the object")
     read = read_flags((*_environment_words(container.env), *words), FLAGS)
     if read.problems:
         return NotRead(reason=f"the text-generation-launcher command: {'; '.join(read.problems)}")
+    broken = broken_rules(read.values, version_of(container.image), gpus)
+    if broken:
+        return CannotRun(program="the text-generation-launcher command", reason="; ".join(broken))
     formats = _formats(read)
     if isinstance(formats, NotRead):
         return formats
@@ -98,7 +108,8 @@ def _shards(read: Arguments, gpus: int) -> int:
 def _lengths(read: Arguments) -> dict[str, Any]:
     told = read.values.get("max_model_len")
     longest = int(DEFAULT_TOTAL_TOKENS if told is None else told)
-    prompt = int(read.values.get("max_input_tokens", longest - 1))
+    prompt = longest_prompt(read.values)
+    prompt = longest - 1 if prompt is None else prompt
     lengths: dict[str, Any] = {
         **({} if told is None else {"max_model_len": longest}),
         "max_num_batched_tokens": int(read.values.get("max_num_batched_tokens", prompt + PREFILL_EDGE_TOKENS)),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from planners.advice import ON_THE_HOST, PLANNED_FOR_SPEED
+from planners.plans import Advice
 from planners.serving.answer import ServingAnswer
 from service.artifacts import sglang, tgi
 from service.artifacts.vllm import on_loading
@@ -59,7 +62,7 @@ GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
 WEIGHTS = "serving.weights"
 FRAMEWORK, LAYOUT, ANY = "framework", "layout", "any"
-UNSAID: Mapping[str, str] = {LAYOUT: "the layout left free", FRAMEWORK: "any framework"}
+OFFLOAD = "layout.offload"
 
 
 def flags_of(answer: ServingAnswer) -> Mapping[str, str]:
@@ -99,23 +102,39 @@ def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:
     return name in flags or not name.startswith(("layout.", "serving.")) or (name.startswith("layout.") and value == 1)
 
 
-def ways_out(changes: Sequence[Mapping[str, Any]], flags: Mapping[str, str], format_names: Mapping[str, str]) -> str:
+def serving_ways_out(
+    changes: Sequence[Mapping[str, Any]], flags: Mapping[str, str], format_names: Mapping[str, str]
+) -> str:
     """Return the first changes that fit, as a person would type them; what changes the answers' quality comes last."""
     fitting = sorted(changes, key=lambda change: WEIGHTS in change)
-    ways = [_change_text(change, flags, format_names) for change in fitting]
-    return f"; fits with {' or '.join(ways[:MOST_WAYS_OUT])}" if ways else ""
+    return _joined(_change_text(change, flags, format_names) for change in fitting)
+
+
+def training_ways_out(advice: Sequence[Advice]) -> str:
+    """Return the first offers that fit, with the layout that was planned where the change leaves it open."""
+    return _joined(_offer_text(entry) for entry in advice if entry.fits)
+
+
+def _joined(ways: Iterable[str]) -> str:
+    first = list(itertools.islice(ways, MOST_WAYS_OUT))
+    return f"; fits with {' or '.join(first)}" if first else ""
+
+
+def _offer_text(entry: Advice) -> str:
+    change, planned = dict(entry.change), entry.reason.rpartition(PLANNED_FOR_SPEED)[2].rstrip(".")
+    framework, layout = change.pop(FRAMEWORK, None), change.pop(LAYOUT, None)
+    is_shown = layout is not None or framework == ANY or (ON_THE_HOST in planned and OFFLOAD not in change)
+    said = [_change_text(change, {}, {})] if change else []
+    said += [] if layout is None else ["the layout left free"]
+    if framework is not None and (framework == ANY or not is_shown):
+        # What was planned begins with its framework.
+        said.append("another framework" if framework == ANY else f"framework {framework}")
+    return " and ".join(said) + (f" ({planned})" if is_shown else "")
 
 
 def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_names: Mapping[str, str]) -> str:
     # A degree of one is what a command that does not name it has anyway.
     told = {name: value for name, value in change.items() if not (name.startswith("layout.") and value == 1)}
-    if told == {"layout": {}}:
-        return "the layout left free"
-    if FRAMEWORK in told or LAYOUT in told:
-        # A way out of a planning request: a command says both by being another one.
-        free = [UNSAID[name] for name in (LAYOUT, FRAMEWORK) if told.get(name) in ({}, ANY)]
-        said = {name: value for name, value in told.items() if name not in (LAYOUT, FRAMEWORK)}
-        return " and ".join([*([_change_text(said, flags, format_names)] if said else []), *free])
     values = {
         name: format_names.get(value, value) if name == WEIGHTS else value for name, value in (told or change).items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import structlog
@@ -16,7 +16,8 @@ from planners.fleet import plan_fleet
 from planners.hardware import Hardware
 from planners.huggingface.stored_formats import stored_formats
 from planners.inference import plan_serving_fleet
-from planners.plans import Layout
+from planners.plans import Layout, TrainingAnswer
+from planners.serving.answer import ServingAnswer
 from planners.stopping import ShouldStop
 from planners.training import plan_training
 from service.artifacts.checkpoint import Checkpoint, stated_rope_theta
@@ -37,6 +38,7 @@ from service.requests.training import TrainRequest
 
 log = structlog.get_logger(__name__)
 
+Answer = TypeVar("Answer", TrainingAnswer, ServingAnswer)
 Answered: TypeAlias = tuple[TrainPlanBody | InferPlanBody, Hardware]
 Answerer: TypeAlias = Callable[[ResolvedQuestion, ShouldStop], Answered]
 
@@ -47,7 +49,7 @@ def train_answer(request: TrainRequest, resolved: ResolvedQuestion, should_stop:
     started = time.perf_counter()
     if isinstance(request.hardware, Fleet):
         ranked = plan_fleet(questions, should_stop)
-        found, question = ranked.answer, questions[ranked.chosen]
+        found, question = _in_fleet(ranked.answer, ranked.chosen), questions[ranked.chosen]
     else:
         found, question = plan_training(questions[0], should_stop), questions[0]
     seconds = time.perf_counter() - started
@@ -74,6 +76,8 @@ def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop:
     ranked = plan_serving_fleet(questions, should_stop)
     seconds = time.perf_counter() - started
     found, hardware = ranked.answer, resolved.fleet[ranked.chosen]
+    if isinstance(request.hardware, Fleet):
+        found = _in_fleet(found, ranked.chosen)
     checkpoint = _checkpoint(request, resolved.model)
     placement = Placement(plan_id=resolved.identity.plan_id, gpu=hardware.gpu)
     artifacts = serving_artifacts(checkpoint, found.plan, hardware, placement)
@@ -81,6 +85,18 @@ def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop:
     assumptions = (*resolved.model.assumptions, *stored, *hardware.gpu.assumptions)
     body = infer_body(resolved.identity, found, seconds=seconds, artifacts=artifacts, assumptions=assumptions)
     return body, hardware
+
+
+def _in_fleet(found: Answer, chosen: int) -> Answer:
+    """Return an answer whose advice names the hardware of the fleet's entry that was chosen, as its request does."""
+    entry = f"hardware.fleet.{chosen}."
+    advice = tuple(
+        dataclasses.replace(
+            offer, change={name.replace("hardware.", entry, 1): value for name, value in offer.change.items()}
+        )
+        for offer in found.advice
+    )
+    return dataclasses.replace(found, advice=advice)
 
 
 def _checkpoint(request: InferRequest, model: ResolvedModel) -> Checkpoint | None:

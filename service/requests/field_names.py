@@ -9,12 +9,15 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from service.requests.foreign_names import EXPLAINED, said_here, without_size
 from service.requests.values import MOST_NAME_CHARACTERS
 
 MOST_MEANT = 2
 # Of difflib: `sequence_lenght` is 0.93 like `sequence_length`, and nothing that is another word reaches 0.75.
 MISSPELT, LIKE = 0.75, 0.5
 LEAST_CONTAINED_CHARACTERS = 3
+# Of `num_gpus` and `gpu_type`, what says nothing of which field is meant.
+BARE_WORDS = frozenset({"n", "num", "number", "of", "count", "total", "name", "type", "kind", "id"})
 
 
 def unknown_field(location: Sequence[int | str], given: object, request: type[BaseModel] | None) -> str:
@@ -25,10 +28,21 @@ def unknown_field(location: Sequence[int | str], given: object, request: type[Ba
     if request is None:
         return "Unknown field."
     name = str(location[-1]).lower()[:MOST_NAME_CHARACTERS]
+    if name in EXPLAINED:
+        return f"Unknown field; {EXPLAINED[name]}."
     here = fields_at(location[:-1], request)
+    foreign = said_here(name, _paths(request))
     elsewhere = sorted((path for path in _paths(request) if _is_part(name, path)), key=lambda path: _rank(name, path))
     free = [known for known in here if not (isinstance(given, Mapping) and known in given)]
-    meant = _alike(name, free) or _alike(name, here) or elsewhere[:1] or get_close_matches(name, free, MOST_MEANT, LIKE)
+    meant = (
+        foreign
+        or _alike(name, free)
+        or _alike(name, here)
+        or _bare(name, free)
+        or elsewhere[:1]
+        or _alike(without_size(name), here)
+        or get_close_matches(name, free, MOST_MEANT, LIKE)
+    )
     if meant:
         return f"Unknown field; did you mean {' or '.join(meant)}?"
     return f"Unknown field; there are {', '.join(here)}."
@@ -40,8 +54,18 @@ def _alike(name: str, known: list[str]) -> list[str]:
     return short or [each for each in known if _is_part(name, each)] or get_close_matches(name, known, 1, MISSPELT)
 
 
+def _bare(name: str, known: list[str]) -> list[str]:
+    """Return the names, in singular or plural, that are all that one says."""
+    bare = "_".join(word for word in name.split("_") if word not in BARE_WORDS).removesuffix("s")
+    return [each for each in known if bare and each.removesuffix("s") == bare]
+
+
 def _is_part(name: str, path: str) -> bool:
-    return len(name) >= LEAST_CONTAINED_CHARACTERS and name in path.rpartition("/")[2]
+    """Return whether a name is shortened from a path's last, or a part of it."""
+    last = path.rpartition("/")[2]
+    if len(name) < LEAST_CONTAINED_CHARACTERS:
+        return len(name) > 1 and initials(last) == name
+    return name in last
 
 
 def _rank(name: str, path: str) -> tuple[int, bool]:

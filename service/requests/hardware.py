@@ -109,7 +109,8 @@ class OneHardware(Wire):
         Name | None,
         Field(
             description="A cluster of `GET /hardware` by id or alias, which must hold this `gpu`: its GPUs per node, "
-            "link and network rates take the place of the GPU's own, unless given here or under `override`."
+            "link and network rates take the place of the GPU's own, and its host memory is a node's, unless given "
+            "here or under `override`."
         ),
     ] = None
     gpus: GpusRef | None = None
@@ -122,6 +123,15 @@ class OneHardware(Wire):
         Rate | None,
         Field(
             description="What one GPU's share of its machine's NVMe drives reads and writes; read by offload to NVMe."
+        ),
+    ] = None
+
+    host_memory_bytes: Annotated[
+        PositiveByteCount | None,
+        Field(
+            description="Host memory of one whole node, which no training plan may exceed; the `cluster`'s where one "
+            "is named. Absent: taken from the catalogue's clusters with this `gpu`. A plan that not all of them have "
+            "memory for is `tight`, and one that none of them has it for does not fit."
         ),
     ] = None
 
@@ -143,6 +153,7 @@ class OneHardware(Wire):
             used_bytes=self.used_bytes,
             usd_per_gpu_hour=self.usd_per_gpu_hour,
             nvme_bytes_per_second=self.nvme_bytes_per_second,
+            host_memory_bytes=self.host_memory_bytes,
             network=None if self.network is None else Network(**self.network.model_dump()),
         )
 

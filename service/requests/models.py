@@ -38,12 +38,14 @@ class SizeModel(Wire):
     parameters: Annotated[float, Field(ge=LEAST_PARAMETERS, le=MOST_PARAMETERS)]
 
 
-def _form(value: Any) -> str:
-    """Return which form a model reference has, so that an error speaks of that form alone."""
+def _form(value: Any) -> str | None:
+    """Return which form a model reference has, so that an error speaks of that form alone; None where it has none."""
     if isinstance(value, ConfigModel | PathModel | HubModel | SizeModel):
         return f"({next(iter(type(value).model_fields))})"
-    if not isinstance(value, dict):
+    if isinstance(value, str):
         return "(id)"
+    if not isinstance(value, dict):
+        return None
     for key in ("path", "hub", "parameters"):
         if key in value:
             return f"({key})"
@@ -56,7 +58,11 @@ ModelRef: TypeAlias = Annotated[
     | Annotated[PathModel, Tag("(path)")]
     | Annotated[HubModel, Tag("(hub)")]
     | Annotated[SizeModel, Tag("(parameters)")],
-    Discriminator(_form),
+    Discriminator(
+        _form,
+        custom_error_type="model_form",
+        custom_error_message="Should be a model's name, or an object with config, path, hub or parameters",
+    ),
     Field(
         description="A catalogue id or alias, the contents of a `config.json`, a folder under an allowed root, "
         "a repository of the configured hub mirror, or only a number of parameters."

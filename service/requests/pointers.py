@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.requests.field_names import unknown_field
+from service.requests.foreign_names import value_meant
+from service.requests.values import MOST_NAME_CHARACTERS
 
 # How Pydantic names a value that is no object; its own words name Python's classes.
 _OBJECT_EXPECTED = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type"})
@@ -44,6 +46,7 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
     """Return Pydantic's errors with pointers into `body`, its root being the empty pointer.
 
     Of `request`, the kind of request that the body was read as, a field is named that an unknown one was meant for.
+    Unknown fields come first: where `modell` is one, `model` is missing.
     """
     return tuple(
         FieldError(
@@ -52,7 +55,7 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
             if error["type"] == "extra_forbidden"
             else _detail(error),
         )
-        for error in errors
+        for error in sorted(errors, key=lambda error: error["type"] != "extra_forbidden")
     )
 
 
@@ -85,8 +88,10 @@ def _place(location: Sequence[int | str], body: object) -> Any:
 
 
 def escaped_step(step: int | str) -> str:
-    """Return one step as a pointer spells it."""
-    return str(step).replace("~", "~0").replace("/", "~1")
+    """Return one step as a pointer spells it; of a name longer than any, the beginning."""
+    text = str(step)
+    shown = text if len(text) <= MOST_NAME_CHARACTERS else f"{text[:MOST_NAME_CHARACTERS]}…"
+    return shown.replace("~", "~0").replace("/", "~1")
 
 
 def _leads_on(place: Any, step: int | str) -> bool:
@@ -108,4 +113,7 @@ def _detail(error: Mapping[str, Any]) -> str:
         name, words = bound
         return f"Should be {words} {_number(error['ctx'][name])}."
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
-    return message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")
+    sentence = message[:1].upper() + message[1:] + ("" if message.endswith(".") else ".")
+    if error["type"] == "literal_error":
+        sentence += value_meant(error["input"], error["ctx"]["expected"])
+    return sentence

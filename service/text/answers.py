@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planners.memory.profile import load_profile
 from service.persistence.records import Job, Page, PlanSummary
 from service.text.choices import choices_text, serving_choices_text
 from service.text.labels import recompute_text, serving_labels, training_labels
@@ -157,7 +158,7 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("framework", layout["framework"]),
             ("GPUs", f"{layout['gpus']} = {degrees}"),
             ("experts over", layout["expert_parallel"] if layout["expert_parallel"] > 1 else None),
-            ("sharding", f"ZeRO stage {layout['zero_stage']} over {layout['shard_group']}"),
+            ("sharding", _sharding(layout)),
             ("batch of a rank", batch),
             ("recompute", recompute_text(layout)),
             ("stages a GPU", layout["virtual_pipeline"] if layout["virtual_pipeline"] > 1 else None),
@@ -166,6 +167,16 @@ def _training_layout(layout: Mapping[str, Any]) -> str:
             ("loss", "fused with the head" if layout.get("fused_cross_entropy") else None),
         )
     )
+
+
+def _sharding(layout: Mapping[str, Any]) -> str:
+    """Return the ZeRO stage and how many ranks it divides over: with some stacks those of a sequence are among them."""
+    stage, group, context = layout["zero_stage"], layout["shard_group"], layout["context_parallel"]
+    if stage == 0:
+        return "none (ZeRO stage 0)"
+    if context > 1 and load_profile(layout["framework"]).sharding.over_context:
+        return f"ZeRO stage {stage} over {group * context} = data {group} × context {context}"
+    return f"ZeRO stage {stage} over {group}"
 
 
 def _tokens(tokens: int | None) -> str | None:
@@ -270,11 +281,19 @@ def _advice(advice: Sequence[Mapping[str, Any]]) -> str:
     for entry in advice:
         change = ", ".join(f"{field} = {cell(value)}" for field, value in entry["change"].items())
         if "kv_tokens" in entry:
-            outcome = f"{gib(entry['peak_bytes'])}, a cache of {entry['kv_tokens']:,} tokens"
+            outcome = f"{gib(entry['peak_bytes'])}, a cache of {entry['kv_tokens']:,} tokens{_latencies(entry)}"
         else:
             outcome = f"{gib(entry['peak_bytes'])}, a step of {seconds_text(entry['step_seconds'])}"
         lines.append(wrapped(f"  - {change}: {outcome}. {entry['reason']}", indent="    "))
     return titled("What would change it", "\n".join(lines))
+
+
+def _latencies(entry: Mapping[str, Any]) -> str:
+    """Return the latencies of an offer; nothing where none is known, as in plans of before."""
+    if entry.get("tpot_seconds") is None:
+        return ""
+    first, token = seconds_text(entry["ttft_seconds"]), seconds_text(entry["tpot_seconds"])
+    return f", {first} to the first token, {token} per token"
 
 
 def _launch(artifacts: Mapping[str, Any]) -> str:

@@ -39,6 +39,15 @@ def ranged(values: Mapping[str, Any], low: str, high: str, shown: Callable[[floa
     return "" if values.get(low) is None else f" ({shown(values[low])} to {shown(values[high])})"
 
 
+def _node_host(memory: Mapping[str, Any]) -> str | None:
+    """Return what the fullest node needs and has; None where it needs nothing, or the plan does not say."""
+    needed, sure, most = (memory.get(f"node_host_{name}") for name in ("bytes", "sure_bytes", "limit_bytes"))
+    if not needed:
+        return None
+    there = gib(most) if sure == most else f"{gib(sure)} to {gib(most)}"
+    return f"{gib(needed)} of {there}"
+
+
 def _budget(memory: Mapping[str, Any]) -> str:
     bounds = ranged(memory, "peak_low_bytes", "peak_high_bytes", gib)
     return pairs(
@@ -48,6 +57,7 @@ def _budget(memory: Mapping[str, Any]) -> str:
             ("margin", gib(memory.get("margin_bytes"))),
             ("worst moment", memory.get("phase")),
             ("host memory", gib(memory.get("host_bytes")) if memory.get("host_bytes") else None),
+            ("host memory of a node", _node_host(memory)),
             ("on NVMe", gib(memory.get("nvme_bytes")) if memory.get("nvme_bytes") else None),
         )
     )

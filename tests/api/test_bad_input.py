@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.errors import MOST_FIELD_ERRORS
-from api.strict_json import MOST_JSON_ENTRIES
+from api.strict_json import MOST_JSON_ENTRIES, MOST_MEMBERS
 from tests.api.questions import TINY_CONFIG, infer, train
 
 JSON = {"content-type": "application/json"}
@@ -158,6 +158,36 @@ async def test_a_large_body_is_refused_without_much_work(client: httpx.AsyncClie
     assert (await refused(client, "/plan/train", body, 400))["code"] == "malformed-request"
 
 
+@pytest.mark.parametrize(("members", "status"), [(MOST_MEMBERS, 422), (MOST_MEMBERS + 1, 400)])
+@pytest.mark.parametrize("part", ["", "layout"])
+async def test_an_object_of_more_members_than_any_request_has(
+    client: httpx.AsyncClient, part: str, members: int, status: int
+):
+    unknown = {f"field{number}": 1 for number in range(members)}
+    problem = await refused(client, "/plan/train", {part: unknown} if part else unknown, status)
+    if status == 400:
+        assert problem["errors"] == [
+            {"pointer": f"/{part}".rstrip("/"), "detail": f"An object holds more than {MOST_MEMBERS} members."}
+        ]
+
+
+async def test_a_config_may_have_an_object_with_a_member_for_each_matrix(client: httpx.AsyncClient):
+    by_matrix = {f"model.layers.{number}.mlp": {} for number in range(MOST_MEMBERS + 1)}
+    config = {**TINY_CONFIG, "quantization_config": {"quant_method": "modelopt", "quantized_layers": by_matrix}}
+    # Read, and refused for something else.
+    problem = await refused(client, "/plan/infer", infer(model={"config": config}, hardware={}))
+    assert {pointer.partition("/")[2].partition("/")[0] for pointer in pointers(problem)} == {"hardware"}
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("br, gzip", 415), ("identity", 422)])
+async def test_a_compressed_body_is_refused_as_that(client: httpx.AsyncClient, encoding: str, status: int):
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    response = await client.post("/plan/train", content=json.dumps(train(hardware={})), headers=headers)
+    assert response.status_code == status
+    if status == 415:
+        assert response.json()["detail"].startswith(f"The body is declared as compressed with '{encoding}'")
+
+
 @pytest.mark.parametrize(("entries", "status"), [(MOST_JSON_ENTRIES, 422), (MOST_JSON_ENTRIES + 1, 400)])
 async def test_a_body_of_more_entries_than_are_read(client: httpx.AsyncClient, entries: int, status: int):
     await refused(client, "/plan/train", b"[" + b",".join([b"1"] * entries) + b"]", status)
@@ -246,3 +276,8 @@ async def test_a_path_that_no_system_opens_is_refused_where_roots_are_set(
     }[route]
     answer = await client.post(route, content=json.dumps(question), headers={"content-type": "application/json"})
     assert 400 <= answer.status_code < 500, answer.text
+
+
+async def test_a_query_parameter_is_given_once(client: httpx.AsyncClient):
+    problem = (await client.get("/plans?limit=3&limit=4")).json()
+    assert (problem["status"], problem["detail"]) == (422, "/limit: In the query: Is given twice.")

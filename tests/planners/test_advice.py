@@ -229,11 +229,42 @@ def test_advice_with_an_end_of_its_own_is_what_was_found_until_then():
     assert plan_training(asked, stop_advising=lambda: True).advice == ()
 
 
+def test_the_host_memory_that_a_plan_needs_is_offered_in_whole_gib():
+    # 8 billion parameters with fp32 weights, gradients and states on the host, 16 bytes and more each, need 120 GiB.
+    asked = question(framework="accelerate", layout={"offload": "optimizer+parameters"}, gpus=1)
+    asked = replace(asked, hardware=replace(asked.hardware, host_memory_bytes=32 * 2**30))
+    answer = plan_training(asked)
+    assert answer.verdict == "no"
+    first = answer.advice[0]
+    needed = first.change["hardware.host_memory_bytes"]
+    assert (first.verdict, needed % 2**30) == ("fits", 0)
+    assert 0 <= needed - answer.plan.memory.node_host_bytes < 2**30
+    roomy = replace(asked, hardware=replace(asked.hardware, host_memory_bytes=needed))
+    assert plan_training(roomy).verdict == "fits"
+
+
+def test_no_host_memory_is_offered_to_what_lacks_none():
+    assert "hardware.host_memory_bytes" not in changes(question(framework="ddp", gpus=8))
+
+
 def test_offers_beside_a_plan_on_the_host_need_nothing_there():
-    answer = plan_training(question(model=llama(LLAMA_3_70B), gpus=8))
+    machine = hardware(8, host_memory_bytes=2**41)
+    answer = plan_training(replace(question(model=llama(LLAMA_3_70B), gpus=8), hardware=machine))
     assert answer.verdict == "fits"
     assert answer.plan.layout.offload != "none"
     assert answer.advice
     for offer in answer.advice:
         assert offer.change.get("layout.offload") == "none"
         assert "states on the host" not in offer.reason
+
+
+def test_the_nearest_batches_that_all_gpus_share_are_tried_where_this_one_is_none():
+    # 15,360 lies between 15 and 16 times 1,000, nearer to 15.
+    sequences = [
+        change.get("training.global_batch_size") for change in tried(question(gpus=1000, global_batch_size=15_360))
+    ]
+    assert [batch for batch in sequences if batch is not None] == [15_000, 16_000]
+    assert not any("training.global_batch_size" in change for change in tried(question(gpus=8, global_batch_size=64)))
+    # Fewer sequences than GPUs: there is no lower multiple.
+    few = [change.get("training.global_batch_size") for change in tried(question(gpus=8, global_batch_size=4))]
+    assert [batch for batch in few if batch is not None] == [8]

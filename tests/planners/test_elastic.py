@@ -6,7 +6,7 @@ from planners.derived import Derived
 from planners.elastic import resized
 from planners.layout.candidates import candidates_from_rows
 from planners.memory.job import Job
-from planners.memory.peak import memory_and_peaks, memory_of, peak_bytes
+from planners.memory.peak import memory_and_needs, memory_of, needs_of
 from tests.planners.factories import hardware, small_mixtral
 from tests.planners.training_cases import job, one_layout
 
@@ -64,7 +64,8 @@ def test_sizes_on_which_a_rule_is_broken_have_no_account():
 def test_peaks_beside_an_account_are_those_of_the_search():
     through = job("megatron", global_batch_size=BATCH)
     sizes = resized(one_layout(data_parallel=4, pipeline_parallel=4, zero_stage=1), 0, through)
-    memory, peaks = memory_and_peaks(sizes.layouts, sizes.own, through, hardware(16), Derived())
-    assert np.array_equal(peaks, peak_bytes(sizes.layouts, through))
+    memory, needs = memory_and_needs(sizes.layouts, sizes.own, through, hardware(16), Derived())
+    assert np.array_equal(needs.peaks, needs_of(sizes.layouts, through).peaks)
+    assert np.array_equal(needs.node_host, needs_of(sizes.layouts, through).node_host)
     assert memory == memory_of(sizes.layouts, sizes.own, through, hardware(16))
-    assert memory.peak_bytes == peaks[sizes.own]
+    assert memory.peak_bytes == needs.peaks[sizes.own]

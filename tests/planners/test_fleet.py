@@ -76,3 +76,15 @@ def test_named_layouts_are_compared_on_the_chosen_entry():
     found = plan_fleet(fleet({}, FAST, compare=named))
     assert found.answer.comparisons[0].outcome == "excluded"
     assert len(found.answer.fleet) == 2
+
+
+def test_an_entry_that_may_lack_host_memory_goes_after_one_that_does_not():
+    # On one card of the fast kind 8 billion parameters offloaded need 120 GiB of the host, and nobody says what it has.
+    unsure, known = fleet(FAST, {}, layout={"offload": "optimizer+parameters"}, objective="fewest_gpus")
+    unsure, known = (
+        replace(each, framework="accelerate", hardware=hardware(1, gpu=each.hardware.gpu, host_memory_bytes=size))
+        for each, size in ((unsure, None), (known, 2**40))
+    )
+    found = plan_fleet((unsure, known))
+    assert [entry.verdict for entry in found.answer.fleet] == ["fits", "tight"]
+    assert found.chosen == 1

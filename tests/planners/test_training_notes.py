@@ -209,9 +209,10 @@ def test_a_summary_names_every_choice_of_its_layout(changes: dict[str, Any]):
 
 def test_a_summary_says_how_much_host_memory_an_offload_takes():
     plan = with_layout(offload="optimizer")
-    host = f"with {plan.memory.host_bytes / 2**30:,.1f} GiB of host memory per GPU"
+    host = f"with {plan.memory.node_host_bytes / 2**30:,.1f} GiB of host memory per node"
     assert host in summary(question(model=small_llama()), plan, "fits")
     assert "of host memory" not in summary(question(model=small_llama()), with_layout(), "fits")
+    assert ",," not in summary(question(model=small_llama()), plan, "no")
 
 
 def chosen_by_search(asked: TrainingQuestion, **changes: Any) -> str:
@@ -265,6 +266,16 @@ def test_failures_nobody_gave_are_llama_3_s():
     assert pytest.approx(419 / 54 * 30 / 16_384, rel=0.02) == GPU_FAILURES_PER_MONTH
     answer = plan_training(question(model=small_llama(), sequence_length=512))
     assert any("419 unexpected interruptions in 54 days" in note for note in answer.assumptions)
+
+
+def test_a_plan_that_counts_gpus_says_that_it_counts_those_without_offload():
+    asked = question(gpus=8)
+    free = replace(asked, hardware=replace(asked.hardware, gpus=GpuCount(minimum=1, maximum=64, is_free=True)))
+    word = "the fewest that need no offload"
+    assert any(word in note for note in plan_training(free).assumptions)
+    assert not any(word in note for note in plan_training(asked).assumptions)
+    fewest = plan_training(replace(free, objective="fewest_gpus"))
+    assert not any(word in note for note in fewest.assumptions)
 
 
 def test_code_that_a_stack_may_lack_is_said():

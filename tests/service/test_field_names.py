@@ -13,6 +13,7 @@ from service.requests.jobs import QuantizeRequest
 from service.requests.pointers import field_errors
 from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
+from service.requests.values import MOST_NAME_CHARACTERS
 from tests.api.questions import infer, train
 
 
@@ -49,10 +50,32 @@ def test_what_was_meant_is_named(request_kind: type[BaseModel], body: Any, point
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("sequence_length", "/training/sequence_length"), ("gpus", "/hardware/gpus"), ("rank", "/training/lora/rank")],
+    [
+        ("sequence_length", "/training/sequence_length"),
+        ("gpus", "/hardware/gpus"),
+        ("rank", "/training/lora/rank"),
+        ("tp", "/layout/tensor_parallel"),
+    ],
 )
 def test_a_field_in_the_wrong_place_is_told_its_own(name: str, meant: str):
     assert told(TrainRequest, train(**{name: 1}))[f"/{name}"] == f"Unknown field; did you mean {meant}?"
+
+
+@pytest.mark.parametrize("name", ["num_gpus", "gpu_count", "number_of_gpus", "n_gpus"])
+def test_a_name_is_bare_of_what_says_that_it_is_a_number(name: str):
+    body = train(hardware={"gpu": "h100", name: 8})
+    assert told(TrainRequest, body)[f"/hardware/{name}"] == "Unknown field; did you mean gpus?"
+
+
+def test_an_unknown_field_comes_before_the_one_that_is_missing_for_it():
+    body = train(modell="llama-3.1-8b")
+    del body["model"]
+    assert list(told(TrainRequest, body)) == ["/modell", "/model"]
+
+
+def test_of_a_name_longer_than_any_the_beginning_is_told():
+    (pointer,) = told(TrainRequest, train(**{"x" * 1_000_000: 1}))
+    assert pointer == f"/{'x' * MOST_NAME_CHARACTERS}…"
 
 
 def test_what_is_like_nothing_is_told_what_there_is():

@@ -57,3 +57,10 @@ def test_a_cluster_of_another_gpu_is_refused(gpu: Any):
 def test_an_unknown_cluster_is_refused():
     with pytest.raises(UnknownCluster):
         hardware(cluster="p55")
+
+
+def test_host_memory_is_as_given_or_the_cluster_s():
+    assert hardware().host_memory_bytes is None
+    assert hardware(cluster="dgx-h100").host_memory_bytes == 2048 * 2**30
+    assert hardware(cluster="dgx-h100", host_memory_bytes=10**12).host_memory_bytes == 10**12
+    assert hardware(BY_HAND, host_memory_bytes=10**12).host_memory_bytes == 10**12

@@ -50,4 +50,4 @@ def test_advice_says_whether_it_fits(page: Browser):
         "[...document.querySelectorAll('.advice .row > :last-child')].map((badge) => badge.textContent)"
     )
     assert badges
-    assert set(badges) <= {"Fits", "Does not fit"}
+    assert set(badges) <= {"Fits", "Tight"}

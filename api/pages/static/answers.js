@@ -94,10 +94,11 @@ export function advicePart(advice, form, take) {
       verdictOfAdvice(entry)),
     el("p", {}, `Peak ${gib(entry.peak_bytes)}${gain(entry.peak_bytes_difference, gib)}`
       + `${entry.kv_tokens === undefined ? "" : `, a cache of ${whole(entry.kv_tokens)} tokens`}`
-      + `${entry.step_seconds == null ? "" : `, step ${duration(entry.step_seconds)}${gain(entry.step_seconds_difference, duration)}`}. `, entry.reason)))));
+      + `${entry.step_seconds == null ? "" : `, step ${duration(entry.step_seconds)}${gain(entry.step_seconds_difference, duration)}`}`
+      + `${entry.tpot_seconds == null ? "" : `, ${duration(entry.ttft_seconds)} to the first token, ${duration(entry.tpot_seconds)} per token`}. `, entry.reason)))));
 }
 
-// Serving says only whether it fits.
+// Serving plans of earlier versions say only whether they fit.
 function verdictOfAdvice({ verdict, fits }) {
   const known = verdict ?? (fits ? "fits" : "no");
   return el("strong", { class: known }, VERDICTS[known] ?? words(known));

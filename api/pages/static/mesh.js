@@ -118,7 +118,7 @@ function holdings(plan, rank, node) {
   const places = placesOf(sharding, rank).map(([axis, at, size]) => `${axis} ${at} of ${size}`);
   const rows = sharding.weights.filter((weight) => weight.stage_copies[number] > 0).map((weight) => [weight.name, whole(weight.stage_copies[number]), weight.shape.join(" × "),
     weight.axis === null ? words(weight.split) : `${words(weight.split)}, dimension ${weight.axis}`, weight.local_shape.join(" × ")]);
-  const further = layout.zero_stage === 3 ? ` ZeRO stage 3 cuts each of these once more, over ${layout.shard_group} GPUs.` : "";
+  const further = layout.zero_stage === 3 ? " ZeRO stage 3 cuts each of these once more, over its shard group." : "";
   return [el("p", {}, el("strong", {}, `GPU ${rank} in node ${node}`), `${places.length ? `: ${places.join(", ")}` : ""}. Stage ${number} holds ${stageText(plan, number)}; `
     + `${gib(memory.stages[number].peak_bytes)} at its peak.${further}`),
   el("details", {}, el("summary", {}, `Its ${counted(rows.length, "kind")} of weights`), table(`Weights of GPU ${rank}`, ["Weight", "How many", "Shape", "Split", "Held"], rows))];

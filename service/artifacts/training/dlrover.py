@@ -47,14 +47,15 @@ def dlrover_command(launch: TrainingLaunch) -> str:
 
 
 def elastic_job(launch: TrainingLaunch) -> str:
-    """Return the job; a node's memory is what the plan counts on the host for each of its GPUs."""
+    """Return the job; a node asks for the memory that the plan counts on the host for its GPUs, and may take more."""
+    gpus = {"nvidia.com/gpu": launch.processes_per_node}
     memory = -(-launch.plan.memory.host_bytes * launch.processes_per_node // MIB)
-    resources = {"memory": f"{memory}Mi", "nvidia.com/gpu": launch.processes_per_node}
+    requests = ({"memory": f"{memory}Mi"} if memory else {}) | gpus
     container = {
         "name": "main",
         "image": IMAGE,
         "command": ["/bin/bash", "-c", dlrover_command(launch)],
-        "resources": {"requests": resources, "limits": resources},
+        "resources": {"requests": requests, "limits": gpus},
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108  where processes share it
     }
     volume = {"name": "shared-memory", "emptyDir": {"medium": "Memory"}}

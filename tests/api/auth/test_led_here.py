@@ -51,6 +51,9 @@ def test_addresses_localhost_and_listed_names_are_its_own(host: str | None):
         "plimsoll",
         "ai.",
         "",
+        "evil.example:80@127.0.0.1",
+        "127.0.0.1/evil.example",
+        "127.0.0.1#.evil.example",
         "[bad",
     ],
 )

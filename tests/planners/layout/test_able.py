@@ -64,7 +64,7 @@ def test_where_no_measured_stack_can_run_a_job_the_summary_says_what_they_lack()
 
 def test_where_measured_stacks_can_run_a_job_and_have_no_room_that_is_said():
     answer = plan_training(question(gpus=1, sequence_length=2**20, global_batch_size=1))
-    assert "No measured stack that can run this job has a layout with room." in answer.assumptions[0]
+    assert "No measured stack that can run this job has a layout with room on the GPUs." in answer.assumptions[0]
 
 
 def test_names_are_listed_as_sentences_list_them():

@@ -14,11 +14,20 @@ from tests.planners.memory.test_experts import CONFIG
 from tests.planners.training_cases import job, one_layout
 
 MODEL = describe_config({**CONFIG, "n_routed_experts": 12}, name="mixture")
+# As many experts under grouped-query attention, for stacks without code for latent attention.
+GROUPED = describe_config(
+    {
+        "model_type": "mixtral", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 12, "num_experts_per_tok": 2,
+        "tie_word_embeddings": False,
+    },
+    name="grouped",
+)  # fmt: skip
 
 
 def degrees(framework: str, **layout: int) -> list[int]:
-    asked = question(model=MODEL, framework=framework, layout=layout)
-    return expert_degrees(asked, job(framework, model=MODEL))
+    asked = question(model=GROUPED, framework=framework, layout=layout)
+    return expert_degrees(asked, job(framework, model=GROUPED))
 
 
 def test_every_divisor_of_the_experts_is_tried():
@@ -41,8 +50,8 @@ def test_a_dense_model_tries_none():
 def test_tensor_ranks_hold_experts_where_the_stack_lets_them(framework, most):
     # Two replicas of two tensor ranks: two ranks that share experts, or four.
     layout = {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 1, "context_parallel": 1}
-    asked = question(model=MODEL, framework=framework, gpus=4, global_batch_size=2, layout=layout)
-    found = candidate_grid(asked, job(framework, model=MODEL), np.array([4]))
+    asked = question(model=GROUPED, framework=framework, gpus=4, global_batch_size=2, layout=layout)
+    found = candidate_grid(asked, job(framework, model=GROUPED), np.array([4]))
     assert found.layouts.expert_parallel.max() == most
 
 
@@ -105,7 +114,7 @@ def test_the_rank_count_that_experts_do_not_divide_is_named():
         ("megatron", "data_parallel x context_parallel x tensor_parallel = 4"),
         ("megatron-deepspeed", "data_parallel x context_parallel = 2"),
     ):
-        asked = question(model=MODEL, framework=framework, gpus=4, layout={**layout, "expert_parallel": 3})
+        asked = question(model=GROUPED, framework=framework, gpus=4, layout={**layout, "expert_parallel": 3})
         assert any(words in violation.detail for violation in every_broken_rule(asked))
 
 

@@ -16,7 +16,8 @@ from tests.planners.factories import question
         (
             {"data_parallel": 2, "tensor_parallel": 2, "pipeline_parallel": 1, "context_parallel": 1},
             "degrees_multiply_to_gpus",
-            "/layout",
+            # 2 tensor-parallel ranks go into 8 GPUs, 4 times.
+            "/layout/data_parallel",
         ),
         ({"zero_stage": 4}, "zero_stage_exists", "/layout/zero_stage"),
         ({"zero_stage": -1}, "zero_stage_exists", "/layout/zero_stage"),

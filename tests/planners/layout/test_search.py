@@ -8,7 +8,7 @@ from planners.layout.beyond import beyond_usual
 from planners.layout.rules import obey
 from planners.layout.search import search
 from planners.memory.job import training_job
-from planners.memory.peak import FITS, peak_bytes, verdicts
+from planners.memory.peak import FITS, needs_of, verdicts
 from planners.memory.profile import load_profile, profiles_to_search
 from planners.questions import Recompute
 from planners.timing.efficiency import load_efficiency
@@ -34,9 +34,9 @@ def one_by_one(framework: str, asked):
     bases = with_shard_groups(everything.bases, asked, through)
     listed = grid_over(asked, through, bases, everything.choices).every()
     allowed = listed.take(obey(listed, through).allowed)
-    peaks = peak_bytes(allowed, through)
-    seconds = step_seconds(allowed, through, asked.hardware, load_efficiency(framework), peaks).total
-    return verdicts(peaks, through, asked.hardware), seconds
+    needs = needs_of(allowed, through)
+    seconds = step_seconds(allowed, through, asked.hardware, load_efficiency(framework), needs.peaks).total
+    return verdicts(needs, through, asked.hardware), seconds
 
 
 @pytest.mark.parametrize(

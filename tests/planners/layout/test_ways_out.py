@@ -33,6 +33,10 @@ def test_the_nearest_numbers_of_replicas_that_divide_the_batch_are_named():
     assert out_of(small(7, 64)) == "Set gpus to 4 or 8, or global_batch_size to 63 or 70: each was planned, and fits."
 
 
+def test_a_shard_group_that_no_number_of_gpus_mends_has_no_way_out_in_gpus():
+    assert "gpus" not in out_of(small(8, 64, "fsdp2", layout={"data_parallel": 8, "shard_group": 3}))
+
+
 def test_beyond_a_node_whole_nodes_are_named():
     # Replicas that divide 1,024 are powers of two: 1,000 lies between 512 and 1,024, and 1,000 replicas take 2,000.
     assert "gpus to 512 or 1024" in out_of(small(1000, 1024))

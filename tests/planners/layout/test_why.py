@@ -38,6 +38,16 @@ def test_a_rule_that_only_a_search_meets_is_told_with_its_numbers():
     assert "10 chunks do not divide the 32 layers" in detail
 
 
+def test_stages_that_megatron_cannot_have_equal_are_told_with_those_it_can():
+    # 126 layers, as Llama 3.1 405B has them: 14 x 9 and 18 x 7, but not 16 x 8.
+    model = llama(num_hidden_layers=126)
+    comparison = compared(gpus=16, model=model, degrees={"pipeline_parallel": 16}, named={"framework": "megatron"})
+    assert comparison.reasons[0].detail == (
+        "pipeline_parallel 16 does not divide the 126 layers, and megatron is planned with equal stages: 14 or 18 "
+        "would do."
+    )
+
+
 def test_a_value_that_contradicts_another_is_told_at_its_field():
     comparison = compared(degrees={"offload": "none", "offload_target": "nvme"})
     assert [(reason.rule, reason.pointer) for reason in comparison.reasons] == [
@@ -81,8 +91,9 @@ def test_a_partial_layout_is_completed_and_its_lost_seconds_are_told_by_part():
     assert comparison.layout.gpus == 16
     parts = {reason.rule: reason for reason in comparison.reasons}
     # 8 x 2 ranks are more than the 8 GPUs of a node.
-    assert "leave the nvlink domain of 8 GPUs" in parts["tensor_parallel"].detail
-    assert parts["tensor_parallel"].pointer == "/compare/0/tensor_parallel"
+    assert "leave the nvlink domain of 8 GPUs" in parts["context_parallel"].detail
+    assert parts["context_parallel"].pointer == "/compare/0/context_parallel"
+    assert "among 8 ranks of a node" in parts["tensor_parallel"].detail
 
 
 def test_the_plan_itself_is_called_chosen():

@@ -75,3 +75,13 @@ def test_of_the_usual_names_those_count_that_the_model_has():
 def test_heads_embeddings_and_ends_of_paths_are_names(name: str):
     check_targets(llama(), Lora(target_modules=(name,)))
     check_targets(llama(tie_word_embeddings=True), Lora(target_modules=(name,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [("output_proj", "o_proj"), ("w1", "gate_proj"), ("linear_qkv", "q_proj, k_proj, v_proj"), ("attn.wo", "o_proj")],
+)
+def test_a_matrix_named_as_other_programs_do_is_answered_with_its_name_here(name: str, here: str):
+    for targets in ((name,), ("q_proj", name)):
+        with pytest.raises(InvalidQuestion, match=f"Here {name} is {here}\\."):
+            check_targets(llama(), Lora(target_modules=targets))

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from planners.catalogue import catalogue
 from planners.huggingface import describe_config
 from planners.layout.candidates import candidates_from_rows
-from planners.memory.peak import NEAR_CAPACITY_FRACTION, memory_of, peak_bytes, verdicts
+from planners.memory.peak import (
+    FITS,
+    NEAR_CAPACITY_FRACTION,
+    NO,
+    TIGHT,
+    Needs,
+    memory_of,
+    peak_bytes,
+    verdicts,
+)
 from planners.questions import Lora, Recompute
 from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
 from tests.planners.sharding.models import DEEPSEEK, spec
@@ -202,18 +211,24 @@ def test_a_tied_head_on_another_stage_holds_the_matrix_again():
     assert stages[1].items.parameters == untied[1].items.parameters
 
 
+def on_device(peaks):
+    """Needs of layouts that keep nothing on the host."""
+    return Needs(peaks=peaks, node_host=np.zeros(1), gpus_on_node=np.ones(1, dtype=np.int64))
+
+
 def test_verdicts_turn_at_the_cliff_and_at_the_limit():
     card, asked = hardware(8), job("reference")
     exact = replace(asked.profile, band=replace(asked.profile.band, high=1.0))
     cliff = NEAR_CAPACITY_FRACTION * card.gpu.memory_bytes
     peaks = np.array([cliff, cliff + 1, card.limit_bytes, card.limit_bytes + 1])
-    assert verdicts(peaks, replace(asked, profile=exact), card).tolist() == [2, 1, 1, 0]
+    assert verdicts(on_device(peaks), replace(asked, profile=exact), card).tolist() == [FITS, TIGHT, TIGHT, NO]
 
 
 def test_a_high_end_over_the_limit_is_tight():
     card, asked = hardware(8), job("reference")
     at_edge = card.limit_bytes / asked.profile.band.high
-    assert verdicts(np.array([at_edge * 0.999, at_edge * 1.001]), asked, card).tolist() == [2, 1]
+    needs = on_device(np.array([at_edge * 0.999, at_edge * 1.001]))
+    assert verdicts(needs, asked, card).tolist() == [FITS, TIGHT]
 
 
 def test_fused_loss_needs_no_logits():

@@ -92,10 +92,76 @@ def test_another_division_is_offered_for_a_service_level():
 
 def test_only_the_fewest_of_more_gpus_are_offered_with_their_division():
     answer = plan_serving(question(model(LLAMA_70B), layout=ONE_CARD))
-    (offer,) = [offer for offer in answer.advice if "hardware.gpus" in offer.change]
-    assert offer.change["hardware.gpus"] == 2
-    degrees = [value for field, value in offer.change.items() if field.startswith("layout.")]
-    assert math.prod(degrees) == 2
+    offered = [offer for offer in answer.advice if "hardware.gpus" in offer.change]
+    assert {offer.gpus for offer in offered} == {2}
+    for offer in offered:
+        degrees = [value for field, value in offer.change.items() if field.startswith("layout.")]
+        assert math.prod(degrees) == 2
+
+
+def test_a_pipeline_in_a_node_is_offered_after_tensor_parallelism_that_a_larger_share_makes_room_for():
+    # 141 GB on two cards of 79 GiB: with 0.92 of each only a pipeline has room, whose stages wait for one another.
+    answer = plan_serving(question(model(LLAMA_70B), layout=ONE_CARD))
+    faster, pipeline = [offer for offer in answer.advice if offer.gpus == 2]
+    assert faster.change["serving.gpu_memory_utilization"] == 0.95
+    assert (faster.change["layout.tensor_parallel"], pipeline.change["layout.pipeline_parallel"]) == (2, 2)
+    assert faster.tpot_seconds < pipeline.tpot_seconds
+
+
+def test_a_plan_that_pipelines_in_a_node_is_offered_tensor_parallelism_though_nothing_is_lacking():
+    answer = plan_serving(question(model(LLAMA_70B), gpus=2, concurrency=4))
+    assert (answer.meets, answer.plan.layout.pipeline_parallel) == (True, 2)
+    (offer,) = answer.advice
+    assert offer.change["layout.tensor_parallel"] == 2
+    assert offer.tpot_seconds < answer.plan.performance.tpot_seconds
+
+
+def test_what_still_misses_a_service_level_is_not_offered_for_it():
+    # Two cards take 7 ms a token and more; fewer bits help, and no number of cards reaches a microsecond.
+    slow = plan_serving(question(gpus=2, concurrency=8, slo=ServiceLevel(tpot_seconds=1e-6)))
+    assert slow.meets_slo is False
+    (offer,) = slow.advice
+    assert offer.change.keys() == {"serving.slo.tpot_seconds"}
+    assert "No other settings or formats were found" in offer.reason
+    assert "up to 64" in offer.reason
+
+
+def test_what_makes_a_model_fit_and_misses_the_level_says_what_it_misses():
+    answer = plan_serving(question(model(LLAMA_70B), layout=ONE_CARD, slo=ServiceLevel(ttft_seconds=1e-4)))
+    assert not answer.fits
+    assert answer.advice
+    for offer in answer.advice:
+        assert (offer.fits, offer.meets) == (True, False)
+        assert "It still misses what was asked: it takes" in offer.reason
+
+
+def test_a_larger_batch_is_offered_where_the_cache_holds_more_than_run():
+    answer = plan_serving(question(max_num_seqs=16, concurrency=40))
+    assert offers(answer)["serving.max_num_seqs"].change == {"serving.max_num_seqs": 40}
+
+
+def test_the_least_larger_share_is_offered_that_holds_the_load():
+    asked = question(gpu_memory_utilization=0.3, concurrency=64, layout=ONE_CARD)
+    value = offers(plan_serving(asked))["serving.gpu_memory_utilization"].change["serving.gpu_memory_utilization"]
+    assert plan_serving(dataclasses.replace(asked, gpu_memory_utilization=value)).meets
+    assert not plan_serving(dataclasses.replace(asked, gpu_memory_utilization=value - 0.01)).meets
+
+
+def test_a_share_above_0_95_is_not_offered():
+    answer = plan_serving(question(gpu_memory_utilization=0.94, concurrency=10_000, layout=ONE_CARD))
+    assert "serving.gpu_memory_utilization" not in offers(answer)
+
+
+def test_the_fewest_gpus_are_named_where_they_are_what_is_wanted():
+    # Twelve times the load of a card takes twelve cards: one of 16 in whole nodes, the literal number for the fewest.
+    held = plan_serving(question(max_num_seqs=16)).plan.settings.max_num_seqs
+    asked = question(max_num_seqs=16, concurrency=12 * held, layout=ONE_CARD)
+    assert gpus_offered(asked) == [16]
+    assert gpus_offered(dataclasses.replace(asked, objective="fewest_gpus")) == [12]
+
+
+def gpus_offered(asked):
+    return [offer.gpus for offer in plan_serving(asked).advice if "hardware.gpus" in offer.change]
 
 
 def test_a_mixture_s_ranks_of_attention_are_named_among_the_degrees():
@@ -104,8 +170,7 @@ def test_a_mixture_s_ranks_of_attention_are_named_among_the_degrees():
     offer = offers(plan_serving(question(mixture, layout=ONE_CARD)))["hardware.gpus"]
     layout = {field.removeprefix("layout."): degree for field, degree in offer.change.items() if "layout." in field}
     assert layout["attention_data_parallel"] > 1
-    assert math.prod(layout.values()) == offer.change["hardware.gpus"]
-    followed = plan_serving(question(mixture, gpus=offer.change["hardware.gpus"], layout=layout))
+    followed = plan_serving(question(mixture, gpus=offer.change["hardware.gpus"], layout=ONE_CARD | layout))
     assert (offer.kv_tokens, offer.peak_bytes) == (followed.plan.kv.tokens, followed.plan.memory.peak_bytes)
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from planners.inference import plan_serving
-from planners.questions import ServiceLevel
+from planners.questions import Disaggregation, ServiceLevel
 from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
@@ -20,6 +20,14 @@ def summary(**changes) -> str:
 
 def test_what_was_asked_and_is_kept_comes_first():
     assert re.match(r"model serves 8 requests at once on 1 x h100-sxm-80gb \(1 replica of ", summary(concurrency=8))
+
+
+def test_prefill_and_decode_replicas_are_counted_apart():
+    answer = plan_serving(question(gpus=4, concurrency=8, disaggregated=Disaggregation()))
+    prefill = answer.plan.layout.prefill_replicas
+    decode = answer.plan.layout.data_parallel - prefill
+    plural = "" if decode == 1 else "s"
+    assert f"on 4 x h100-sxm-80gb ({prefill} prefill and {decode} decode replica{plural} of " in answer.summary
 
 
 def test_a_rate_is_told_as_a_rate():

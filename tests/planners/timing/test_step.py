@@ -92,6 +92,17 @@ def test_slower_links_cost_time_in_tensor_parallelism():
     assert slow.tensor_parallel[0] > 5 * fast.parts.tensor_parallel
 
 
+@pytest.mark.parametrize(
+    ("degree", "other"), [("tensor_parallel", "context_parallel"), ("context_parallel", "tensor_parallel")]
+)
+def test_the_traffic_of_each_degree_has_a_part_of_its_own(degree: str, other: str):
+    # On PCIe, so that no ring of keys and values hides behind attention.
+    slow_card = hardware(8, gpu=gpu(link_bytes_per_second=5e9))
+    taken = step_seconds(one_layout(**{degree: 8}), job("fsdp2"), slow_card, load_efficiency("fsdp2"))
+    assert getattr(taken, degree)[0] > 0.0
+    assert getattr(taken, other)[0] == 0.0
+
+
 def test_offload_costs_time_and_the_device_s_optimizer_none():
     kept = step("deepspeed", layout={**SHARDED, "zero_stage": 2})
     offloaded = step("deepspeed", layout={**SHARDED, "zero_stage": 2, "offload": 1})

@@ -120,7 +120,8 @@ async def test_a_refusal_gives_the_numbers_and_the_way_out(judge):
     assert "one request of 32,768 tokens needs 5.0 GiB of KV cache a GPU" in answer.message
     # 70.55e9 x 2 bytes over two GPUs.
     assert "65.7 GiB of weights" in answer.message
-    assert "; fits with --max-model-len " in answer.message
+    # From 0.90 to 0.95 of 79.19 GiB are 4.0 GiB more than the 1.5 that are left.
+    assert "; fits with --gpu-memory-utilization 0.95 or --max-model-len " in answer.message
 
 
 async def test_the_way_out_with_more_gpus_is_on_the_same_node(judge):
@@ -751,3 +752,28 @@ async def test_more_slices_of_a_card_are_no_way_out(judge):
     answer = await judge.review(read_review(a_review("Deployment", an_object("Deployment", container))))
     assert not answer.is_allowed
     assert "GPUs and" not in answer.message
+
+
+async def test_what_no_plan_exists_of_is_a_warning_and_not_unjudged(judge):
+    # torchrun without a number of processes may start one, whose batch of 66 divides; 32 would not.
+    words = (
+        "torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 "
+        "--vocab-size 128256 --micro-batch-size 1 --bf16 --tensor-model-parallel-size 2 --global-batch-size 66"
+    )
+    container = a_container(gpus=8, command=words.split())
+    answer = await judge.review(read_review(a_review("Job", an_object("Job", container))))
+    assert (answer.is_allowed, answer.is_judged) == (True, True)
+    assert "may not start: global_batch_size 66 is no multiple of data_parallel 4" in answer.warnings[0]
+    assert "did not judge" not in answer.warnings[0]
+
+
+async def test_a_plan_whose_batch_does_not_divide_contradicts_itself(judge):
+    request = {
+        "model": "meta-llama/Llama-3.1-8B", "hardware": {"gpu": "h100-sxm-80gb", "gpus": 8},
+        "training": {"sequence_length": 4096, "global_batch_size": 66}, "framework": "megatron",
+        "layout": {"tensor_parallel": 2, "data_parallel": 4},
+    }  # fmt: skip
+    manifest = annotated(an_object("Job", a_container(gpus=8)), plan=json.dumps(request))
+    answer = await judge.review(read_review(a_review("Job", manifest)))
+    assert not answer.is_allowed
+    assert "Set global_batch_size to 64 or 68: each was planned, and fits." in answer.message

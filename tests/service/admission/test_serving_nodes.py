@@ -68,7 +68,8 @@ async def test_rays_cluster_is_the_leader_worker_set(judge, flags: str, size: in
         (f"{SGLANG} --tp 16 --nnodes 4 --node-rank 0", 2, "needs 4 nodes by its own arguments, and has 2 pods"),
         (f"{VLLM} -tp 8 -pp 2 --nnodes 4 --node-rank 0", 2, "needs 4 nodes"),
         (f"{SGLANG} --tp 32 --nnodes 2 --node-rank 0", 2, "needs 16 GPUs on each node"),
-        # The head is another object's.
+        # The head is another object's, or may be.
+        (f"{VLLM} -tp 4 -dp 16 -dpl 2 --data-parallel-address $(DP_HEAD)", 1, None),
         (f"{VLLM} -tp 4 -dp 16 -dpl 2 --data-parallel-address dp-head.serving", 1, None),
     ],
 )  # fmt: skip

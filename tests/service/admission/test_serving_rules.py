@@ -67,6 +67,41 @@ def test_sglangs_attention_ranks_divide_its_tensor_ranks(ranks: int, is_refused:
     assert isinstance(found, CannotRun) is is_refused
 
 
+SERVER = "python3 -m sglang.launch_server --model m"
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ("--tp 8 --dp-size 2 --attn-dp-size 2", "leave one of them out"),
+        ("--tp 8 --attn-dp-size 3", "possible: 1, 2, 4 or 8"),
+        ("--chunked-prefill-size 1000 --page-size 64", "--chunked-prefill-size 1000 is no multiple of --page-size 64"),
+        # 2,048 over 8 ranks of attention are 256 each.
+        (
+            "--tp 8 --dp 8 --enable-dp-attention --chunked-prefill-size 2048 --page-size 512",
+            "2048 over 8 ranks is no multiple of --page-size 512",
+        ),
+    ],
+)
+def test_sglang_refuses_these_arguments(flags: str, reason: str):
+    found = read(f"{SERVER} {flags}", SGLANG)
+    assert isinstance(found, CannotRun)
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--chunked-prefill-size -1 --page-size 64",
+        "--chunked-prefill-size 1000 --page-size 64 --attention-backend flashinfer",
+        "--tp 8 --attn-dp-size 8",
+        "--tp 8 --dp 4 --enable-dp-attention --chunked-prefill-size 2048 --page-size 512",
+    ],
+)
+def test_sglang_takes_these_arguments(flags: str):
+    assert isinstance(read(f"{SERVER} {flags}", SGLANG), Launch)
+
+
 def test_sglang_batches_fewer_tokens_than_requests():
     assert isinstance(read("python3 -m sglang.launch_server --model m --chunked-prefill-size 128", SGLANG), Launch)
 

@@ -28,3 +28,12 @@ def test_parts_have_their_share_of_the_sum_and_empty_ones_are_left_out():
     assert "weights   1.00 GiB  25.0 %" in text
     assert "kv cache  3.00 GiB  75.0 %" in text
     assert "runtime" not in text
+
+
+def test_a_node_s_host_memory_is_told_beside_what_there_is():
+    plan = {"peak_bytes": GIB, "limit_bytes": 8 * GIB, "items": {"weights": GIB}, "node_host_bytes": 300 * GIB}
+    assumed = memory_text({**plan, "node_host_sure_bytes": 234 * GIB, "node_host_limit_bytes": 2048 * GIB})
+    assert "host memory of a node  300.00 GiB of 234.00 GiB to 2048.00 GiB" in assumed
+    given = memory_text({**plan, "node_host_sure_bytes": 512 * GIB, "node_host_limit_bytes": 512 * GIB})
+    assert "host memory of a node  300.00 GiB of 512.00 GiB" in given
+    assert "host memory of a node" not in memory_text({**plan, "node_host_bytes": 0})

@@ -55,7 +55,16 @@ def test_a_node_has_its_gpus_and_their_host_memory():
     made = worker(given())
     (container,) = made["template"]["spec"]["containers"]
     assert made["replicas"] == 2
-    assert container["resources"]["limits"] == {"memory": "81920Mi", "nvidia.com/gpu": 8}
+    assert container["resources"]["requests"] == {"memory": "81920Mi", "nvidia.com/gpu": 8}
+    # The loader and what lies in shared memory come on top of what the plan counts.
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+def test_a_plan_with_nothing_on_the_host_asks_for_no_memory():
+    made = given()
+    plan = dataclasses.replace(made.plan, memory=dataclasses.replace(made.plan.memory, host_bytes=0))
+    (container,) = worker(dataclasses.replace(made, plan=plan))["template"]["spec"]["containers"]
+    assert container["resources"]["requests"] == {"nvidia.com/gpu": 8}
 
 
 def test_only_elastic_jobs_are_scaled():

@@ -1,0 +1,79 @@
+"""What other programs call a field or a value is answered with what it is called here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from service.requests.field_names import _paths
+from service.requests.foreign_names import FIELDS, value_meant
+from service.requests.pointers import field_errors
+from service.requests.training import TrainRequest
+from tests.api.questions import train
+
+FRAMEWORKS = "'any', 'fsdp2', 'ddp', 'megatron', 'megatron-deepspeed', 'accelerate' or 'atorch'"
+OPTIMIZERS = "'adamw', 'adamw-8bit', 'paged-adamw-8bit' or 'sgd-momentum'"
+PRECISIONS = "'fp32', 'fp16-mixed', 'bf16-mixed' or 'bf16'"
+
+
+def told(body: Any, request: type[BaseModel] = TrainRequest) -> dict[str, str]:
+    with pytest.raises(ValidationError) as refusal:
+        request.model_validate(body)
+    return {error.pointer: error.detail for error in field_errors(refusal.value.errors(), body, request)}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "meant"),
+    [
+        ("torchtitan", FRAMEWORKS, "'fsdp2'"),
+        ("FSDP2", FRAMEWORKS, "'fsdp2'"),
+        ("transformers", FRAMEWORKS, "'accelerate'"),
+        ("megatron-lm", FRAMEWORKS, "'megatron'"),
+        ("pytorch", FRAMEWORKS, "'fsdp2' or 'ddp'"),
+        ("adam", OPTIMIZERS, "'adamw'"),
+        ("AdamW", OPTIMIZERS, "'adamw'"),
+        ("paged_adamw_8bit", OPTIMIZERS, "'paged-adamw-8bit'"),
+        ("bf16_mixed", PRECISIONS, "'bf16-mixed'"),
+        ("bfloat16", PRECISIONS, "'bf16-mixed' or 'bf16'"),
+        ("bf16-mixd", PRECISIONS, "'bf16-mixed'"),
+    ],
+)
+def test_a_foreign_or_misspelt_value_is_answered_with_the_one_meant(given: str, expected: str, meant: str):
+    assert value_meant(given, expected) == f" Did you mean {meant}?"
+
+
+@pytest.mark.parametrize("given", ["lamb", "unsloth", 8, None, [1]])
+def test_a_value_that_is_like_none_is_answered_with_no_guess(given: object):
+    assert value_meant(given, OPTIMIZERS) == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("gradient_accumulation_steps", "it follows from global_batch_size, micro_batch_size and data_parallel."),
+        ("per_device_train_batch_size", "did you mean /training/micro_batch_size?"),
+        ("max_seq_length", "did you mean /training/sequence_length?"),
+        ("gradient_checkpointing", "did you mean /training/recompute?"),
+        ("local_batch_size", "did you mean /training/global_batch_size or /training/micro_batch_size?"),
+        ("learning_rate", "neither memory nor time depends on it, so leave it out."),
+    ],
+)
+def test_a_foreign_field_is_answered_with_what_says_it_here(field: str, words: str):
+    assert told(train(training={field: 8}))[f"/training/{field}"] == f"Unknown field; {words}"
+
+
+@pytest.mark.parametrize(("field", "meant"), [("dp_degree", "data_parallel"), ("tp_size", "tensor_parallel")])
+def test_a_degree_with_an_ending_of_other_programs_is_known(field: str, meant: str):
+    assert told(train(layout={field: 2}))[f"/layout/{field}"] == f"Unknown field; did you mean {meant}?"
+
+
+def test_every_foreign_field_stands_for_one_that_a_training_request_has():
+    assert {path for paths in FIELDS.values() for path in paths} <= set(_paths(TrainRequest))
+
+
+@pytest.mark.parametrize("model", [[1], 1, None, True])
+def test_a_model_of_no_form_is_told_all_forms(model: Any):
+    body = {**train(), "model": model}
+    assert told(body)["/model"] == "Should be a model's name, or an object with config, path, hub or parameters."
