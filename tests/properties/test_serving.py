@@ -164,8 +164,26 @@ LATE_ON_TWO_AND_ON_THREE = Asked(
 )
 
 
+# generate() has no scheduler whose speed is known.
+UNTIMED = Asked(
+    ServingQuestion(
+        model=RESOLVER.resolve("google/gemma-7b").spec,
+        hardware=resolve_hardware(OneHardware(gpu="l4-24gb", gpus=2), CATALOGUE),
+        engine="transformers",
+        weights="fp8",
+        max_model_len=2_048,
+        input_tokens=128,
+        output_tokens=128,
+        concurrency=1,
+        objective="fewest_gpus",
+    ),
+    (1, 2, 4),
+)
+
+
 @given(asked=questions())
 @example(asked=LATE_ON_TWO_AND_ON_THREE)
+@example(asked=UNTIMED)
 @law(few=40, many=3_000)
 def test_a_range_of_gpus_is_never_answered_worse_than_a_number_within_it(asked):
     least, number, most = asked.counts
