@@ -125,7 +125,8 @@ def _least_seconds(beyond: Beyond) -> FloatArray:
     # Matrices that do not divide have no time to work out.
     index = np.flatnonzero(np.broadcast_to(matrices_divide(grid.layouts, job), grid.shape).all(axis=(0, 1, 2)))
     least: FloatArray = np.full(grid.bases, math.inf)
-    if index.size:
+    # A stack that shards nothing has no ZeRO stage for a fixed shard group.
+    if index.size and plain.zero_stages:
         some = grid.of_bases(index)
         parts = step_seconds(some.layouts, job, hardware, efficiency_on(job.profile.name, hardware))
         passes = (

@@ -28,13 +28,22 @@ def rank(candidate: Candidate) -> tuple[float, ...]:
     """Return the sort key, least first: what is missed, then the objective, then fewer GPUs and smaller replicas.
 
     Where nothing fits, the closest is the one whose cache holds the largest part of a request, and where none has a
-    cache at all, the one that needs the least memory per GPU.
+    cache at all, the one that needs the least memory per GPU. Of an engine whose speed is not known the fewest GPUs are
+    told apart all the same.
     """
     replica, missed = candidate.replica, shortfall(candidate)
     if candidate.state is None or candidate.deployment is None:
         items = replica.memory.items
         needed = float(items.total_bytes - items.kv_cache)
-        return (*missed, -replica.kv.max_concurrency, -float(replica.kv.available_bytes), needed, float(candidate.gpus))
+        fewest = (float(candidate.gpus),) if replica.fits and candidate.question.objective == "fewest_gpus" else ()
+        return (
+            *missed,
+            *fewest,
+            -replica.kv.max_concurrency,
+            -float(replica.kv.available_bytes),
+            needed,
+            float(candidate.gpus),
+        )
     return (*missed, *objective(candidate), float(candidate.gpus), float(replica.gpus))
 
 

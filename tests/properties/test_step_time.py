@@ -39,6 +39,7 @@ def asked(model: str, framework: str, gpus: int, per_gpu: int, zero: int) -> Tra
             data_parallel=gpus,
             tensor_parallel=1,
             pipeline_parallel=1,
+            expert_parallel=1,
             zero_stage=zero,
             shard_group=gpus,
             offload="none",
