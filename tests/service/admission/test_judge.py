@@ -640,6 +640,26 @@ async def test_the_degrees_of_a_way_out_are_told_where_the_command_has_options_f
     assert way_out in " ".join((answer.message, *answer.warnings))
 
 
+async def test_more_gpus_are_no_way_out_where_a_format_would_be_needed_that_the_command_cannot_be_told(judge):
+    # 70.55e9 x 2 bytes are 65.7 GiB on each of two; trtllm-serve has no option that quantizes.
+    container = a_container(
+        image="nvcr.io/nvidia/tensorrt-llm/release:1.0.0",
+        command=["trtllm-serve", "meta-llama/Llama-3.3-70B-Instruct"],
+    )
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert not answer.is_allowed
+    assert "fits with 4 GPUs and --tp_size 4." in answer.message
+
+
+async def test_a_cache_in_fp8_is_typed_as_sglang_takes_it(judge):
+    # Its choices are fp8_e5m2 and fp8_e4m3; "fp8" alone is none of them.
+    model = "meta-llama/Llama-3.1-70B-Instruct"
+    command = f"python3 -m sglang.launch_server --model-path {model} --tp 4 --mem-fraction-static 0.3"
+    container = a_container(image="lmsysorg/sglang:v0.5.6", command=command.split(), gpus=4)
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert "--kv-cache-dtype fp8_e4m3" in answer.message
+
+
 async def test_a_quantized_checkpoint_is_not_quantized_again(judge):
     # 671e9 parameters in fp8 take 79.5 GiB of each of 8 GPUs; vLLM refuses --quantization over the checkpoint's own.
     container = a_container("--model", "deepseek-ai/DeepSeek-R1", "-tp", "8", gpus=8)
