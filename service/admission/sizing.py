@@ -36,13 +36,14 @@ class Sized:
     """A planner's answer, and whether all of its advice was looked for.
 
     `is_stored_quantized` where the checkpoint that would be served holds quantized weights already, `stored_methods`
-    the schemes that it may hold them in.
+    the schemes that it may hold them in, and `is_mixture` where the model has experts.
     """
 
     answer: TrainingAnswer | ServingAnswer
     has_all_advice: bool = True
     is_stored_quantized: bool = False
     stored_methods: frozenset[str] = frozenset()
+    is_mixture: bool = False
 
 
 class Sizer:
@@ -93,6 +94,7 @@ class Sizer:
             answer=answer,
             is_stored_quantized=model.stored is not None,
             stored_methods=stored_methods(serving.model, model) if isinstance(serving.model, str) else frozenset(),
+            is_mixture=model.spec.experts_per_token > 0,
         )
 
     def _hardware(self, asked: HardwareRequest) -> Hardware:

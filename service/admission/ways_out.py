@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from planners.advice import ON_THE_HOST, PLANNED_FOR_SPEED
 from planners.plans import Advice
 from planners.serving.answer import ServingAnswer
+from planners.serving.engine import engine_profile
 from service.artifacts import sglang, tgi
 from service.artifacts.vllm import on_loading
 
@@ -58,10 +59,11 @@ SERVING_FLAGS: Mapping[str, Mapping[str, str]] = {
 }
 SWITCHES = frozenset({"--enable-expert-parallel"})
 # By field, what the engine calls our formats.
-FormatNames: TypeAlias = Mapping[str, Mapping[Any, str]]
+FormatNames: TypeAlias = Mapping[str, Mapping[str, str]]
 REPLICAS, ATTENTION_REPLICAS = "layout.data_parallel", "layout.attention_data_parallel"
 GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
+FP8 = "fp8"
 WEIGHTS, CACHE = "serving.weights", "serving.kv_cache"
 # What an engine calls a cache's format where it is not our name; its launcher knows no other.
 CACHE_NAMES: Mapping[str, Mapping[str, str]] = {"sglang": {"fp8": "fp8_e4m3"}}
@@ -96,7 +98,7 @@ def possible_changes(answer: ServingAnswer) -> Sequence[Mapping[str, Any]]:
     for change in (entry.change for entry in answer.advice if entry.fits):
         is_typed = all(_is_typed(name, value, flags) for name, value in change.items())
         has_one_name = change.get(REPLICAS, 1) == 1 or change.get(ATTENTION_REPLICAS, 1) == 1
-        if change.get(WEIGHTS, "fp8") not in (names[WEIGHTS] or ("fp8",)):
+        if change.get(WEIGHTS, FP8) not in (names[WEIGHTS] or (FP8,)) or not _is_loaded(change, answer):
             continue
         if is_typed and has_one_name:
             changes.append(change)
@@ -105,14 +107,23 @@ def possible_changes(answer: ServingAnswer) -> Sequence[Mapping[str, Any]]:
     return changes
 
 
+def _is_loaded(change: Mapping[str, Any], answer: ServingAnswer) -> bool:
+    """Return whether weights of 16 bits have room where the engine loads all of them before it quantizes any."""
+    plan = answer.plan
+    settings, memory = plan.settings, plan.memory
+    if WEIGHTS not in change or not engine_profile(settings.engine, settings.engine_version).quantizes_after_loading:
+        return True
+    # More GPUs divide them, at best evenly.
+    share = memory.items.weights * plan.layout.gpus / int(change.get(GPUS, plan.layout.gpus))
+    return share <= memory.limit_bytes
+
+
 def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:
     """Return whether a change is an option of the command, or what stands beside it."""
     return name in flags or not name.startswith(("layout.", "serving.")) or (name.startswith("layout.") and value == 1)
 
 
-def serving_ways_out(
-    changes: Sequence[Mapping[str, Any]], flags: Mapping[str, str], format_names: FormatNames
-) -> str:
+def serving_ways_out(changes: Sequence[Mapping[str, Any]], flags: Mapping[str, str], format_names: FormatNames) -> str:
     """Return the first changes that fit, as a person would type them; what changes the answers' quality comes last."""
     fitting = sorted(changes, key=lambda change: WEIGHTS in change)
     return _joined(_change_text(change, flags, format_names) for change in fitting)
@@ -143,7 +154,10 @@ def _offer_text(entry: Advice) -> str:
 def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_names: FormatNames) -> str:
     # A degree of one is what a command that does not name it has anyway.
     told = {name: value for name, value in change.items() if not (name.startswith("layout.") and value == 1)}
-    values = {name: format_names.get(name, {}).get(value, value) for name, value in (told or change).items()}
+    values = {
+        name: format_names[name].get(value, value) if name in format_names else value
+        for name, value in (told or change).items()
+    }
     return " and ".join(_typed(name, value, flags) for name, value in values.items())
 
 

@@ -651,6 +651,34 @@ async def test_more_gpus_are_no_way_out_where_a_format_would_be_needed_that_the_
     assert "fits with 4 GPUs and --tp_size 4." in answer.message
 
 
+async def test_vllms_data_parallel_ranks_divide_the_experts_of_a_mixture(judge):
+    # 46.7e9 x 2 bytes are 21.8 GiB on each of four L4 of 22 GiB. Ranks of a second replica take half of each expert.
+    flags = "--max-model-len 4096 --tensor-parallel-size 4 --data-parallel-size"
+    answers = []
+    for replicas in (1, 2):
+        command = f"vllm serve mistralai/Mixtral-8x7B-Instruct-v0.1 {flags} {replicas}".split()
+        container = a_container(image="vllm/vllm-openai:v0.11.0", command=command, gpus=4 * replicas)
+        pod = an_object("Pod", container, selector={"nvidia.com/gpu.product": "NVIDIA-L4"})
+        answers.append(await judge.review(read_review(a_review("Pod", pod))))
+    assert [answer.is_allowed for answer in answers] == [False, True]
+    assert "8 GPUs and --data-parallel-size 2" in answers[0].message
+    assert answers[1].warnings == ()
+
+
+@pytest.mark.parametrize(("tag", "is_allowed"), [("v0.11.0", False), ("v0.14.1", False), ("v0.15.1", True)])
+async def test_weights_that_are_loaded_whole_before_they_are_quantized_have_to_fit(judge, tag: str, is_allowed: bool):
+    # 14.8e9 x 2 bytes are 27.5 GiB of an A10G's 22; vllm-project/vllm#31914, in 0.15, makes them on no device.
+    command = ["vllm", "serve", "Qwen/Qwen2.5-14B-Instruct", "--max-model-len", "4096"]
+    selector = {"nvidia.com/gpu.product": "NVIDIA-A10G"}
+    quantized = a_container(image=f"vllm/vllm-openai:{tag}", command=[*command, "--quantization", "fp8"])
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", quantized, selector=selector))))
+    assert answer.is_allowed == is_allowed
+    assert ("loads all weights in 16 bits" in answer.message) != is_allowed
+    plain = a_container(image=f"vllm/vllm-openai:{tag}", command=command)
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", plain, selector=selector))))
+    assert ("--quantization fp8" in answer.message) == is_allowed
+
+
 async def test_a_cache_in_fp8_is_typed_as_sglang_takes_it(judge):
     # Its choices are fp8_e5m2 and fp8_e4m3; "fp8" alone is none of them.
     model = "meta-llama/Llama-3.1-70B-Instruct"
