@@ -69,6 +69,15 @@ class LaunchJudge:
         self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="admission")
 
     async def launch(self, launch: Launch, lane: Lane, terms: Terms) -> Finding:
+        """Return what to say of a command; one that leaves something unsaid is refused or not judged."""
+        finding = await self._launch(launch, lane, terms)
+        return (
+            finding
+            if not launch.unsaid or _is_refused_anyway(finding)
+            else Finding(weight="unjudged", text=f"{launch.unsaid}.")
+        )
+
+    async def _launch(self, launch: Launch, lane: Lane, terms: Terms) -> Finding:
         shortage = _shortage(launch, lane)
         if shortage is not None:
             return shortage
@@ -77,7 +86,7 @@ class LaunchJudge:
         try:
             sized = await self._sized(request, terms.budget)
             if sized.is_mixture and _has_replicas_in_vllm(launch):
-                return await self.launch(_with_shared_experts(launch), lane, terms)
+                return await self._launch(_with_shared_experts(launch), lane, terms)
             mismatch = conflict(launch.engine, launch.quantization, sized.stored_methods)
             if mismatch is not None:
                 return _cannot_run(launch, mismatch)
@@ -93,7 +102,7 @@ class LaunchJudge:
         except PlimsollError as error:
             if CARD_FORMAT in error.rules and "weights" not in launch.request["serving"]:
                 # The format is the checkpoint's, and the engine's own choice is the one that the card computes in.
-                return await self.launch(_in_half(launch), lane, terms)
+                return await self._launch(_in_half(launch), lane, terms)
             if is_impossible(error, launch):
                 return _cannot_run(launch, error.detail)
             if is_doubtful(error):
@@ -163,6 +172,12 @@ class LaunchJudge:
         except PlanningStopped as error:
             # The review's time is over: what the policy says of that decides, as where the event loop saw it first.
             raise TimeoutError from error
+
+
+def _is_refused_anyway(finding: Finding) -> bool:
+    """Return whether a refusal is one of any version of an engine: by a rule, or by the weights alone."""
+    share = finding.share
+    return finding.weight == "refuse" and (share is None or share.weight_bytes > share.memory_bytes)
 
 
 def _in_half(launch: Launch) -> Launch:

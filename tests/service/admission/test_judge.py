@@ -596,6 +596,51 @@ async def test_an_engine_of_unknown_version_is_refused_only_where_no_version_fit
     assert any("An older sglang may fit" in line for line in answer.audit_annotations.values()) is is_allowed
 
 
+@pytest.mark.parametrize(
+    ("command", "gpus", "is_allowed", "told"),
+    [
+        # 405.9e9 x 2 bytes are 94.5 GiB on each of 8, under any version; on 16 they fit, under those that are known.
+        ("meta-llama/Llama-3.1-405B-Instruct -tp 8", 8, False, "94.5 GiB of weights"),
+        ("meta-llama/Llama-3.1-405B-Instruct -tp 16", 16, True, "0.6.3 is older than the versions that are known"),
+        ("meta-llama/Llama-3.1-8B-Instruct -tp 3", 3, False, "32 attention heads do not divide by 3"),
+        # 65.7 GiB of 79.2 leave too little for a request by the versions that are known, and others may reserve less.
+        ("meta-llama/Llama-3.1-70B-Instruct -tp 2", 2, True, "0.6.3 is older than the versions that are known"),
+    ],
+)
+async def test_an_older_version_than_any_known_is_refused_by_what_holds_for_all(judge, command, gpus, is_allowed, told):
+    container = a_container(
+        image="vllm/vllm-openai:v0.6.3.post1", command=["vllm", "serve", *command.split()], gpus=gpus
+    )
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert answer.is_allowed == is_allowed
+    assert answer.is_judged != is_allowed
+    assert told in " ".join((answer.message, *answer.warnings))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "is_allowed", "told"),
+    [
+        # 70.55e9 x 2 bytes of weights alone are more than an H100; 8.03e9 on 8 GPUs may fit, at lengths nobody told.
+        ("meta-llama/Llama-3.1-70B", 1, False, "training of meta-llama/Llama-3.1-70B needs"),
+        ("meta-llama/Llama-3.1-8B", 8, True, "does not say how many tokens a sample has"),
+    ],
+)
+async def test_a_trainer_that_says_no_length_is_refused_where_none_fits(judge, model, gpus, is_allowed, told):
+    flags = f"--model_name_or_path {model} --per_device_train_batch_size 1 --bf16 --fsdp full_shard"
+    container = a_container(image="x", command=["torchrun", "run_clm.py", *flags.split()], gpus=gpus)
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert answer.is_allowed == is_allowed
+    assert answer.is_judged != is_allowed
+    assert told in " ".join((answer.message, *answer.warnings))
+
+
+async def test_what_is_not_judged_is_not_said_to_be_judged_as_a_copy(judge):
+    words = "vllm serve someone/Odd-Model-AWQ --quantization awq"
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", a_container(command=words.split())))))
+    assert [line for line in answer.warnings if "judged as a copy" in line] == []
+    assert any("did not judge" in line for line in answer.warnings)
+
+
 def scaled(replicas: int) -> dict[str, Any]:
     return {**LARGE_OBJECT, "spec": {**LARGE_OBJECT["spec"], "replicas": replicas}}
 
