@@ -119,3 +119,15 @@ def test_no_gpu_is_taken_that_brings_a_missed_service_level_no_closer(service):
         slo={"ttft_seconds": 5.0, "tpot_seconds": 0.02},
     )
     assert plan(service, body)["plan"]["layout"]["gpus"] == 2
+
+
+@pytest.mark.parametrize("objective", ["throughput", "cost", "fewest_gpus"])
+@pytest.mark.parametrize(("gpu", "rate"), [("h100-sxm-80gb", 10), ("h200-sxm-141gb", 1)])
+def test_at_a_request_rate_no_layout_answers_as_many_requests_sooner(service, gpu, rate, objective):
+    load = {"requests_per_second": rate, "input_tokens": 2000, "output_tokens": 300}
+    body = asked("meta-llama/Llama-3.3-70B-Instruct", gpu, 8, objective=objective, **load)
+    free = plan(service, body)["plan"]["performance"]
+    for tensor, pipeline in ((8, 1), (4, 1), (4, 2), (2, 2), (1, 2)):
+        fixed = plan(service, body | {"layout": {"tensor_parallel": tensor, "pipeline_parallel": pipeline}})
+        sooner = fixed["plan"]["performance"]["tpot_seconds"] < 0.99 * free["tpot_seconds"]
+        assert not (sooner and fixed["meets"] and fixed["verdict"] == "fits"), (tensor, pipeline)
