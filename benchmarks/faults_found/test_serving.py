@@ -131,3 +131,23 @@ def test_at_a_request_rate_no_layout_answers_as_many_requests_sooner(service, gp
         fixed = plan(service, body | {"layout": {"tensor_parallel": tensor, "pipeline_parallel": pipeline}})
         sooner = fixed["plan"]["performance"]["tpot_seconds"] < 0.99 * free["tpot_seconds"]
         assert not (sooner and fixed["meets"] and fixed["verdict"] == "fits"), (tensor, pipeline)
+
+
+def test_a_quantized_repository_and_its_model_in_the_same_format_have_their_own_commands(service):
+    for model in ("Qwen/Qwen3-235B-A22B-FP8", "Qwen/Qwen3-235B-A22B"):
+        found = plan(service, asked(model, "h200-sxm-141gb", 4, weights="fp8", concurrency=37, max_model_len=8192))
+        assert f"vllm serve {model} " in found["artifacts"]["vllm"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("model", "gpus"), [("Qwen/Qwen3-235B-A22B-FP8", 8), ("MiniMaxAI/MiniMax-M2", 8), ("Qwen/Qwen3-30B-A3B-FP8", 4)]
+)
+def test_experts_in_fp8_are_not_cut_within_a_block_of_scales(service, model, gpus, engine):
+    # 1,536 features over 8 ranks, or 768 over 4, are 192 each: no multiple of 128, and the engine stops while it loads.
+    body = asked(model, "h200-sxm-141gb", gpus, engine=engine, concurrency=16, max_model_len=8192)
+    cut = body | {"layout": {"tensor_parallel": gpus, "expert_parallel": 1}}
+    answer = service.post("/plan/infer", json=cut)
+    assert answer.status_code == 422
+    assert "192 each, which is no multiple of 128" in answer.json()["detail"]
+    assert plan(service, body | {"layout": {"tensor_parallel": gpus, "expert_parallel": gpus}})["fits"]

@@ -16,6 +16,7 @@ from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
 from planners.serving.divisions import Pools
 from planners.serving.ranking import rank, shortfall
 from planners.serving.replica import FITS, Replica, plan_started, work_of
+from planners.serving.scale_blocks import block_obstacle
 from planners.serving.settings import Settings, resolve_settings
 from planners.serving.weights import layout_obstacle, most_tensor_parallel
 from planners.stopping import ShouldStop, never
@@ -160,8 +161,10 @@ def _nothing_left(question: ServingQuestion, obstacles: Sequence[PlimsollError],
 
 
 def _obstacle(question: ServingQuestion, degrees: Degrees) -> ImpossibleLayout | None:
-    return degrees_obstacle(question.model, question.engine, degrees) or layout_obstacle(
-        question.model, degrees, engine=question.engine
+    return (
+        degrees_obstacle(question.model, question.engine, degrees)
+        or layout_obstacle(question.model, degrees, engine=question.engine)
+        or block_obstacle(question, degrees)
     )
 
 

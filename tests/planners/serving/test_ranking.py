@@ -50,7 +50,7 @@ def test_of_those_that_keep_a_request_rate_the_one_that_answers_sooner_comes_fir
 
 
 def test_at_a_request_rate_tensors_are_divided_rather_than_layers():
-    # Both keep half a request per second; a token waits for all stages of a pipeline, each of which reads its layers whole.
+    # Both keep half a request per second; a token waits for all stages of a pipeline, which read their layers whole.
     asked = question(model(LLAMA_70B), gpus=4, requests_per_second=0.5, input_tokens=2000, output_tokens=300)
     best = search_fleet((asked,)).candidates[0]
     assert (best.replica.degrees.tensor_parallel, best.replica.degrees.pipeline_parallel) == (4, 1)
