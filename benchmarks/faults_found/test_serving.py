@@ -151,3 +151,17 @@ def test_experts_in_fp8_are_not_cut_within_a_block_of_scales(service, model, gpu
     assert answer.status_code == 422
     assert "192 each, which is no multiple of 128" in answer.json()["detail"]
     assert plan(service, body | {"layout": {"tensor_parallel": gpus, "expert_parallel": gpus}})["fits"]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "engine"),
+    [
+        ("openai/gpt-oss-20b", "rtx-5090-32gb", "tensorrt-llm"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "a10g-24gb", "sglang"),
+    ],
+)
+def test_a_level_that_no_number_of_gpus_keeps_is_answered(service, model, gpu, engine):
+    body = asked(model, gpu, None, engine=engine, concurrency=7, max_model_len=12288, slo={"ttft_seconds": 0.02})
+    found = plan(service, body)
+    assert (found["fits"], found["meets"]) == (True, False)
+    assert any("serving.slo.ttft_seconds" in offer["change"] for offer in found["advice"])
