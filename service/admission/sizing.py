@@ -91,7 +91,8 @@ class Sizer:
             first = field_errors(error.errors(), request, TrainRequest if "training" in request else InferRequest)[0]
             raise InvalidQuestion(first.detail, pointer=first.pointer) from error
         model, hardware = self._models.resolve(serving.model), self._hardware(serving.hardware)
-        deployment = in_stored_formats(serving, model, (hardware,)).to_question(model.spec, hardware)
+        asked = in_stored_formats(serving, model, (hardware,))
+        deployment = asked.to_question(model.spec, hardware, scale_block=model.scale_block)
         answer = plan_serving(deployment, should_stop, stop_advising)
         return Sized(
             answer=answer,
