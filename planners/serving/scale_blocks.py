@@ -8,29 +8,31 @@ from planners.architecture import ModelSpec, Part, Split, Weight
 from planners.errors import ImpossibleLayout
 from planners.identity import Same
 from planners.questions import ServingQuestion
-from planners.serving.cards import compute_capability
+from planners.serving.cards import is_amd
 from planners.serving.degrees import Degrees
+from planners.serving.engine import is_older
 from planners.serving.weights import policy_of
 from planners.sharding import ShardingPolicy, ShardLayout
 from planners.sharding.weights import checkpoint_tensor, is_expert
 
 # vllm/model_executor/layers/quantization/fp8.py and sglang/srt/layers/quantization/fp8.py, create_weights: "The
 # output_size of gate's and up's weight = 192 is not divisible by weight quantization block_n = 128", and the same of
-# linear layers.
-ENGINES = ("vllm", "sglang")
+# linear layers. From 0.29 on vLLM splits the experts' scales finer or pads the experts
+# (fused_moe/oracle/fp8.py, resolve_fp8_moe_weight_block_shape).
+FITS_EXPERTS = "0.29"
+# sglang computes with other kernels on AMD's GPUs, and takes DeepSeek's shared experts among the others.
 BLOCK_FORMAT = "fp8"
 FEED_FORWARD = frozenset({Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT})
-# vLLM pads the experts for TensorRT-LLM's kernels, its own choice on Blackwell with NVLink (pull request 55867).
-PADDED_CAPABILITIES = (10.0, 11.0)
 MOST_KEPT_DIVISIONS = 4096
 
 
-def block_obstacle(question: ServingQuestion, degrees: Degrees) -> ImpossibleLayout | None:
-    """Return why the engine does not load the checkpoint so divided, or None."""
+def block_obstacle(question: ServingQuestion, degrees: Degrees, version: str) -> ImpossibleLayout | None:
+    """Return why a version of the engine does not load the checkpoint so divided, or None."""
     block = question.scale_block
-    if block is None or question.weights != BLOCK_FORMAT or question.engine not in ENGINES or _pads(question):
+    if block is None or question.weights != BLOCK_FORMAT:
         return None
-    weight = _cut_weight(Same(question.model), degrees.shard_layout, policy_of(question.engine), block)
+    parts = _checked_parts(question, version)
+    weight = _cut_weight(Same(question.model), degrees.shard_layout, policy_of(question.engine), block, parts)
     if weight is None or weight.dim is None:
         return None
     ranks = degrees.expert_tensor_parallel if is_expert(weight) else degrees.tensor_parallel
@@ -49,17 +51,22 @@ def block_obstacle(question: ServingQuestion, degrees: Degrees) -> ImpossibleLay
     )
 
 
-def _pads(question: ServingQuestion) -> bool:
-    capability = compute_capability(question.hardware.gpu)
-    least, beyond = PADDED_CAPABILITIES
-    return question.engine == "vllm" and capability is not None and least <= capability < beyond
+def _checked_parts(question: ServingQuestion, version: str) -> frozenset[Part]:
+    """Return the parts of a model of which the engine asks that every rank holds whole blocks."""
+    if question.engine == "vllm":
+        return FEED_FORWARD if is_older(version, FITS_EXPERTS) else FEED_FORWARD - {Part.EXPERT}
+    if question.engine == "sglang" and not is_amd(question.hardware.gpu):
+        return FEED_FORWARD - {Part.SHARED_EXPERT}
+    return frozenset()
 
 
 @lru_cache(maxsize=MOST_KEPT_DIVISIONS)
-def _cut_weight(same: Same[ModelSpec], layout: ShardLayout, policy: ShardingPolicy, block: int) -> Weight | None:
-    """Return a feed-forward matrix of which a rank would hold a part of a block, or None."""
+def _cut_weight(
+    same: Same[ModelSpec], layout: ShardLayout, policy: ShardingPolicy, block: int, parts: frozenset[Part]
+) -> Weight | None:
+    """Return a matrix of some parts of which a rank would hold a part of a block, or None."""
     for weight in (weight for layer in same.value.layers for weight in layer.weights):
-        if weight.part not in FEED_FORWARD or not weight.is_linear or weight.dim is None:
+        if weight.part not in parts or not weight.is_linear or weight.dim is None:
             continue
         own = _features(weight, checkpoint_tensor(weight, layout, policy))
         if own != _features(weight, weight.shape) and own % block:

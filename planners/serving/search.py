@@ -114,7 +114,7 @@ def search_layouts(
         if degrees.gpus > _most_gpus(question, degrees, enough) and not _is_usual(question, degrees):
             continue
         choices = _replica_choices(question, degrees.gpus)
-        obstacle: PlimsollError | None = _obstacle(question, degrees)
+        obstacle: PlimsollError | None = _obstacle(question, degrees, settings.profile.version)
         if obstacle is None and choices:
             if should_stop():
                 raise PlanningStopped
@@ -161,11 +161,11 @@ def _nothing_left(question: ServingQuestion, obstacles: Sequence[PlimsollError],
     )
 
 
-def _obstacle(question: ServingQuestion, degrees: Degrees) -> ImpossibleLayout | None:
+def _obstacle(question: ServingQuestion, degrees: Degrees, version: str) -> ImpossibleLayout | None:
     return (
         degrees_obstacle(question.model, question.engine, degrees)
         or layout_obstacle(question.model, degrees, engine=question.engine)
-        or block_obstacle(question, degrees)
+        or block_obstacle(question, degrees, version)
     )
 
 

@@ -13,7 +13,6 @@ from planners.errors import PlanningStopped, PlimsollError
 from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer, ServingMemory
 from planners.serving.engine import engine_profile
-from service.admission.block_rules import split_block
 from service.admission.budget import Budget
 from service.admission.findings import Finding, NotJudged, noted, softened
 from service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, is_doubtful, is_impossible
@@ -107,9 +106,7 @@ class LaunchJudge:
             sized = await self._sized(request, terms.budget)
             if sized.is_mixture and _has_replicas_in_vllm(launch):
                 return await self._launch(_with_shared_experts(launch), lane, terms)
-            mismatch = conflict(launch.engine, launch.quantization, sized.stored_methods) or split_block(
-                launch, str(hardware["gpu"]), sized.expert_blocks
-            )
+            mismatch = conflict(launch.engine, launch.quantization, sized.stored_methods)
             if mismatch is not None:
                 return _cannot_run(launch, mismatch)
             finding = await self.planned(

@@ -231,7 +231,7 @@ def _layout(command: EngineCommand, read: Arguments) -> dict[str, int]:
     all tensor- and data-parallel ranks; else its ranks are replicas.
     """
     named = {name: int(read.values[name]) for name in LAYOUT_FIELDS if name in read.values}
-    layout = {"tensor_parallel": 1, "pipeline_parallel": 1, **named}
+    layout = {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": 1, **named}
     attention = int(read.values.get("attention_data_parallel", 1))
     if read.values.get("is_attention_data_parallel"):
         attention = layout["tensor_parallel"] if command is TENSORRT_LLM else layout.pop("data_parallel", 1)
