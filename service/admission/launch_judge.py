@@ -16,7 +16,7 @@ from planners.serving.engine import engine_profile
 from service.admission.block_rules import split_block
 from service.admission.budget import Budget
 from service.admission.findings import Finding, NotJudged, noted, softened
-from service.admission.impossible import CARD_FORMAT, is_doubtful, is_impossible
+from service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, is_doubtful, is_impossible
 from service.admission.judgement import serving_finding, training_finding
 from service.admission.lanes import Lane
 from service.admission.launches import Launch
@@ -31,6 +31,14 @@ ADVICE_CUT_SHORT = "There was no time to look for every way out; asking again ma
 
 # What the engine's option is called, and the format that it quantizes.
 FP8, PLAIN = "fp8", "bf16"
+# How a command says what an error asks for, by rule and engine.
+TYPED: Mapping[str, Mapping[str, str]] = {
+    CARD_FORMAT: {"vllm": "On the command line that is --dtype half."},
+    LONG_POSITIONS: {
+        "vllm": "A command states it in --hf-overrides.",
+        "sglang": "A command states it in --json-model-override-args.",
+    },
+}
 LOADED_WHOLE = (
     "this version loads all weights in 16 bits before it quantizes any, which the GPUs have no room for: take a "
     "checkpoint in fp8, vLLM 0.15 or later, or more GPUs"
@@ -70,7 +78,18 @@ class LaunchJudge:
         self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="admission")
 
     async def launch(self, launch: Launch, lane: Lane, terms: Terms) -> Finding:
-        """Return what to say of a command; one that leaves something unsaid is refused or not judged."""
+        """Return what to say of a command; one that leaves something unsaid is refused or not judged.
+
+        Where an affinity leaves several GPUs to choose from, only what none of them can run is refused.
+        """
+        if lane.demand.choices:
+            each = [replace(lane, demand=replace(lane.demand, gpu=gpu, choices=())) for gpu in lane.demand.choices]
+            findings = [await self.launch(launch, chosen, terms) for chosen in each]
+            refusing = [finding for finding in findings if finding.weight == "refuse"]
+            if len(refusing) in (0, len(findings)):
+                return findings[0]
+            gpu = lane.demand.choices[findings.index(refusing[0])]
+            return softened(refusing[0], f"So it is on {gpu}; on another GPU that the node affinity allows it may run.")
         finding = await self._launch(launch, lane, terms)
         return (
             finding
@@ -107,7 +126,7 @@ class LaunchJudge:
                 # The format is the checkpoint's, and the engine's own choice is the one that the card computes in.
                 return await self._launch(_in_half(launch), lane, terms)
             if is_impossible(error, launch):
-                return _cannot_run(launch, error.detail)
+                return _cannot_run(launch, " ".join((error.detail, *_typed_ways(launch, error))))
             if is_doubtful(error):
                 return Finding(weight="warn", text=f"{launch.program} may not start: {error.detail}")
             raise
@@ -228,6 +247,12 @@ def _shortage(launch: Launch, lane: Lane) -> Finding | None:
     if needed > lane.gpus and (is_all_here or not launch.spans_pods):
         return _lacking(launch, f"{needed} GPUs by its own degrees, the pods ask for {lane.gpus}")
     return None
+
+
+def _typed_ways(launch: Launch, error: PlimsollError) -> tuple[str, ...]:
+    """Return how the command says what an error asks for, where that is known."""
+    found = (TYPED.get(rule, {}).get(str(launch.engine)) for rule in error.rules)
+    return tuple(text for text in found if text is not None)
 
 
 def _cannot_run(launch: Launch, reason: str) -> Finding:

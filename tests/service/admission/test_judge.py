@@ -641,6 +641,42 @@ async def test_what_is_not_judged_is_not_said_to_be_judged_as_a_copy(judge):
     assert any("did not judge" in line for line in answer.warnings)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "is_allowed", "warnings"),
+    [
+        # 70.55e9 x 2 bytes are 32.9 GiB on each of four.
+        (("NVIDIA-A100-SXM4-40GB", "NVIDIA-L40S"), False, 0),
+        (("NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-SXM4-80GB"), True, 1),
+        (("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3"), True, 0),
+    ],
+)
+async def test_of_gpus_to_choose_from_only_what_none_can_run_is_refused(judge, gpus, is_allowed, warnings):
+    words = "vllm serve meta-llama/Llama-3.1-70B-Instruct --max-model-len 65536 -tp 4"
+    listed = {"key": "nvidia.com/gpu.product", "operator": "In", "values": list(gpus)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [listed]}]}
+    template = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    pod = an_object("Pod", a_container(command=words.split(), gpus=4), selector={"zone": "a"}, **template)
+    answer = await judge.review(read_review(a_review("Pod", pod)))
+    assert answer.is_judged
+    assert answer.is_allowed == is_allowed
+    assert len([line for line in answer.warnings if "GiB" in line]) == warnings
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "told"),
+    [
+        ("vllm serve Qwen/Qwen2.5-1.5B-Instruct --dtype bfloat16", "Tesla-T4", "that is --dtype half"),
+        ("vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 65536", "NVIDIA-L40S", "states it in --hf-overrides"),
+    ],
+)
+async def test_a_rule_that_is_broken_tells_the_option_that_mends_it(judge, words, gpu, told):
+    container = a_container(command=words.split())
+    pod = an_object("Pod", container, selector={"nvidia.com/gpu.product": gpu})
+    answer = await judge.review(read_review(a_review("Pod", pod)))
+    assert not answer.is_allowed
+    assert told in answer.message
+
+
 def scaled(replicas: int) -> dict[str, Any]:
     return {**LARGE_OBJECT, "spec": {**LARGE_OBJECT["spec"], "replicas": replicas}}
 
