@@ -18,7 +18,7 @@ from api.problems import MEANINGS, ProblemResponse
 from api.strict_json import MalformedBody
 from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName, nearest_names
 from service.errors import TryLater, Unauthenticated
-from service.requests.pointers import FieldError, field_errors, field_name, sentence
+from service.requests.pointers import FieldError, field_errors, field_name, parameter_error
 
 STATUS_OF_CODE: Mapping[str, int] = {
     "calibration-not-found": 404,
@@ -143,11 +143,7 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
     entries = error.errors()
     told = entries[:MOST_FIELD_ERRORS]
     in_body = [_without_place(entry) for entry in told if entry["loc"][0] not in _PARAMETER_PLACES]
-    elsewhere = [
-        FieldError(pointer=f"/{entry['loc'][-1]}", detail=f"In the {entry['loc'][0]}: {sentence(entry['msg'])}")
-        for entry in told
-        if entry["loc"][0] in _PARAMETER_PLACES
-    ]
+    elsewhere = [parameter_error(entry) for entry in told if entry["loc"][0] in _PARAMETER_PLACES]
     fields = (*field_errors(in_body, error.body, _asked_kind(request)), *elsewhere)
     shown = fields[0]
     where = "" if len(told) == len(entries) else f", the first {len(told)} of all"

@@ -199,7 +199,7 @@ def _check_query(request: Request, known: frozenset[str]) -> None:
     names = [name for name, _ in request.query_params.multi_items()]
     if len(names) > len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
-        raise RequestValidationError([{"type": "repeated", "loc": ("query", twice[:100]), "msg": "Is given twice"}])
+        raise RequestValidationError([{"type": "repeated", "loc": ("query", twice[:100]), "msg": "is given twice"}])
     if unknown:
         raise RequestValidationError(
             [
@@ -212,10 +212,10 @@ def _check_query(request: Request, known: frozenset[str]) -> None:
 def _unknown_parameter(name: str, known: frozenset[str]) -> str:
     """Return what to say of a parameter that nobody reads: which was meant, or which there are."""
     if not known:
-        return "Unknown parameter; there are none here"
+        return "is not a parameter here; there are none"
     meant = nearest_names(name, sorted(known), most=2)
     return (
-        f"Unknown parameter; did you mean {' or '.join(meant)}?"
+        f"is not a parameter here; did you mean {' or '.join(meant)}?"
         if meant
-        else (f"Unknown parameter; the parameters are {', '.join(sorted(known))}")
+        else (f"is not a parameter here; the parameters are {', '.join(sorted(known))}")
     )

@@ -85,8 +85,8 @@ def _name(run: MeasuredRun) -> str:
     recompute = layout.recompute if layout.recompute_layers is None else f"{layout.recompute} {layout.recompute_layers}"
     job = f"{question.method}, {question.precision}, {question.optimizer}, {question.attention}"
     return (
-        f"{question.model.name} of {question.model.parameters} parameters ({job}) by {layout.framework}: "
-        f"{question.global_batch_size} x {question.sequence_length} tokens on {degrees} {more}, "
-        f"{question.hardware.gpus_per_node} a node, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
-        f"recompute {recompute}, offload {layout.offload}, fused loss {layout.fused_cross_entropy}"
+        f"{question.model.name} of {question.model.parameters:,} parameters ({job}) by {layout.framework}: "
+        f"{question.global_batch_size:,} x {question.sequence_length:,} tokens on {degrees} {more}, "
+        f"{question.hardware.gpus_per_node} per node, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
+        f"recompute {recompute}, offload {layout.offload}, {'a' if layout.fused_cross_entropy else 'no'} fused loss"
     )

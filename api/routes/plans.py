@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query
 from starlette.exceptions import HTTPException
@@ -49,7 +49,7 @@ async def list_plans(
     model: Filter = None,
     gpu: Filter = None,
     fits: bool | None = None,
-    verdict: Annotated[str | None, Query(pattern="^(fits|tight|no)$")] = None,
+    verdict: Literal["fits", "tight", "no"] | None = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> PlanPage | PlainTextResponse:

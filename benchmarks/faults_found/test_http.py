@@ -198,3 +198,12 @@ def test_more_bytes_than_a_card_has_are_no_measurement_of_it(service: httpx.Clie
     report = {"plan_id": planned(service)["plan_id"], "peak_bytes": 10**15}
     refused = service.post("/measurements", json=report)
     assert (refused.status_code, list(told(refused))) == (422, ["/peak_bytes"])
+
+
+@pytest.mark.parametrize(("path", "detail"), [
+    ("/plans?limit=0", "/limit in the query must be at least 1."),
+    ("/plans?verdict=perhaps", "/verdict in the query must be 'fits', 'tight' or 'no'."),
+    ("/models?q=llama", "/q in the query is not a parameter here; the parameters are search."),
+])  # fmt: skip
+def test_a_parameter_is_told_as_a_field_is(service: httpx.Client, path: str, detail: str):
+    assert service.get(path).json()["detail"] == detail

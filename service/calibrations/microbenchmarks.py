@@ -70,7 +70,7 @@ def _all_reduce(hardware: Hardware, benchmark: AllReduceBenchmark, pointer: str)
     shipped = load_efficiency("reference", hardware.gpu.id)
     return Observation(
         pointer=f"{pointer}/seconds",
-        what=f"An all-reduce of {benchmark.message_bytes} bytes among {benchmark.ranks} GPUs, {nodes_of} a node",
+        what=f"An all-reduce of {benchmark.message_bytes:,} bytes among {benchmark.ranks:,} GPUs, {nodes_of} per node",
         kind="all_reduce",
         stack="",
         measured_seconds=benchmark.seconds,

@@ -21,6 +21,9 @@ _WORDS = {
     "missing": "is missing",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "string_type": "must be text",
@@ -92,6 +95,12 @@ def _of_discriminator(error: Mapping[str, Any]) -> Mapping[str, Any]:
         "input": error["ctx"]["tag"],
         "ctx": {"expected": expected},
     }
+
+
+def parameter_error(error: Mapping[str, Any]) -> FieldError:
+    """Return Pydantic's error of a parameter of the query, the path or a header."""
+    place, *_, name = error["loc"]
+    return FieldError(pointer=f"/{escaped_step(name)}", detail=f"{name} in the {place} {_detail(error)}")
 
 
 def field_name(pointer: str) -> str:

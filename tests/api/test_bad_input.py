@@ -212,7 +212,7 @@ async def test_what_is_wrong_is_told_in_one_sentence_with_its_pointer(client: ht
     problem = await refused(client, "/models/describe", b"{}")
     assert problem["detail"] == "/model is missing."
     unknown = await client.get("/models", params={"serch": "llama"})
-    assert unknown.json()["detail"] == "/serch: In the query: Unknown parameter; did you mean search?"
+    assert unknown.json()["detail"] == "/serch in the query is not a parameter here; did you mean search?"
 
 
 async def test_an_empty_body(client: httpx.AsyncClient):
@@ -287,7 +287,7 @@ async def test_a_path_that_no_system_opens_is_refused_where_roots_are_set(
 
 async def test_a_query_parameter_is_given_once(client: httpx.AsyncClient):
     problem = (await client.get("/plans?limit=3&limit=4")).json()
-    assert (problem["status"], problem["detail"]) == (422, "/limit: In the query: Is given twice.")
+    assert (problem["status"], problem["detail"]) == (422, "/limit in the query is given twice.")
 
 
 async def test_a_path_that_leads_nowhere_is_answered_with_the_nearest_and_the_list(client: httpx.AsyncClient):
@@ -321,3 +321,17 @@ async def test_a_number_of_too_many_digits_is_said_to_be_that(client: httpx.Asyn
 )
 async def test_a_deadline_lacks_what_is_pointed_at(client: httpx.AsyncClient, part: dict[str, Any], pointer: str):
     assert pointers(await refused(client, "/plan/train", {**train(), "objective": "deadline", **part})) == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        ("/plans?limit=0", "/limit in the query must be at least 1."),
+        ("/plans?limit=ten", "/limit in the query must be a whole number."),
+        ("/plans?fits=maybe", "/fits in the query must be true or false."),
+        ("/plans?verdict=perhaps", "/verdict in the query must be 'fits', 'tight' or 'no'."),
+        ("/accuracy?format=text", "/format in the query must be 'json' or 'csv'."),
+    ],
+)
+async def test_a_parameter_is_told_as_a_field_is(client: httpx.AsyncClient, path: str, detail: str):
+    assert (await client.get(path)).json()["detail"] == detail

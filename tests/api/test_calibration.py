@@ -128,7 +128,7 @@ SERVED = examples.CALIBRATION["a deployment under two loads"]["value"]["serving"
         ),
         ({"microbenchmarks": [{"kind": "attention", "format": "fp8", "flops_per_second": 1e14}]},
          "/microbenchmarks/0/format"),
-        ({"microbenchmarks": [{"kind": "disk"}]}, "/microbenchmarks/0"),
+        ({"microbenchmarks": [{"kind": "disk"}]}, "/microbenchmarks/0/kind"),
         ({"measurements": [{"step_seconds": 1.0}]}, "/measurements/0"),
         ({"serving": [{"tpot_seconds": 0.01}]}, "/serving/0"),
         ({"serving": [{"deployment": SERVED}]}, "/serving/0"),
