@@ -165,3 +165,17 @@ def test_a_level_that_no_number_of_gpus_keeps_is_answered(service, model, gpu, e
     found = plan(service, body)
     assert (found["fits"], found["meets"]) == (True, False)
     assert any("serving.slo.ttft_seconds" in offer["change"] for offer in found["advice"])
+
+
+def test_the_bytes_of_a_token_are_those_the_capacity_was_counted_with(service):
+    body = asked("deepseek-ai/DeepSeek-V3", "h200-sxm-141gb", 8, concurrency=32)
+    body["layout"] = {"tensor_parallel": 8, "decode_context_parallel": 8}
+    for asking in (body, asked("microsoft/Phi-3-mini-128k-instruct", "l40s-48gb", 1, max_model_len=32768)):
+        kv = plan(service, asking)["plan"]["kv"]
+        assert kv["tokens"] * kv["bytes_per_token_per_gpu"] == pytest.approx(kv["available_bytes"], rel=0.02)
+
+
+def test_gpus_that_fixed_degrees_do_not_divide_are_what_is_refused(service):
+    body = asked("Qwen/Qwen3-30B-A3B", "a10g-24gb", 5, max_model_len=8192)
+    answer = service.post("/plan/infer", json=body | {"layout": {"tensor_parallel": 1, "pipeline_parallel": 2}})
+    assert answer.json()["detail"] == "With the fixed degrees no layout uses 5 GPUs."
