@@ -102,7 +102,9 @@ def _parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _weights(stored: Mapping[str, Any]) -> str | None:
-    method, algorithm = stored.get("quant_method"), stored.get("quant_algo")
+    # As vllm/config/model.py reads it, _verify_quantization.
+    method = str(stored.get("quant_method")).lower().replace("_tensors", "-tensors")
+    algorithm = stored.get("quant_algo")
     if isinstance(algorithm, str):
         return BY_ALGORITHM.get(algorithm)
     if method == "compressed-tensors":
@@ -111,7 +113,7 @@ def _weights(stored: Mapping[str, Any]) -> str | None:
         return _of_bitsandbytes(stored)
     if method in GROUPED:
         return "int4" if stored.get("bits") == GROUPED_BITS else None
-    return BY_METHOD.get(method) if isinstance(method, str) else None
+    return BY_METHOD.get(method)
 
 
 def _of_bitsandbytes(stored: Mapping[str, Any]) -> str | None:

@@ -29,6 +29,8 @@ def groups(*weights: dict[str, Any], **fields: Any) -> dict[str, Any]:
         ({"quant_algo": "FP8"}, "fp8"),
         ({"quant_method": "awq", "bits": 4}, "int4"),
         ({"quant_method": "gptq", "bits": 4}, "int4"),
+        ({"quant_method": "AWQ", "bits": 4}, "int4"),
+        ({**groups(FLOAT_8), "quant_method": "compressed_tensors"}, "fp8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
         (groups(FLOAT_8), "fp8"),
