@@ -127,7 +127,7 @@ def test_at_a_request_rate_no_layout_answers_as_many_requests_sooner(service, gp
     load = {"requests_per_second": rate, "input_tokens": 2000, "output_tokens": 300}
     body = asked("meta-llama/Llama-3.3-70B-Instruct", gpu, 8, objective=objective, **load)
     free = plan(service, body)["plan"]["performance"]
-    for tensor, pipeline in ((8, 1), (4, 1), (4, 2), (2, 2), (1, 2)):
+    for tensor, pipeline in ((8, 1), (4, 1), (4, 2), (2, 2)):
         fixed = plan(service, body | {"layout": {"tensor_parallel": tensor, "pipeline_parallel": pipeline}})
         sooner = fixed["plan"]["performance"]["tpot_seconds"] < 0.99 * free["tpot_seconds"]
         assert not (sooner and fixed["meets"] and fixed["verdict"] == "fits"), (tensor, pipeline)
@@ -165,3 +165,24 @@ def test_a_level_that_no_number_of_gpus_keeps_is_answered(service, model, gpu, e
     found = plan(service, body)
     assert (found["fits"], found["meets"]) == (True, False)
     assert any("serving.slo.ttft_seconds" in offer["change"] for offer in found["advice"])
+
+
+def test_the_bytes_of_a_token_are_those_the_capacity_was_counted_with(service):
+    body = asked("deepseek-ai/DeepSeek-V3", "h200-sxm-141gb", 8, concurrency=32)
+    body["layout"] = {"tensor_parallel": 8, "decode_context_parallel": 8}
+    for asking in (body, asked("microsoft/Phi-3-mini-128k-instruct", "l40s-48gb", 1, max_model_len=32768)):
+        kv = plan(service, asking)["plan"]["kv"]
+        assert kv["tokens"] * kv["bytes_per_token_per_gpu"] == pytest.approx(kv["available_bytes"], rel=0.02)
+
+
+def test_gpus_that_fixed_degrees_do_not_divide_are_what_is_refused(service):
+    body = asked("Qwen/Qwen3-30B-A3B", "a10g-24gb", 5, max_model_len=8192)
+    answer = service.post("/plan/infer", json=body | {"layout": {"tensor_parallel": 1, "pipeline_parallel": 2}})
+    assert answer.json()["detail"] == "With the fixed degrees no layout uses 5 GPUs."
+
+
+@pytest.mark.parametrize("gpu", ["v100-sxm-32gb", "t4-16gb"])
+def test_a_card_without_bf16_serves_in_fp16_where_no_format_was_asked(service, gpu):
+    found = plan(service, asked("Qwen/Qwen2.5-7B-Instruct", gpu, 2, concurrency=4, max_model_len=8192))
+    assert (found["plan"]["settings"]["weights"], found["plan"]["settings"]["kv_cache"]) == ("fp16", "fp16")
+    assert "--dtype float16" in found["artifacts"]["vllm"]

@@ -20,7 +20,7 @@ from planners.serving.degrees import Degrees
 from planners.serving.kv_cache import GROWING
 from planners.serving.kv_formats import layer_bytes_per_token
 from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.pools import Cache, Capacity, Pools, least, requests_held
+from planners.serving.pools import Bucket, Cache, Capacity, Pools, least, requests_held
 from planners.serving.settings import Settings
 from planners.serving.weights import Stage, replica_stages
 
@@ -110,7 +110,7 @@ def plan_replica(question: ServingQuestion, settings: Settings, degrees: Degrees
         degrees=degrees,
         utilization_fraction=budgets[binding].utilization_fraction,
         memory=memory,
-        kv=_kv_cache(settings, cache, pools, budgets[binding], stages[binding].layers, held, requests * ranks, ranks),
+        kv=_kv_cache(settings, cache, pools, budgets[binding], stages[binding].layers, held, requests * ranks, degrees),
         verdict=(FITS if low.fits_one_request else TIGHT) if fits else NO,
         keeps_limit=keeps_limit,
         share_bytes=budgets[binding].requested_bytes,
@@ -204,9 +204,9 @@ def _kv_cache(
     stage_layers: range,
     held: Capacity,
     requests: int,
-    ranks: int,
+    degrees: Degrees,
 ) -> KvCache:
-    growing = [bucket for bucket in cache.buckets if bucket.state.kind in GROWING or bucket.state.compressed]
+    growing = [bucket for bucket in cache.buckets if _grows(bucket, settings.max_model_len)]
     latents = settings.profile.latents
     per_layer = {
         id(bucket): layer_bytes_per_token(bucket.state, settings.kv, latents=latents)
@@ -219,7 +219,9 @@ def _kv_cache(
         available_low_bytes=budget.available_low_bytes,
         available_high_bytes=budget.available_high_bytes,
         bytes_per_token=sum(per_layer[id(bucket)] * len(bucket.layers) for bucket in growing),
-        bytes_per_token_per_gpu=sum(bucket.bytes_per_token * bucket.layers_within(stage_layers) for bucket in growing),
+        # Decode context parallelism deals a sequence's tokens out: each GPU has one in so many.
+        bytes_per_token_per_gpu=sum(bucket.bytes_per_token * bucket.layers_within(stage_layers) for bucket in growing)
+        // degrees.decode_context_parallel,
         block_size=cache.block_size,
         blocks=held.blocks,
         tokens=held.tokens,
@@ -236,5 +238,12 @@ def _kv_cache(
             )
             for bucket in cache.buckets
         ),
-        contexts=_contexts(settings, cache, pools, ranks),
+        contexts=_contexts(settings, cache, pools, degrees.attention_data_parallel),
     )
+
+
+def _grows(bucket: Bucket, max_model_len: int) -> bool:
+    """Return whether every token of a request takes its place: a window wider than any request slides for none."""
+    state = bucket.state
+    is_wide = state.window is not None and state.window >= max_model_len
+    return state.kind in GROWING or state.compressed is not None or is_wide

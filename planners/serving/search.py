@@ -109,6 +109,7 @@ def search_layouts(
     candidates: list[Candidate] = []
     considered = excluded = 0
     obstacles: list[PlimsollError] = []
+    elsewhere: list[PlimsollError | None] = []
     enough = math.inf
     for degrees in _in_order(question):
         if degrees.gpus > _most_gpus(question, degrees, enough) and not _is_usual(question, degrees):
@@ -124,7 +125,8 @@ def search_layouts(
                 obstacle = error
         if obstacle is not None or not choices:
             excluded += 1
-            obstacles.extend([obstacle] if obstacle is not None else [])
+            obstacles.extend([obstacle] if obstacle is not None and choices else [])
+            elsewhere.extend([] if choices else [obstacle])
             continue
         considered += 1
         found = list(_with_replicas(question, started, replica, choices, entry, should_stop))
@@ -134,6 +136,9 @@ def search_layouts(
                 [enough, *(each.gpus for each in found if each.is_satisfying and each.replica.verdict == FITS)]
             )
     if not candidates:
+        # What forbids degrees that the GPUs are no multiple of tells something only where it forbids them all.
+        if not obstacles and elsewhere and None not in elsewhere:
+            obstacles = [each for each in elsewhere if each is not None]
         raise _nothing_left(question, obstacles, considered)
     candidates.sort(key=rank)
     return Found(candidates=tuple(candidates), considered=considered, excluded=excluded)

@@ -173,8 +173,9 @@ def _copies(units: int, tensor_parallel: int, weight: Weight, policy: ShardingPo
 
 
 def _uneven(weight: Weight, what: str, tensor_parallel: int) -> ImpossibleLayout:
+    name = weight.name.replace("{layer}", "*").replace("{expert}", "*")
     return ImpossibleLayout(
-        f"{what} of {weight.name} do not divide over tensor_parallel {tensor_parallel}.",
+        f"{what} of {name} cannot be divided over {tensor_parallel} ranks.",
         rule="tensor-parallel-divides",
         pointer="/layout/tensor_parallel",
     )

@@ -50,7 +50,8 @@ MOST_HISTOGRAM_BINS = 10_000
 # Where neither the request nor the model's name says.
 DEFAULT_FORMAT = "bf16"
 FORMAT_NOTE = (
-    "If omitted: the checkpoint's own format where its name or config says that it is quantized, otherwise bf16."
+    "If omitted: the checkpoint's own format where its name or config says that it is quantized, otherwise bf16, "
+    "or fp16 on cards that do not compute in bf16."
 )
 # An engine caches in the activations' type, which weights of these formats are computed in.
 CACHE_OF_WEIGHTS = {"fp16": "fp16", "fp32": "fp32"}
@@ -206,12 +207,12 @@ class InferRequest(Wire):
     def in_formats(self, gpus: Iterable[Gpu], *, weights: str | None, kv_cache: str | None) -> InferRequest:
         """Return the request with its formats filled in: its own, else those given, else what the GPUs compute in.
 
-        The cache's is left away where that differs between them.
+        A format is left away where that differs between them.
         """
-        held = self.serving.weights or weights or DEFAULT_FORMAT
-        cache = self.serving.kv_cache or kv_cache
-        computed = {_cache_of(held, gpu) for gpu in gpus}
-        formats = {"weights": held, "kv_cache": computed.pop() if cache is None and len(computed) == 1 else cache}
+        cards = tuple(gpus)
+        held = self.serving.weights or weights or _shared(_activations(gpu) for gpu in cards)
+        cache = self.serving.kv_cache or kv_cache or _shared(_cache_of(held, gpu) for gpu in cards)
+        formats = {"weights": held, "kv_cache": cache}
         return self.model_copy(update={"serving": self.serving.model_copy(update=formats)})
 
     def to_question(self, model: ModelSpec, hardware: Hardware, *, scale_block: int | None = None) -> ServingQuestion:
@@ -220,7 +221,7 @@ class InferRequest(Wire):
         return ServingQuestion(
             model=model,
             hardware=hardware,
-            weights=_first(serving.weights) or DEFAULT_FORMAT,
+            weights=_first(serving.weights) or _activations(hardware.gpu),
             kv_cache=_first(serving.kv_cache) or _cache_of(serving.weights, hardware.gpu),
             scale_block=scale_block,
             max_model_len=serving.max_model_len,
@@ -252,9 +253,20 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
+def _shared(formats: Iterable[str]) -> str | None:
+    """Return the one format of all, None where they differ."""
+    distinct = set(formats)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _activations(gpu: Gpu) -> str:
+    """Return the 16-bit format that a card computes in."""
+    return DEFAULT_FORMAT if DEFAULT_FORMAT in gpu.peak_flops_per_second else WITHOUT_BF16
+
+
 def _cache_of(weights: Any, gpu: Gpu) -> str:
     """Return the cache's format where none was asked for: that of the activations beside quantized weights."""
-    activations = DEFAULT_FORMAT if DEFAULT_FORMAT in gpu.peak_flops_per_second else WITHOUT_BF16
+    activations = _activations(gpu)
     return activations if isinstance(weights, list) else CACHE_OF_WEIGHTS.get(weights, activations)
 
 

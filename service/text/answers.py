@@ -91,13 +91,22 @@ def _training(body: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _on_each(layout: Mapping[str, Any]) -> str:
+    """Return over how many GPUs the blocks of a sequence are dealt out, nothing where each has all of them."""
+    gpus = layout["decode_context_parallel"]
+    return f" on each of {gpus} GPUs" if gpus > 1 else ""
+
+
 def _serving(body: Mapping[str, Any]) -> list[str]:
     plan = body["plan"]
     kv, performance = plan["kv"], plan["performance"]
     facts = (
         ("cache of one GPU", gib(kv["available_bytes"])),
         ("bytes per token", f"{kv['bytes_per_token']:,} in all, {kv['bytes_per_token_per_gpu']:,} per GPU"),
-        ("capacity", f"{kv['tokens']:,} tokens in {kv['blocks']:,} blocks of {kv['block_size']}"),
+        (
+            "capacity",
+            f"{kv['tokens']:,} tokens in {kv['blocks']:,} blocks of {kv['block_size']}{_on_each(plan['layout'])}",
+        ),
         ("requests at once", f"{kv['max_concurrency']:.2f} of the longest"),
         ("longest request", _tokens(kv["longest_context_tokens"])),
         ("meets concurrency", _yes_or_no(body["meets_concurrency"])),

@@ -410,6 +410,14 @@ def test_a_cache_left_away_has_the_activations_type(serving, stored, cache):
     assert request.in_formats(gpus, weights=None, kv_cache=stored).serving.kv_cache == cache
 
 
+def test_weights_left_away_are_in_fp16_on_cards_without_bf16_and_stay_open_for_both_kinds():
+    # vLLM, config/model.py: with dtype auto a card that does not compute in bf16 falls back to fp16.
+    request = InferRequest.model_validate(infer())
+    t4, h100 = (catalogue().gpu(name) for name in ("t4-16gb", "h100-sxm-80gb"))
+    asked = [request.in_formats(gpus, weights=None, kv_cache=None).serving for gpus in ([t4], [h100], [t4, h100])]
+    assert [(each.weights, each.kv_cache) for each in asked] == [("fp16", "fp16"), ("bf16", "bf16"), (None, None)]
+
+
 def test_a_cache_left_away_is_in_fp16_on_cards_without_bf16_and_stays_open_for_both_kinds():
     request = InferRequest.model_validate(infer(serving={"weights": "int4"}))
     t4, h100 = (catalogue().gpu(name) for name in ("t4-16gb", "h100-sxm-80gb"))

@@ -262,3 +262,11 @@ def test_an_odd_degree_that_is_fixed_is_looked_at_beyond_few_gpus():
         spec, gpus=(1, 144), layout=layout, concurrency=72, objective="fewest_gpus", slo=ServiceLevel(ttft_seconds=1e-6)
     )
     assert search_fleet((asked,)).candidates[0].replica.gpus == 72
+
+
+def test_gpus_that_the_fixed_degrees_do_not_divide_are_what_is_refused():
+    # 5 GPUs are no multiple of a pipeline of 2; that experts do not divide over 5 ranks was never asked.
+    with pytest.raises(ImpossibleLayout, match="With the fixed degrees no layout uses 5 GPUs"):
+        found(model(MIXTRAL), gpus=5, layout={"tensor_parallel": 1, "pipeline_parallel": 2})
+    with pytest.raises(ImpossibleLayout, match="32 attention heads do not divide by 5"):
+        found(model(MIXTRAL), gpus=8, layout={"tensor_parallel": 5, "pipeline_parallel": 1})
