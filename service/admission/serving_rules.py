@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 
 from planners.figures import figure
 from service.admission.flags import AUTO, Arguments
-from service.admission.impossible import LONG_POSITIONS, divisors_text
+from service.admission.impossible import LONG_POSITIONS, SCALE_BLOCKS, divisors_text
 from service.admission.pods import Container
 from service.admission.serving_engines import SGLANG, VLLM, EngineCommand
 from service.admission.serving_nodes import broken_node_rules
@@ -30,6 +30,8 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 TOOL_CHOICE, TOOL_PARSER = "--enable-auto-tool-choice", "--tool-call-parser"
 FIRST_READ, LAST_READ = (0, 8), (0, 33)
 PAGE_CHANGING = re.compile(r"^--(?:(?:prefill-|decode-)?attention-backend|speculative|disaggregation)")
+# From this version of vLLM on blocks may be refined.
+REFINED = (0, 29)
 # Variables that let requests be longer than the model has positions for.
 LONGER_ALLOWED = ("ALLOW_LONG_MAX_MODEL_LEN", "ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
 
@@ -46,6 +48,19 @@ def unchecked_rules(container: Container, *, is_own_image: bool) -> frozenset[st
     told = any(name in text for text in (*texts, *container.env) for name in LONGER_ALLOWED)
     unseen = bool(container.unread) or bool(container.definition.get("envFrom"))
     return frozenset() if is_own_image and not told and not unseen else frozenset({LONG_POSITIONS})
+
+
+def rules_of_other_versions(command: EngineCommand, read: Arguments, version: str | None) -> frozenset[str]:
+    """Return the rules that this version, or an option, may have lifted.
+
+    vLLM makes smaller blocks of a checkpoint's since 0.29 where its kernels take them (fused_moe/oracle/fp8.py), and
+    SGLang divides dense layers by a degree of their own.
+    """
+    if command is SGLANG:
+        dense = any(name.replace("_", "-") == "--moe-dense-tp-size" for name in read.others)
+        return frozenset({SCALE_BLOCKS}) if dense else frozenset()
+    in_vllm = command.engine == VLLM.engine
+    return frozenset({SCALE_BLOCKS}) if in_vllm and (version is None or _minor(version) >= REFINED) else frozenset()
 
 
 def _out_of_range(read: Arguments) -> Iterator[str]:

@@ -16,7 +16,6 @@ from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
 from planners.stopping import ShouldStop
 from planners.training import plan_training
-from service.admission.block_rules import ExpertBlocks, expert_blocks
 from service.admission.budget import Budget
 from service.admission.quantization_rules import stored_methods
 from service.canonical import digest
@@ -37,8 +36,7 @@ class Sized:
     """A planner's answer, and whether all of its advice was looked for.
 
     `is_stored_quantized` where the checkpoint that would be served holds quantized weights already, `stored_methods`
-    the schemes that it may hold them in, and `is_mixture` where the model has experts, in `expert_blocks`
-    where they are scaled by blocks.
+    the schemes that it may hold them in, and `is_mixture` where the model has experts.
     """
 
     answer: TrainingAnswer | ServingAnswer
@@ -46,7 +44,6 @@ class Sized:
     is_stored_quantized: bool = False
     stored_methods: frozenset[str] = frozenset()
     is_mixture: bool = False
-    expert_blocks: ExpertBlocks | None = None
 
 
 class Sizer:
@@ -99,7 +96,6 @@ class Sizer:
             is_stored_quantized=model.stored is not None,
             stored_methods=stored_methods(serving.model, model) if isinstance(serving.model, str) else frozenset(),
             is_mixture=model.spec.experts_per_token > 0,
-            expert_blocks=expert_blocks(serving.model, model),
         )
 
     def _hardware(self, asked: HardwareRequest) -> Hardware:

@@ -29,7 +29,7 @@ def test_vllms_commands_are_one_request(command: str):
     assert request(command) == {
         "model": "m",
         "serving": {"max_model_len": 8192, "engine": "vllm"},
-        "layout": {"tensor_parallel": 2, "pipeline_parallel": 1},
+        "layout": {"tensor_parallel": 2, "pipeline_parallel": 1, "expert_parallel": 1},
     }
 
 
@@ -38,7 +38,7 @@ def test_sglangs_command_is_read():
         "python -m sglang.launch_server --model-path m --tp 4 --context-length 4096 --mem-fraction-static 0.8"
     )
     assert read["serving"] == {"max_model_len": 4096, "gpu_memory_utilization": 0.8, "engine": "sglang"}
-    assert read["layout"] == {"tensor_parallel": 4, "pipeline_parallel": 1}
+    assert read["layout"] == {"tensor_parallel": 4, "pipeline_parallel": 1, "expert_parallel": 1}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_other_commands_serve_nothing(command: str):
 )  # fmt: skip
 def test_sglangs_data_parallel_attention_takes_no_more_gpus(command: str, layout: dict[str, int]):
     words = ("python", "-m", "sglang.launch_server", "--model-path", "m", *command.split())
-    assert launch(" ".join(words)).request["layout"] == {"pipeline_parallel": 1, **layout}
+    assert launch(" ".join(words)).request["layout"] == {"pipeline_parallel": 1, "expert_parallel": 1, **layout}
 
 
 def test_attention_ranks_that_do_not_divide_the_tensor_ranks_are_told():

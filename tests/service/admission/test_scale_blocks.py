@@ -29,7 +29,7 @@ def judge() -> AdmissionService:
     ("image", "command", "gpus", "told"),
     [
         # An expert of 1,536 over 8 ranks is 192, a block and a half of 128; over 4 it is 384, three blocks.
-        (VLLM, f"{QWEN} 8", 8, "192 each, which is no multiple of the 128"),
+        (VLLM, f"{QWEN} 8", 8, "192 each, which is no multiple of 128"),
         (VLLM, f"{QWEN} 8 --enable-expert-parallel", 8, None),
         (VLLM, f"{QWEN} 4", 4, None),
         (VLLM, f"{QWEN} 4 --data-parallel-size 2", 8, "192 each"),
@@ -39,8 +39,9 @@ def judge() -> AdmissionService:
         (VLLM, f"{MINIMAX} 4", 4, None),
         # 2,048 over 16 ranks is one block, over 32 half of one.
         (SGLANG, f"{R1} --tp 16 --nnodes 2", 16, None),
-        (SGLANG, f"{R1} --tp 32 --nnodes 4", 32, "64 each, which is no multiple of the 128"),
-        (SGLANG, f"{R1} --tp 32 --nnodes 4 --ep-size 32", 32, None),
+        # So are dense layers of 18,432: four blocks and a half.
+        (SGLANG, f"{R1} --tp 32 --nnodes 4", 32, "576 each, which is no multiple of 128"),
+        (SGLANG, f"{R1} --tp 32 --nnodes 4 --ep-size 32 --moe-dense-tp-size 1", 32, None),
     ],
 )
 async def test_a_rank_takes_whole_blocks_of_each_expert(judge, image, command, gpus, told):
