@@ -25,6 +25,7 @@ LEAST_ONE = ("max_num_seqs", "max_num_batched_tokens")
 # changed places in `--max-model-len` leave 0.92, `--max-model-length` 0.896.
 AS_LIKE_AS_A_SLIP = 0.89
 SHORTEST_OPTION = 10
+DTYPES = (AUTO, "half", "float16", "bfloat16", "float", "float32")
 # The least of them is taken since 0.11.
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 TOOL_CHOICE, TOOL_PARSER = "--enable-auto-tool-choice", "--tool-call-parser"
@@ -98,7 +99,10 @@ def _at_odds(command: EngineCommand, read: Arguments) -> Iterator[str]:
 
 
 def _at_odds_beside_the_engine(read: Arguments) -> Iterator[str]:
-    """Yield what vLLM refuses of adapters and tools: config/lora.py, entrypoints' cli_args.py."""
+    """Yield what vLLM refuses of types, adapters and tools: config/model.py, config/lora.py, cli_args.py."""
+    dtype = read.values.get("dtype", AUTO)
+    if dtype not in DTYPES:
+        yield f"--dtype {str(dtype)[:40]} is not one of {', '.join(DTYPES)}"
     others = {name.replace("_", "-") for name in read.others}
     rank = read.values.get("lora_rank")
     if "--enable-lora" in others and rank is not None and rank not in LORA_RANKS:
