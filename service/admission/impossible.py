@@ -13,6 +13,7 @@ from service.admission.launches import Launch
 
 LONG_POSITIONS = "length-within-positions"
 CARD_FORMAT = "card-computes-format"
+SCALE_BLOCKS = "scale-blocks-divide"
 # By rule, the programs that check it. vllm 0.33.0: config/model.py (verify_with_parallel_config,
 # _verify_with_expert_parallelism, _get_and_verify_max_len), distributed/utils.py (divide), platforms/cuda.py
 # (check_if_supports_dtype), layers/quantization/fp8.py (create_weights). sglang 0.5.23: the same of its fp8.py; the
@@ -25,7 +26,7 @@ CARD_FORMAT = "card-computes-format"
 CHECKED_BY: Mapping[str, frozenset[str]] = {
     "tensor-parallel-divides": frozenset({"vllm", "sglang", "tensorrt-llm", "transformers"}),
     "vocabulary-divides": frozenset({"vllm"}),
-    "scale-blocks-divide": frozenset({"vllm", "sglang"}),
+    SCALE_BLOCKS: frozenset({"vllm", "sglang"}),
     "experts-needed": frozenset({"vllm"}),
     "expert-parallel-divides": frozenset({"sglang", "tensorrt-llm"}),
     "context-parallel-divides": frozenset({"vllm"}),

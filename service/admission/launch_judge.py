@@ -15,7 +15,7 @@ from planners.serving.answer import ServingAnswer, ServingMemory
 from planners.serving.engine import engine_profile
 from service.admission.budget import Budget
 from service.admission.findings import Finding, NotJudged, noted, softened
-from service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, is_doubtful, is_impossible
+from service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, SCALE_BLOCKS, is_doubtful, is_impossible
 from service.admission.judgement import serving_finding, training_finding
 from service.admission.lanes import Lane
 from service.admission.launches import Launch
@@ -37,6 +37,10 @@ TYPED: Mapping[str, Mapping[str, str]] = {
         "vllm": "A command states it in --hf-overrides.",
         "sglang": "A command states it in --json-model-override-args.",
     },
+}
+WHOLE_EXPERTS = {
+    "vllm": "On the command line that is --enable-expert-parallel.",
+    "sglang": "On the command line that is --ep-size.",
 }
 LOADED_WHOLE = (
     "this version loads all weights in 16 bits before it quantizes any, which the GPUs have no room for: take a "
@@ -248,6 +252,8 @@ def _shortage(launch: Launch, lane: Lane) -> Finding | None:
 
 def _typed_ways(launch: Launch, error: PlimsollError) -> tuple[str, ...]:
     """Return how the command says what an error asks for, where that is known."""
+    if SCALE_BLOCKS in error.rules and "expert_parallel" in error.detail:
+        return (WHOLE_EXPERTS[str(launch.engine)],)
     found = (TYPED.get(rule, {}).get(str(launch.engine)) for rule in error.rules)
     return tuple(text for text in found if text is not None)
 

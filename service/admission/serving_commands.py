@@ -14,7 +14,7 @@ from service.admission.pods import Container
 from service.admission.quantization_rules import asked_quantization
 from service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
 from service.admission.serving_nodes import nodes_of
-from service.admission.serving_rules import broken_rules, unchecked_rules
+from service.admission.serving_rules import broken_rules, lifted_rules, unchecked_rules
 from service.admission.shell import known_image
 from service.admission.tgi_commands import tgi_launch
 
@@ -25,6 +25,8 @@ ENGINE_IMAGES = {
     "lmsysorg/sglang": "sglang",
     "nvidia/tensorrt-llm/release": "tensorrt-llm",
 }
+# SGLang's options that spread whole experts over all ranks without a degree (srt/server_args.py).
+EXPERTS_SPREAD = re.compile(r"^--(?:moe[-_]a2a[-_]backend|enable[-_](?:ep|deepep)[-_]moe)$")
 PYTHON = re.compile(r"^python[0-9.]*$")
 # What `python -m` starts.
 MODULES = {
@@ -155,7 +157,8 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         unsaid=too_old,
         unchecked=unchecked_rules(
             container, is_own_image=known_image(container.image, ENGINE_IMAGES) == command.engine
-        ),
+        )
+        | lifted_rules(command, read),
     )  # fmt: skip
 
 
@@ -228,10 +231,11 @@ def _layout(command: EngineCommand, read: Arguments) -> dict[str, int]:
     SGLang counts the ranks of attention's data parallelism among its tensor ranks.
     TensorRT-LLM's attention is data-parallel over all tensor ranks or over none.
     vLLM's data parallelism divides attention alone where experts are parallel, over
-    all tensor- and data-parallel ranks; else its ranks are replicas.
+    all tensor- and data-parallel ranks; else its ranks are replicas. Without an option that
+    says so experts are divided as all else is, whatever degree would be better.
     """
     named = {name: int(read.values[name]) for name in LAYOUT_FIELDS if name in read.values}
-    layout = {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": 1, **named}
+    layout = {"tensor_parallel": 1, "pipeline_parallel": 1, **named}
     attention = int(read.values.get("attention_data_parallel", 1))
     if read.values.get("is_attention_data_parallel"):
         attention = layout["tensor_parallel"] if command is TENSORRT_LLM else layout.pop("data_parallel", 1)
@@ -239,6 +243,8 @@ def _layout(command: EngineCommand, read: Arguments) -> dict[str, int]:
         layout |= {"attention_data_parallel": attention, "tensor_parallel": layout["tensor_parallel"] // attention}
     if "expert_ranks" in read.values:
         layout["expert_parallel"] = int(read.values["expert_ranks"])
+    elif command is not TENSORRT_LLM and not any(EXPERTS_SPREAD.search(name) for name in read.others):
+        layout["expert_parallel"] = 1
     if read.values.get("expert_parallel"):
         ranks = layout.pop("data_parallel", 1)
         layout |= {"attention_data_parallel": ranks} if ranks > 1 else {}

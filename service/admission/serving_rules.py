@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 
 from planners.figures import figure
 from service.admission.flags import AUTO, Arguments
-from service.admission.impossible import LONG_POSITIONS, divisors_text
+from service.admission.impossible import LONG_POSITIONS, SCALE_BLOCKS, divisors_text
 from service.admission.pods import Container
 from service.admission.serving_engines import SGLANG, VLLM, EngineCommand
 from service.admission.serving_nodes import broken_node_rules
@@ -25,8 +25,10 @@ LEAST_ONE = ("max_num_seqs", "max_num_batched_tokens")
 # changed places in `--max-model-len` leave 0.92, `--max-model-length` 0.896.
 AS_LIKE_AS_A_SLIP = 0.89
 SHORTEST_OPTION = 10
+DTYPES = (AUTO, "half", "float16", "bfloat16", "float", "float32")
 # The least of them is taken since 0.11.
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+DENSE_DEGREE = "--moe-dense-tp-size"
 TOOL_CHOICE, TOOL_PARSER = "--enable-auto-tool-choice", "--tool-call-parser"
 FIRST_READ, LAST_READ = (0, 8), (0, 33)
 PAGE_CHANGING = re.compile(r"^--(?:(?:prefill-|decode-)?attention-backend|speculative|disaggregation)")
@@ -46,6 +48,12 @@ def unchecked_rules(container: Container, *, is_own_image: bool) -> frozenset[st
     told = any(name in text for text in (*texts, *container.env) for name in LONGER_ALLOWED)
     unseen = bool(container.unread) or bool(container.definition.get("envFrom"))
     return frozenset() if is_own_image and not told and not unseen else frozenset({LONG_POSITIONS})
+
+
+def lifted_rules(command: EngineCommand, read: Arguments) -> frozenset[str]:
+    """Return the rules that an option lifts: SGLang divides dense layers by a degree of their own where it is told."""
+    is_dense_apart = any(name.replace("_", "-") == DENSE_DEGREE for name in read.others)
+    return frozenset({SCALE_BLOCKS}) if command is SGLANG and is_dense_apart else frozenset()
 
 
 def _out_of_range(read: Arguments) -> Iterator[str]:
@@ -83,7 +91,10 @@ def _at_odds(command: EngineCommand, read: Arguments) -> Iterator[str]:
 
 
 def _at_odds_beside_the_engine(read: Arguments) -> Iterator[str]:
-    """Yield what vLLM refuses of adapters and tools: config/lora.py, entrypoints' cli_args.py."""
+    """Yield what vLLM refuses of types, adapters and tools: config/model.py, config/lora.py, cli_args.py."""
+    dtype = read.values.get("dtype", AUTO)
+    if dtype not in DTYPES:
+        yield f"--dtype {str(dtype)[:40]} is not one of {', '.join(DTYPES)}"
     others = {name.replace("_", "-") for name in read.others}
     rank = read.values.get("lora_rank")
     if "--enable-lora" in others and rank is not None and rank not in LORA_RANKS:

@@ -208,12 +208,18 @@ def _model_container(model: Mapping[str, Any], sizes: _WorkerSizes | None) -> Ma
     if model.get("command") or below(model, ("modelFormat", "name")) != KSERVE_HUGGING_FACE:
         return model
     args = each_of(model.get("args"))
-    stored = re.match(r"^hf://([^:]+)", str(model.get("storageUri") or ""))
+    stored = _stored_name(str(model.get("storageUri") or ""))
     named = any(str(word).startswith(("--model_id", "--model-id")) for word in args)
-    model_id = [f"--model_id={stored[1]}"] if stored and not named else []
+    model_id = [f"--model_id={stored}"] if stored and not named else []
     # What the multi-node runtime adds comes first, for the last of two is the one that counts.
     divided = [] if sizes is None else sizes.words
     return {**model, "command": list(KSERVE_HUGGING_FACE_COMMAND), "args": [*divided, *model_id, *args]}
+
+
+def _stored_name(address: str) -> str:
+    """Return the hub's name of a model, without its revision; of another store the address, which tells no model."""
+    hub, _, name = address.partition("hf://")
+    return name.partition(":")[0] if name and not hub else address
 
 
 def _ray_cluster(manifest: Mapping[str, Any]) -> PodGroup:

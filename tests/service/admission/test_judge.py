@@ -18,7 +18,7 @@ from service.admission.sizing import Sizer
 from service.errors import DatabaseUnavailable, PlanNotFound
 from service.models.resolving import ModelResolver
 from service.settings import Settings
-from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
+from tests.service.admission.reviews import H100, KINDS, a_container, a_review, an_object
 
 SMALL = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")
 # 72.7e9 parameters x 2 bytes over two GPUs are 67.7 GiB of weights in 79.2 GiB: nothing is left for 32,768 tokens.
@@ -675,6 +675,15 @@ async def test_a_rule_that_is_broken_tells_the_option_that_mends_it(judge, words
     answer = await judge.review(read_review(a_review("Pod", pod)))
     assert not answer.is_allowed
     assert told in answer.message
+
+
+async def test_a_model_in_a_store_that_is_not_read_is_named(judge):
+    limits = {"limits": {"nvidia.com/gpu": "1"}}
+    model = {"modelFormat": {"name": "huggingface"}, "storageUri": "s3://models/chat", "resources": limits}
+    manifest = {"metadata": {"name": "chat"}, "spec": {"predictor": {"model": model, "nodeSelector": H100}}}
+    answer = await judge.review(read_review(a_review("InferenceService", manifest)))
+    assert (answer.is_allowed, answer.is_judged) == (True, False)
+    assert "s3://models/chat" in " ".join(answer.warnings)
 
 
 def scaled(replicas: int) -> dict[str, Any]:

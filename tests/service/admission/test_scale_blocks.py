@@ -39,7 +39,9 @@ def judge() -> AdmissionService:
         (VLLM, f"{MINIMAX} 4", 4, None),
         # 2,048 over 16 ranks is one block, over 32 half of one.
         (SGLANG, f"{R1} --tp 16 --nnodes 2", 16, None),
-        (SGLANG, f"{R1} --tp 32 --nnodes 4", 32, "which is no multiple of 128"),
+        # So are dense layers of 18,432: four blocks and a half.
+        (SGLANG, f"{R1} --tp 32 --nnodes 4", 32, "576 each, which is no multiple of 128"),
+        (SGLANG, f"{R1} --tp 32 --nnodes 4 --ep-size 32 --moe-dense-tp-size 1", 32, None),
     ],
 )
 async def test_a_rank_takes_whole_blocks_of_each_expert(judge, image, command, gpus, told):

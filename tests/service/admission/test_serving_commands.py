@@ -87,7 +87,7 @@ def test_what_changes_memory_unread_is_noted():
     ("command", "reason"),
     [
         ("vllm serve", "names no model"),
-        ("vllm serve m --dtype odd", "--dtype odd"),
+        ("trtllm-serve m --dtype odd", "--dtype odd"),
         ("vllm serve m --kv-cache-dtype odd", "--kv-cache-dtype odd"),
         ("vllm serve m --quantization odd", "--quantization odd"),
         ("vllm serve m -tp x", "--tensor-parallel-size is 'x'"),

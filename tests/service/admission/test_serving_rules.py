@@ -33,6 +33,7 @@ def read(line: str, image: str = VLLM, **parts):
         ("--gpu_memory_utilisation=0.9", "--gpu-memory-utilization is the nearest"),
         ("--max-modle-len 4096", "--max-model-len is the nearest"),
         ("--max-model-length 4096", "--max-model-len is the nearest"),
+        ("--dtype fp16", "--dtype fp16 is not one of auto, half, float16, bfloat16"),
         ("--enable-lora --max-lora-rank 20", "--max-lora-rank 20 is not one of 1, 8, 16"),
         ("--enable_auto_tool_choice", "--enable-auto-tool-choice needs --tool-call-parser"),
     ],
@@ -54,6 +55,7 @@ def test_vllm_refuses_these_arguments(flags: str, reason: str):
         # argparse takes the beginning of an option, and options of their own stand beside each other.
         "--tensor-parallel 2",
         "--enable-lora --max-lora-rank 64",
+        "--dtype half",
         "--enable-auto-tool-choice --tool-call-parser hermes",
         "--data-parallel-size-local 1 --max-num-partial-prefills 2 --tensor-parallel-rank 0",
     ],
