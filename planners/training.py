@@ -181,7 +181,8 @@ def check_question(question: TrainingQuestion) -> None:
             pointer="/training/expert_imbalance",
         )
     if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
-        raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer="/deadline_seconds")
+        pointer = "/training/tokens" if question.tokens is None else "/deadline_seconds"
+        raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer=pointer)
     if question.resilience.target_availability is not None and question.resilience.repair_seconds is None:
         raise InvalidQuestion(
             "target_availability needs repair_seconds: how long it takes to repair or replace a failed node.",
