@@ -35,7 +35,7 @@ def test_any_stack_fits_70b_on_eight_h100_as_a_named_one_does(service: httpx.Cli
     )
     assert answer["fits"]
     assert answer["stacks"]["searched"]
-    assert any(note.startswith("Searched ") for note in answer["assumptions"])
+    assert any(note.startswith("The search tried ") for note in answer["assumptions"])
 
 
 def test_gpt2_xl_on_a_4090_is_advised_bf16_and_eight_bit_adam_before_hardware(service: httpx.Client):
@@ -178,3 +178,15 @@ def test_a_deadline_without_tokens_points_at_the_tokens(service: httpx.Client):
     )
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/training/tokens"
+
+
+def test_groups_of_eleven_nodes_have_composers_config(service: httpx.Client):
+    answer = planned(
+        service,
+        model="mosaicml/mpt-30b",
+        framework="composer",
+        hardware={"gpu": "a100-sxm-40gb", "gpus": 440},
+        training={"sequence_length": 2048, "global_batch_size": 1760},
+        layout={"zero_stage": 3, "shard_group": 88},
+    )
+    assert "data_parallel_shard_degree: 88" in answer["artifacts"]["composer"]
