@@ -16,7 +16,7 @@ from starlette.routing import Match
 
 from api.problems import MEANINGS, ProblemResponse
 from api.strict_json import MalformedBody
-from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName
+from planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName, nearest_names
 from service.errors import TryLater, Unauthenticated
 from service.requests.pointers import FieldError, field_errors, field_name, sentence
 
@@ -77,6 +77,7 @@ CODE_OF_STATUS: Mapping[int, str] = {
 
 # A body may hold tens of thousands of them, and nobody reads on.
 MOST_FIELD_ERRORS = 100
+MOST_PATH_CHARACTERS = 100
 
 # Where errors of FastAPI's own parameters begin their location.
 _PARAMETER_PLACES = ("query", "path", "header", "cookie")
@@ -172,10 +173,29 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         raise error
     code = CODE_OF_STATUS.get(error.status_code, "http-error")
     fields = error.errors if isinstance(error, MalformedBody) else ()
-    headers = error.headers
+    headers, detail = error.headers, error.detail
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers = {**(headers or {}), "Allow": _allowed_methods(request)}
-    return ProblemResponse(error.status_code, code, error.detail, errors=fields, headers=headers)
+        allowed = _allowed_methods(request)
+        headers = {**(headers or {}), "Allow": allowed}
+        detail = f"{request.method} is not answered at {_shown_path(request)}; what is: {allowed}."
+    elif error.status_code == HTTPStatus.NOT_FOUND and detail == HTTPStatus.NOT_FOUND.phrase:
+        detail = _nothing_there(request)
+    return ProblemResponse(error.status_code, code, detail, errors=fields, headers=headers)
+
+
+def _nothing_there(request: Request) -> str:
+    """Return where the paths are listed, and which of those without parts to fill in were meant."""
+    routes: tuple[APIRoute, ...] = request.app.state.routes
+    near = nearest_names(
+        request.url.path[:MOST_PATH_CHARACTERS], {each.path for each in routes if "{" not in each.path}
+    )
+    hint = f" Nearest: {', '.join(near)}." if near else ""
+    return f"Nothing is at {_shown_path(request)}.{hint} GET /openapi.json lists all paths."
+
+
+def _shown_path(request: Request) -> str:
+    path = request.url.path
+    return path if len(path) <= MOST_PATH_CHARACTERS else f"{path[:MOST_PATH_CHARACTERS]}…"
 
 
 def _allowed_methods(request: Request) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from http import HTTPStatus
 from typing import Any
@@ -98,8 +99,15 @@ def strict_json(body: bytes) -> Any:
             f"The body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
         ) from error
     except ValueError as error:
-        raise MalformedBody(f"The body is not JSON that can be read: {str(error)[:200]}.") from error
+        raise MalformedBody(f"The body is not JSON that can be read: {_unread(error)}.") from error
     return value
+
+
+def _unread(error: ValueError) -> str:
+    """Return why a body was not read; of a number too long Python says how a program would read it."""
+    if str(error).startswith("Exceeds the limit"):
+        return f"a whole number has more than {sys.get_int_max_str_digits():,} digits"
+    return str(error)[:200]
 
 
 def _check_finite(value: Any) -> None:

@@ -101,11 +101,12 @@ class UnknownName(PlimsollError):
 
     code = "unknown-name"
     thing = "name"
+    way_out = ""
 
     def __init__(self, name: str, known: Iterable[str], *, pointer: str = "") -> None:
         self.name = name
         self.nearest = nearest_names(name, known)
-        hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else ""
+        hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else self.way_out
         super().__init__(f"Unknown {self.thing} {name[:100]!r}.{hint}", pointer=pointer)
 
 
@@ -114,6 +115,7 @@ class UnknownModel(UnknownName):
 
     code = "unknown-model"
     thing = "model"
+    way_out = " GET /models and `plimsoll models` list all; another is described by its config.json."
 
 
 class UnknownModelType(UnknownName):
@@ -133,6 +135,7 @@ class UnknownGpu(UnknownName):
 
     code = "unknown-gpu"
     thing = "GPU"
+    way_out = " GET /hardware and `plimsoll hardware` list all; another is described by its figures."
 
 
 class UnknownCluster(UnknownName):
@@ -140,6 +143,7 @@ class UnknownCluster(UnknownName):
 
     code = "unknown-cluster"
     thing = "cluster"
+    way_out = " GET /hardware and `plimsoll hardware` list all."
 
 
 def nearest_names(name: str, known: Iterable[str], *, most: int = 5) -> tuple[str, ...]:

@@ -277,6 +277,7 @@ class ServingQuestion:
 
     Engine settings left None take that engine version's own defaults on that GPU.
     `prefix_cache_hit_rate` is the part of a prompt's tokens that is found cached.
+    `scale_block` is the side of the blocks that a checkpoint in fp8 has one scale for each of.
     `learned` is what measured starts of this model on this GPU and engine taught, by weight format.
     """
 
@@ -284,6 +285,7 @@ class ServingQuestion:
     hardware: Hardware
     weights: str = "bf16"
     kv_cache: str = "bf16"
+    scale_block: int | None = None
     max_model_len: int | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None

@@ -180,9 +180,11 @@ def check_question(question: TrainingQuestion) -> None:
             f"{figure(question.expert_imbalance)}.",
             pointer="/training/expert_imbalance",
         )
-    if question.objective == "deadline" and (question.tokens is None or question.deadline_seconds is None):
-        pointer = "/training/tokens" if question.tokens is None else "/deadline_seconds"
-        raise InvalidQuestion("objective 'deadline' needs tokens and deadline_seconds.", pointer=pointer)
+    if question.objective == "deadline":
+        needed = ((question.deadline_seconds, "/deadline_seconds"), (question.tokens, "/training/tokens"))
+        for given, pointer in needed:
+            if given is None:
+                raise InvalidQuestion(f"objective 'deadline' needs {pointer.rpartition('/')[2]}.", pointer=pointer)
     if question.resilience.target_availability is not None and question.resilience.repair_seconds is None:
         raise InvalidQuestion(
             "target_availability needs repair_seconds: how long it takes to repair or replace a failed node.",

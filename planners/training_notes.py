@@ -143,6 +143,8 @@ def _time(told: Told) -> Iterator[str]:
         f"{efficiency.provenance} A step may take {low:.2f} to {high:.2f} times the estimate; "
         f"{efficiency.common.coverage:.0%} of such runs are expected to."
     )
+    if told.question.objective == "cost" and told.question.hardware.usd_per_gpu_hour is None:
+        yield "No usd_per_gpu_hour is given, so that layouts are compared in GPU time, as at any one price."
     yield from risks(told.layout, told.plan.step, told.plan.memory, told.question.hardware, efficiency)
     yield "TFLOP/s and utilization count attention as causal and leave recomputation out."
     parts = {

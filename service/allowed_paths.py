@@ -41,5 +41,5 @@ def _refusal(roots: Sequence[Path], pointer: str, kind: Kind) -> PathNotAllowed:
         use = "read" if kind == "model" else "written to"
         detail = f"No {kind} root is configured (PLIMSOLL_{kind.upper()}_ROOTS), so no path may be {use}."
     else:
-        detail = f"The path lies outside the {len(roots)} allowed {kind} root(s)."
+        detail = f"The path lies outside every allowed {kind} root (PLIMSOLL_{kind.upper()}_ROOTS)."
     return PathNotAllowed(detail, pointer=pointer)

@@ -15,6 +15,7 @@ MEGATRON = (
     "--seq-length 4096 --max-position-embeddings 4096 --vocab-size 128256 --micro-batch-size 1 --bf16 "
     "--use-distributed-optimizer"
 )
+MIXTRAL, BATCH = "mistralai/Mixtral-8x7B-Instruct-v0.1", "--per_device_train_batch_size 1"
 TRAINER = f"train.py --model_name_or_path {LLAMA_8B} --per_device_train_batch_size 1 --max_seq_length 512 --bf16"
 
 
@@ -57,6 +58,11 @@ def review(service: httpx.Client, manifest: dict[str, Any], group: str = "", kin
             1, H100, "4095 at most",
         ),
         ("vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --quantization bitsandbytes", 8, H100, "leave the option out"),
+        (f"vllm serve {LLAMA_8B} --max-modle-len 4096", 1, H100, "--max-model-len is the nearest"),
+        (f"vllm serve {LLAMA_8B} --enable-lora --max-lora-rank 20", 1, H100, "20 is not one of"),
+        (f"vllm serve {LLAMA_8B} --enable-auto-tool-choice", 1, H100, "--tool-call-parser"),
+        ("vllm serve Qwen/Qwen3-235B-A22B-FP8 -tp 8 --max-model-len 16384", 8, H100, "--enable-expert-parallel"),
+        (f"torchrun run_clm.py --model_name_or_path meta-llama/Llama-3.1-70B --bf16 {BATCH}", 1, H100, "GiB per GPU"),
         (f"{MEGATRON} --tensor-model-parallel-size 3", 8, H100, "tensor parallel 1, 2, 4, 8, 16 or 32"),
         (f"{MEGATRON} --pipeline-model-parallel-size 6", 8, H100, "pipeline parallel 1, 2, 4, 8, 16 or 32"),
         (f"torchrun --nproc-per-node 8 {TRAINER} --fsdp full_shard", 4, H100, "start 4"),
@@ -77,6 +83,8 @@ def test_what_cannot_run_is_refused_with_what_can(
         (f"vllm serve {LLAMA_8B} --gpu-memory-utilization 1.0 --max-model-len 4096", 1, H100),
         ("vllm serve Qwen/Qwen2.5-1.5B-Instruct --max-model-len 4096", 1, T4),
         (f"{MEGATRON} --tensor-model-parallel-size 8 --global-batch-size 8", 8, H100),
+        ("vllm serve Qwen/Qwen3-235B-A22B-FP8 -tp 8 --enable-expert-parallel --max-model-len 16384", 8, H100),
+        (f"vllm serve {MIXTRAL} --max-model-len 4096 -tp 4 --data-parallel-size 2", 8, "NVIDIA-L4"),
         (f"torchrun --nproc-per-node 8 {TRAINER} --fsdp full_shard --gradient_checkpointing", 8, H100),
     ],
 )
@@ -149,3 +157,39 @@ def test_megatrons_command_has_a_number_of_steps(service: httpx.Client) -> None:
     }
     artifacts = service.post("/plan/train", json=question).json()["artifacts"]
     assert "--train-iters $TRAIN_ITERS" in artifacts["megatron"]
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "gpus", "gpu", "reason"),
+    [
+        # 27.5 GiB in 16 bits on a card of 22: weights are made there whole before 0.15.
+        (
+            "vllm/vllm-openai:v0.11.0", "vllm serve Qwen/Qwen2.5-14B-Instruct --max-model-len 4096 --quantization fp8",
+            1, "NVIDIA-A10G", "loads all weights in 16 bits",
+        ),
+        ("vllm/vllm-openai:v0.6.3", f"vllm serve {LLAMA_8B} -tp 3", 3, H100, "32 attention heads"),
+        (
+            "lmsysorg/sglang:v0.4.6.post5-cu124",
+            "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-405B-Instruct --tp 8", 8, H100,
+            "94.5 GiB of weights",
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_version_or_this_one_cannot_run_is_refused(
+    service: httpx.Client, image: str, command: str, gpus: int, gpu: str, reason: str
+) -> None:
+    answer = review(service, a_pod(command, gpus=gpus, gpu=gpu, image=image))
+    assert not answer["allowed"]
+    assert reason in answer["status"]["message"]
+
+
+def test_a_way_out_is_what_the_engine_takes(service: httpx.Client) -> None:
+    # trtllm-serve has no option that quantizes, and sglang's formats of a cache are fp8_e4m3 and fp8_e5m2.
+    model = "meta-llama/Llama-3.3-70B-Instruct"
+    image = "nvcr.io/nvidia/tensorrt-llm/release:1.0.0"
+    message = review(service, a_pod(f"trtllm-serve {model}", gpus=1, image=image))["status"]["message"]
+    assert "2 GPUs" not in message
+    assert "4 GPUs and --tp_size 4" in message
+    command = f"python3 -m sglang.launch_server --model-path {model} --tp 4 --mem-fraction-static 0.3"
+    message = review(service, a_pod(command, gpus=4, image="lmsysorg/sglang:v0.5.6"))["status"]["message"]
+    assert "--kv-cache-dtype fp8_e4m3" in message

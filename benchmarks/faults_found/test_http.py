@@ -156,3 +156,45 @@ def test_serving_alternatives_state_their_formats_whole(service: httpx.Client):
     labels = [line for line in listed if " GPUs: " in line]
     assert labels
     assert all(re.search(r" (bf16|fp8)/(bf16|fp8)\b", line) for line in labels)
+
+
+@pytest.mark.parametrize(("part", "pointer", "words"), [
+    ({"model": {"parameters": 7e9, "path": "x"}}, "/model", "one of config"),
+    ({"model": {"model_type": "llama", "hidden_size": 4096}}, "/model", "the contents of a config.json"),
+    ({"hardware": {"gpu": None, "gpus": 8}}, "/hardware/gpu", "an object with its figures"),
+    ({"hardware": {"gpu": "h100", "gpus": [8, 16]}}, "/hardware/gpus", "an object with min and max"),
+    ({"model": "zzz"}, "/model", "GET /models"),
+    ({"objective": "deadline", "deadline_seconds": 3600}, "/training/tokens", "needs tokens"),
+    ({"model": {"parameters": 7}}, "/model/parameters", "at least 1,000."),
+])  # fmt: skip
+def test_a_refusal_tells_the_way_out(service: httpx.Client, part: dict[str, Any], pointer: str, words: str):
+    refused = service.post("/plan/train", json={**JOB, **part})
+    assert refused.status_code == 422
+    assert words in told(refused)[pointer]
+
+
+def test_an_engines_option_is_answered_with_the_field_that_says_it(service: httpx.Client):
+    meant = {
+        "tensor_parallel_size": "/layout/tensor_parallel",
+        "quantization": "/serving/weights",
+        "kv_cache_dtype": "/serving/kv_cache",
+    }
+    refused = service.post("/plan/infer", json={**DEPLOYMENT, "serving": dict.fromkeys(meant, 8)})
+    for name, field in meant.items():
+        assert told(refused)[f"/serving/{name}"].endswith(f"did you mean {field}?")
+
+
+def test_a_microbenchmark_of_an_unknown_kind_is_told_the_kinds(service: httpx.Client):
+    refused = service.put("/hardware/h100/calibration", json={"microbenchmarks": [{"kind": "gemm"}]})
+    assert told(refused) == {"/microbenchmarks/0/kind": "kind must be 'matmul', 'memory', 'attention' or 'all_reduce'."}
+
+
+def test_a_wrong_path_or_method_is_answered_with_the_right_ones(service: httpx.Client):
+    assert "Nearest: /plans" in service.get("/plan").json()["detail"]
+    assert "GET, HEAD" in service.put("/plans").json()["detail"]
+
+
+def test_more_bytes_than_a_card_has_are_no_measurement_of_it(service: httpx.Client):
+    report = {"plan_id": planned(service)["plan_id"], "peak_bytes": 10**15}
+    refused = service.post("/measurements", json=report)
+    assert (refused.status_code, list(told(refused))) == (422, ["/peak_bytes"])

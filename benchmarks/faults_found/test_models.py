@@ -79,3 +79,25 @@ def test_the_nearest_name_is_of_the_same_family(service: httpx.Client) -> None:
     assert answer.status_code == 422
     assert answer.text.index("mamba-2.8b-hf") > 0
     assert "Llama-2-7b-hf" not in answer.text
+
+
+def test_stablelms_norms_of_queries_and_keys_are_counted(service: httpx.Client) -> None:
+    plain, normed = (
+        _described(service, {"config": {**LLAMA, "model_type": "stablelm", "qk_layernorm": has}})["parameters"]["total"]
+        for has in (False, True)
+    )
+    # 32 layers x (32 + 8) heads x 128 features.
+    assert normed - plain == 163_840
+
+
+@pytest.mark.parametrize("stored", [
+    {"quant_method": "AWQ", "bits": 4},
+    {"quant_method": "compressed_tensors", "config_groups": {"all": {"weights": {"num_bits": 4, "type": "int"}}}},
+])  # fmt: skip
+def test_a_quant_method_is_read_as_vllm_reads_it(service: httpx.Client, stored: dict[str, Any]) -> None:
+    assert _described(service, {"config": {**LLAMA, "quantization_config": stored}})["stored"]["weights"] == "int4"
+
+
+def test_a_classifiers_missing_vocabulary_head_is_told(service: httpx.Client) -> None:
+    told = _described(service, {"config": {**LLAMA, "architectures": ["LlamaForSequenceClassification"]}})
+    assert any("LlamaForSequenceClassification" in note for note in told["assumptions"])

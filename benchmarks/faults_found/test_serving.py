@@ -119,3 +119,49 @@ def test_no_gpu_is_taken_that_brings_a_missed_service_level_no_closer(service):
         slo={"ttft_seconds": 5.0, "tpot_seconds": 0.02},
     )
     assert plan(service, body)["plan"]["layout"]["gpus"] == 2
+
+
+@pytest.mark.parametrize("objective", ["throughput", "cost", "fewest_gpus"])
+@pytest.mark.parametrize(("gpu", "rate"), [("h100-sxm-80gb", 10), ("h200-sxm-141gb", 1)])
+def test_at_a_request_rate_no_layout_answers_as_many_requests_sooner(service, gpu, rate, objective):
+    load = {"requests_per_second": rate, "input_tokens": 2000, "output_tokens": 300}
+    body = asked("meta-llama/Llama-3.3-70B-Instruct", gpu, 8, objective=objective, **load)
+    free = plan(service, body)["plan"]["performance"]
+    for tensor, pipeline in ((8, 1), (4, 1), (4, 2), (2, 2), (1, 2)):
+        fixed = plan(service, body | {"layout": {"tensor_parallel": tensor, "pipeline_parallel": pipeline}})
+        sooner = fixed["plan"]["performance"]["tpot_seconds"] < 0.99 * free["tpot_seconds"]
+        assert not (sooner and fixed["meets"] and fixed["verdict"] == "fits"), (tensor, pipeline)
+
+
+def test_a_quantized_repository_and_its_model_in_the_same_format_have_their_own_commands(service):
+    for model in ("Qwen/Qwen3-235B-A22B-FP8", "Qwen/Qwen3-235B-A22B"):
+        found = plan(service, asked(model, "h200-sxm-141gb", 4, weights="fp8", concurrency=37, max_model_len=8192))
+        assert f"vllm serve {model} " in found["artifacts"]["vllm"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("model", "gpus"), [("Qwen/Qwen3-235B-A22B-FP8", 8), ("MiniMaxAI/MiniMax-M2", 8), ("Qwen/Qwen3-30B-A3B-FP8", 4)]
+)
+def test_experts_in_fp8_are_not_cut_within_a_block_of_scales(service, model, gpus, engine):
+    # 1,536 features over 8 ranks, or 768 over 4, are 192 each: no multiple of 128, and the engine stops while it loads.
+    body = asked(model, "h200-sxm-141gb", gpus, engine=engine, concurrency=16, max_model_len=8192)
+    cut = body | {"layout": {"tensor_parallel": gpus, "expert_parallel": 1}}
+    answer = service.post("/plan/infer", json=cut)
+    assert answer.status_code == 422
+    assert "192 each, which is no multiple of 128" in answer.json()["detail"]
+    assert plan(service, body | {"layout": {"tensor_parallel": gpus, "expert_parallel": gpus}})["fits"]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "engine"),
+    [
+        ("openai/gpt-oss-20b", "rtx-5090-32gb", "tensorrt-llm"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "a10g-24gb", "sglang"),
+    ],
+)
+def test_a_level_that_no_number_of_gpus_keeps_is_answered(service, model, gpu, engine):
+    body = asked(model, gpu, None, engine=engine, concurrency=7, max_model_len=12288, slo={"ttft_seconds": 0.02})
+    found = plan(service, body)
+    assert (found["fits"], found["meets"]) == (True, False)
+    assert any("serving.slo.ttft_seconds" in offer["change"] for offer in found["advice"])

@@ -58,7 +58,7 @@ def read_model(content: bytes) -> CatalogueModel:
     """Return the model that a catalogue file describes.
 
     An alias is a name, or for a quantized re-upload an object of its `id` and
-    the formats of its `weights` and `kv_cache`.
+    the formats of its `weights` and `kv_cache`, and the `scale_block` of its scales.
     """
     record = json.loads(content)
     reuploads = [alias for alias in record["aliases"] if isinstance(alias, dict)]
@@ -71,6 +71,9 @@ def read_model(content: bytes) -> CatalogueModel:
         verified=record["verified"],
         stored=stored_formats(record["config"]),
         formats={
-            alias["id"]: StoredFormats(weights=alias["weights"], kv_cache=alias.get("kv_cache")) for alias in reuploads
+            alias["id"]: StoredFormats(
+                weights=alias["weights"], kv_cache=alias.get("kv_cache"), scale_block=alias.get("scale_block")
+            )
+            for alias in reuploads
         },
     )

@@ -54,14 +54,19 @@ NEVER = Bias()
 ALWAYS = Bias(default=True)
 
 
+# Phi's norms of queries and keys have biases of their own; no published checkpoint has them.
+PHIS_QUERY_KEY_NORM = "qk_layernorm"
+
+
 class QueryKeyNorm(StrEnum):
-    """What normalizes queries and keys: nothing, each head's features, all heads' features together, or a scale
-    for each head and feature."""
+    """What normalizes queries and keys: nothing, each head's features, all heads' features together, a scale
+    for each head and feature, or a norm of its own for each head."""
 
     NONE = "none"
     HEAD = "head"
     WIDTH = "width"
     EACH_HEAD = "each_head"
+    OWN_NORMS = "own_norms"
 
 
 class Windows(StrEnum):
@@ -213,6 +218,8 @@ def dense_decoder(config: ConfigReader, name: str, model_type: str, family: Dens
         or (family.parallel_switch is not None and config.flag(family.parallel_switch, default=False)),
     )
     config.must_be("use_bidirectional_attention", False)
+    if family.query_key_norm_switch != PHIS_QUERY_KEY_NORM:
+        config.must_be(PHIS_QUERY_KEY_NORM, False)
     config.ignore("hidden_act", *family.ignored)
     model = decoder_model(
         config,
@@ -268,8 +275,12 @@ def query_key_norm_weights(prefix: str, size: GroupedAttention, kind: QueryKeyNo
     """Return q_norm and k_norm; those that stand over several heads are divided with the heads."""
     if kind is QueryKeyNorm.NONE:
         return ()
-    weights = []
+    weights: list[Weight] = []
     for short, heads in (("q", size.heads), ("k", size.key_value_heads)):
+        if kind is QueryKeyNorm.OWN_NORMS:
+            names = (f"{prefix}.{short}_layernorm.norms.{head}.weight" for head in range(heads))
+            weights.extend(Weight(name=name, shape=(size.head_dim,), part=Part.NORM) for name in names)
+            continue
         name = f"{prefix}.{short}_norm.weight"
         if kind is QueryKeyNorm.HEAD:
             weights.append(Weight(name=name, shape=(size.head_dim,), part=Part.NORM))

@@ -57,6 +57,8 @@ from planners.huggingface.stored_formats import KEY as QUANTIZATION
 from planners.huggingface.stored_formats import READ_KEYS as FORMAT_KEYS
 from planners.huggingface.stored_formats import is_quantized, stored_formats, without_repeats
 
+# How transformers ends the names of classes whose head tells labels, spans or rewards.
+OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel")
 UNREAD_FORMAT_NOTE = (
     "'quantization_config' says that the checkpoint is quantized in a way that is not read; a serving plan that names "
     "no format for its weights counts them in bf16."
@@ -163,8 +165,9 @@ def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/c
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
+        wrong = "is missing" if model_type is None else "must be text"
         raise InvalidModelConfig(
-            f"'model_type' is missing; known are {', '.join(known_model_types())}.", pointer=f"{pointer}/model_type"
+            f"'model_type' {wrong}; known are {', '.join(known_model_types())}.", pointer=f"{pointer}/model_type"
         )
     reader = READERS.get(model_type)
     if reader is None:
@@ -176,6 +179,9 @@ def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/c
     notes = () if unread is None else (unread,)
     if is_quantized(config) and stored_formats(config, pointer=pointer) is None:
         notes = (*notes, UNREAD_FORMAT_NOTE)
+    other = _other_head(config)
+    if other is not None:
+        notes = (*notes, f"'architectures' names {other}; the model is described with its head over the vocabulary.")
     positions = stretched_positions(config, spec.max_position_embeddings)
     described = dataclasses.replace(
         spec,
@@ -185,6 +191,13 @@ def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/c
         assumptions=(*spec.assumptions, *notes),
     )
     return ReadConfig(spec=described, used=_used(read, config), unread=unread)
+
+
+def _other_head(config: Mapping[str, Any]) -> str | None:
+    """Return the one class that a config names, where that ends in something else than words."""
+    named = config.get("architectures")
+    only = named[0] if isinstance(named, list | tuple) and len(named) == 1 else None
+    return only if isinstance(only, str) and only.endswith(OTHER_HEADS) else None
 
 
 def _refuse_endless(spec: ModelSpec, pointer: str) -> None:

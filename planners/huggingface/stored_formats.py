@@ -36,10 +36,14 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormats:
-    """What a quantized checkpoint holds: its matrices' format, and the cache's where the file fixes it."""
+    """What a quantized checkpoint holds: its matrices' format, and the cache's where the file fixes it.
+
+    `scale_block` is the side of the square blocks of a matrix that have one scale each.
+    """
 
     weights: str
     kv_cache: str | None = None
+    scale_block: int | None = None
 
 
 def is_quantized(config: Mapping[str, Any]) -> bool:
@@ -64,7 +68,9 @@ def stored_formats(config: Mapping[str, Any], *, pointer: str = "/model/config")
         if weights == "fp8" and part.get("expert_dtype") == "fp4":
             # DeepSeek-V4 holds its experts, nearly all of it, in blocks of 32 with a scale of 8 bits.
             weights = "mxfp4-fp8"
-        return None if weights is None else StoredFormats(weights=weights, kv_cache=_cache(stored))
+        if weights is None:
+            return None
+        return StoredFormats(weights=weights, kv_cache=_cache(stored), scale_block=_scale_block(stored))
     return None
 
 
@@ -96,7 +102,9 @@ def _parts(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _weights(stored: Mapping[str, Any]) -> str | None:
-    method, algorithm = stored.get("quant_method"), stored.get("quant_algo")
+    # As vllm/config/model.py reads it, _verify_quantization.
+    method = str(stored.get("quant_method")).lower().replace("_tensors", "-tensors")
+    algorithm = stored.get("quant_algo")
     if isinstance(algorithm, str):
         return BY_ALGORITHM.get(algorithm)
     if method == "compressed-tensors":
@@ -105,7 +113,7 @@ def _weights(stored: Mapping[str, Any]) -> str | None:
         return _of_bitsandbytes(stored)
     if method in GROUPED:
         return "int4" if stored.get("bits") == GROUPED_BITS else None
-    return BY_METHOD.get(method) if isinstance(method, str) else None
+    return BY_METHOD.get(method)
 
 
 def _of_bitsandbytes(stored: Mapping[str, Any]) -> str | None:
@@ -141,3 +149,11 @@ def _cache(stored: Mapping[str, Any]) -> str | None:
     else:
         is_fp8 = "FP8" in (scheme, stored.get("kv_cache_quant_algo"))
     return "fp8" if is_fp8 else None
+
+
+def _scale_block(stored: Mapping[str, Any]) -> int | None:
+    """Return the side of the blocks of scales, None where scales are of whole rows or matrices."""
+    block = stored.get("weight_block_size")
+    if not isinstance(block, list | tuple) or len(set(block)) != 1 or not isinstance(block[0], int):
+        return None
+    return block[0]

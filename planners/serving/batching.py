@@ -65,11 +65,10 @@ class Deployment:
         """Return what requests see that come at random at this rate; None where they outrun the replicas."""
         rate = requests_per_second / self.replicas
         running = _running_at(self.pace, self.traffic, rate, self.places)
-        if running is None:
-            return None
-        return self._open_loop(rate, running)
+        return None if running is None else self._open_loop(requests_per_second, running)
 
-    def _open_loop(self, rate: float, running: float) -> SteadyState | None:
+    def _open_loop(self, requests_per_second: float, running: float) -> SteadyState | None:
+        rate = requests_per_second / self.replicas
         pace, traffic = self.pace, self.traffic
         prompt = pace.prompt_seconds
         if rate * prompt >= 1:
@@ -89,7 +88,7 @@ class Deployment:
         return SteadyState(
             ttft_seconds=first + mean,
             tpot_seconds=token,
-            requests_per_second=rate * self.replicas,
+            requests_per_second=requests_per_second,
             running=running * self.replicas,
             ttft_p99_seconds=first + waits,
             tpot_p99_seconds=pace.token_seconds(max(1.0, crowded)),

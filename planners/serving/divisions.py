@@ -16,7 +16,6 @@ the most load that a service level allows may be least.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -25,7 +24,7 @@ from planners.questions import Disaggregation, ServingQuestion
 from planners.serving.candidates import Candidate, judged
 from planners.serving.disaggregation import DisaggregatedDeployment
 from planners.serving.latency import ReplicaWork
-from planners.serving.ranking import objective, rank
+from planners.serving.ranking import objective, rank, request_seconds
 from planners.serving.replica import Replica
 from planners.serving.settings import Settings
 from planners.stopping import ShouldStop
@@ -66,8 +65,7 @@ class Pools:
         for replicas in sorted(chosen):
             self._best(replicas)
             of_these = (candidate for (count, _), candidate in self.seen.items() if count == replicas)
-            # What the objective does not tell apart, as at a request rate, is told by who answers sooner.
-            yield from sorted(of_these, key=lambda candidate: (rank(candidate), _request_seconds(candidate)))
+            yield from sorted(of_these, key=rank)
 
     def _counts(self, choices: range) -> range:
         """Return the numbers of replicas that can be divided as asked."""
@@ -126,7 +124,7 @@ class Pools:
             candidate = self._at(replicas, prefill)
             load = _load(candidate) if is_paced else 0.0
             excess = candidate.latency_excess if keeps_level else 1.0
-            return max(1.0, load), excess, *objective(candidate), _request_seconds(candidate)
+            return max(1.0, load), excess, *objective(candidate), request_seconds(candidate)
 
         allowed = self._divisions(replicas)
         low, high = allowed[0], allowed[-1]
@@ -163,13 +161,6 @@ class Pools:
         is_near = replicas * self.replica.gpus <= hardware.gpus_per_node
         rate = hardware.gpu.link_bytes_per_second if is_near else hardware.gpu.nic_bytes_per_second
         return self.settings.traffic.input_tokens * self.replica.kv.bytes_per_token_per_gpu / rate
-
-
-def _request_seconds(candidate: Candidate) -> float:
-    """Return the mean time of an answer, without end where nothing runs."""
-    if candidate.state is None:
-        return math.inf
-    return candidate.state.ttft_seconds + (candidate.settings.output_tokens - 1) * candidate.state.tpot_seconds
 
 
 def _load(candidate: Candidate) -> float:

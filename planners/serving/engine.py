@@ -123,13 +123,13 @@ def engine_profile(engine: str, version: str | None) -> EngineProfile:
     versions: list[str] = table["versions"]
     wanted = versions[-1] if version is None else minor_version(version)
     if wanted not in versions:
-        raise _unknown_version(engine, version, f"{versions[0]} to {versions[-1]}")
+        raise _unknown_version(engine, version)
     if "newest_patch" not in table:
         return _profile(engine, wanted)
     oldest, newest = table["oldest_patch"], table["newest_patch"]
     patch = newest if version is None else _patch(version, newest)
     if patch < oldest:
-        raise _unknown_version(engine, version, f"{wanted}.{oldest} to {wanted}.{newest}")
+        raise _unknown_version(engine, version)
     return _profile(engine, f"{wanted}.{min(patch, newest)}")
 
 
@@ -152,9 +152,11 @@ def versions_with_changes(engine: str) -> tuple[str, ...]:
     return tuple(revision["from"] for revision in read_table(engine)["revision"])
 
 
-def _unknown_version(engine: str, version: str | None, known: str) -> InvalidQuestion:
+def _unknown_version(engine: str, version: str | None) -> InvalidQuestion:
+    oldest, *_, newest = known_versions(engine)
     return InvalidQuestion(
-        f"{engine} {str(version)[:40]!r} is not known; known are {known}.", pointer="/serving/engine_version"
+        f"{engine} {str(version)[:40]!r} is not known; known are {oldest} to {newest}.",
+        pointer="/serving/engine_version",
     )
 
 

@@ -16,6 +16,7 @@ from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
 from planners.serving.divisions import Pools
 from planners.serving.ranking import rank, shortfall
 from planners.serving.replica import FITS, Replica, plan_started, work_of
+from planners.serving.scale_blocks import block_obstacle
 from planners.serving.settings import Settings, resolve_settings
 from planners.serving.weights import layout_obstacle, most_tensor_parallel
 from planners.stopping import ShouldStop, never
@@ -99,17 +100,18 @@ def search_layouts(
 ) -> Found:
     """Return the candidates of one kind of GPUs in one choice of formats and limits, best first by the objective.
 
-    Small replicas are looked at first; where few GPUs are what is wanted most, no odd division that takes more of
-    them than a deployment that keeps all that was asked. Raises what forbids the first degrees where none are left,
-    and `PlanningStopped` once `should_stop` says so.
+    Small replicas are looked at first; where few of many GPUs are what is wanted most, doubled degrees before odd ones,
+    and no odd division that takes more of them than a deployment that keeps all that was asked, or than
+    `MOST_GPUS_IN_FULL` where no doubled one keeps it. Raises what forbids the first degrees where none are left, and
+    `PlanningStopped` once `should_stop` says so.
     """
     _check_fixed(question)
     candidates: list[Candidate] = []
     considered = excluded = 0
     obstacles: list[PlimsollError] = []
     enough = math.inf
-    for degrees in sorted(_degrees(question), key=lambda degrees: degrees.gpus):
-        if degrees.gpus > enough and not _is_usual(question, degrees):
+    for degrees in _in_order(question):
+        if degrees.gpus > _most_gpus(question, degrees, enough) and not _is_usual(question, degrees):
             continue
         choices = _replica_choices(question, degrees.gpus)
         obstacle: PlimsollError | None = _obstacle(question, degrees)
@@ -160,8 +162,10 @@ def _nothing_left(question: ServingQuestion, obstacles: Sequence[PlimsollError],
 
 
 def _obstacle(question: ServingQuestion, degrees: Degrees) -> ImpossibleLayout | None:
-    return degrees_obstacle(question.model, question.engine, degrees) or layout_obstacle(
-        question.model, degrees, engine=question.engine
+    return (
+        degrees_obstacle(question.model, question.engine, degrees)
+        or layout_obstacle(question.model, degrees, engine=question.engine)
+        or block_obstacle(question, degrees)
     )
 
 
@@ -218,6 +222,28 @@ def _degrees(question: ServingQuestion) -> Iterator[Degrees]:
                     )
                     if layout.pipeline_parallel is not None or _replica_choices(question, degrees.gpus):
                         yield degrees
+
+
+def _in_order(question: ServingQuestion) -> list[Degrees]:
+    """Return the degrees as they are looked at: doubled ones before odd ones, and small ones first."""
+    return sorted(_degrees(question), key=lambda degrees: (_is_odd(question, degrees), degrees.gpus))
+
+
+def _most_gpus(question: ServingQuestion, degrees: Degrees, enough: float) -> float:
+    """Return up to how many GPUs degrees are looked at; without an end unless few GPUs are what is wanted most."""
+    return MOST_GPUS_IN_FULL if math.isinf(enough) and _is_odd(question, degrees) else enough
+
+
+def _is_odd(question: ServingQuestion, degrees: Degrees) -> bool:
+    """Return whether free numbers of many GPUs have degrees other than 1, 2, 4, 8 ... that the question leaves free."""
+    gpus, layout = question.hardware.gpus, question.layout
+    if gpus.minimum == gpus.maximum or gpus.maximum <= MOST_GPUS_IN_FULL or not _wants_fewest(question):
+        return False
+    free = (
+        degrees.attention_data_parallel if layout.attention_data_parallel is None else 1,
+        degrees.pipeline_parallel if layout.pipeline_parallel is None else 1,
+    )
+    return any(each & (each - 1) for each in free)
 
 
 def _is_usual(question: ServingQuestion, degrees: Degrees) -> bool:

@@ -46,12 +46,16 @@ MACHINE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instan
 SHARED_SUFFIX = re.compile(r"-(?:SHARED|MIG-(?P<profile>[0-9a-z.+-]+?)(?:-SHARED)?)$", re.IGNORECASE)
 # How a driver's own name for a card begins; a catalogue entry has it among its aliases.
 DRIVER_NAME = re.compile(r"^(?P<vendor>NVIDIA|Tesla|AMD) ")
+# Of more GPUs to choose from a review has no time to judge each.
+MOST_CHOICES = 4
 WHOLE_NUMBER = re.compile(r"^[0-9]{1,6}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDemand:
     """GPUs of one pod; `gpu` is a catalogue id, None where nothing says, and `unknown` what was said then.
+
+    `choices` are the GPUs among which an affinity leaves the choice.
 
     `mig_profile` is set where the pod asks for slices of that profile, and `partition`
     where it asks for an AMD GPU's. `memory_bytes` is what it is given of each card where
@@ -65,6 +69,7 @@ class GpuDemand:
     partition: str | None = None
     memory_bytes: int | None = None
     is_shared: bool = False
+    choices: tuple[str, ...] = ()
 
 
 def container_gpus(container: Container) -> int | None:
@@ -120,13 +125,15 @@ def product_selector(gpu: Gpu) -> dict[str, str]:
 def gpu_demand(pods: Pods, container: Container, catalogue: Catalogue) -> GpuDemand:
     """Return what a container asks for, and which GPU its pod's nodes must have."""
     gpu, unknown, sliced = _kind(pods.spec, catalogue)
+    choices, unlisted = _choices(pods.spec, catalogue) if gpu is None and unknown is None else ((), None)
     labels = dict(_required_labels(pods.spec))
     is_shared = GKE_SHARING_LABEL in labels or any(label.endswith("-SHARED") for label in labels.values())
     partition = _profile(container, AMD_PARTITION_RESOURCE)
     return GpuDemand(
         gpus_per_pod=container_gpus(container) or 0,
         gpu=gpu,
-        unknown=unknown,
+        unknown=unknown or unlisted,
+        choices=choices,
         mig_profile=_profile(container, MIG_RESOURCE) or sliced or labels.get(GKE_PARTITION_LABEL),
         partition=None if partition == WHOLE_PARTITION else partition,
         memory_bytes=_memory_bytes(container, None if gpu is None else catalogue.gpu(gpu)),
@@ -188,14 +195,42 @@ def _required_labels(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     selector = spec.get("nodeSelector")
     if isinstance(selector, dict):
         yield from ((str(label), value) for label, value in selector.items() if isinstance(value, str))
+    terms = _required_terms(spec)
+    for label, values in _listed(terms[0]) if len(terms) == 1 else ():
+        if len(values) == 1:
+            yield label, values[0]
+
+
+def _required_terms(spec: Mapping[str, Any]) -> list[Any]:
     value: Any = spec
     for step in ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"):
         value = value.get(step) if isinstance(value, dict) else None
-    terms = value if isinstance(value, list) else []
-    if len(terms) != 1 or not isinstance(terms[0], dict):
-        return
-    for expression in terms[0].get("matchExpressions") or []:
-        if isinstance(expression, dict) and expression.get("operator") == "In":
-            values = expression.get("values")
-            if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str):
-                yield str(expression.get("key")), values[0]
+    return value if isinstance(value, list) else []
+
+
+def _listed(term: object) -> Iterator[tuple[str, list[str]]]:
+    """Yield the labels of a term of an affinity with the values that each may have."""
+    expressions = term.get("matchExpressions") if isinstance(term, dict) else None
+    for expression in expressions if isinstance(expressions, list) else ():
+        values = expression.get("values") if isinstance(expression, dict) else None
+        if isinstance(values, list) and values and expression.get("operator") == "In":
+            yield str(expression.get("key")), [str(value) for value in values]
+
+
+def _choices(spec: Mapping[str, Any], catalogue: Catalogue) -> tuple[tuple[str, ...], str | None]:
+    """Return the GPUs that a required affinity leaves to choose from, or a name of them that the catalogue lacks.
+
+    A term that names none leaves every GPU to choose from, which is no choice that can be judged.
+    """
+    found: list[str] = []
+    for term in _required_terms(spec):
+        named = next(((label, values) for label, values in _listed(term) if label in PRODUCT_LABELS), None)
+        if named is None:
+            return (), None
+        for value in named[1]:
+            try:
+                found.append(catalogue.gpu(value).id)
+            except UnknownGpu:
+                return (), f"{named[0]}={value}"
+    choices = tuple(dict.fromkeys(found))
+    return (choices, None) if len(choices) <= MOST_CHOICES else ((), None)

@@ -15,16 +15,17 @@ LONG_POSITIONS = "length-within-positions"
 CARD_FORMAT = "card-computes-format"
 # By rule, the programs that check it. vllm 0.33.0: config/model.py (verify_with_parallel_config,
 # _verify_with_expert_parallelism, _get_and_verify_max_len), distributed/utils.py (divide), platforms/cuda.py
-# (check_if_supports_dtype). sglang 0.5.23: the asserts of heads and KV heads in srt/models (llama.py, qwen2.py,
-# deepseek_v2.py ...), srt/runtime_context.py (tp = moe_ep x moe_dp x moe_tp), srt/configs/model_config.py
-# (_derive_context_length), srt/utils/common.py (make_layers); its padding of the vocabulary takes any degree
-# (srt/layers/vocab_parallel_embedding.py), and it falls back to fp16 by itself. tensorrt_llm:
-# _torch/modules/attention.py (heads), _torch/models/modeling_utils.py (duplicate_kv_weight: KV heads), mapping.py
-# (tp = moe_tp x moe_ep x cluster, pp_layers). text-generation-inference 3.3.7: "must be divisible by `num_shards`" in
-# server/text_generation_server/models/custom_modeling/flash_*_modeling.py.
+# (check_if_supports_dtype), layers/quantization/fp8.py (create_weights). sglang 0.5.23: the same of its fp8.py; the
+# asserts of heads and KV heads in srt/models (llama.py, qwen2.py, deepseek_v2.py ...), srt/runtime_context.py (tp =
+# moe_ep x moe_dp x moe_tp), srt/configs/model_config.py (_derive_context_length), srt/utils/common.py (make_layers);
+# its padding of the vocabulary takes any degree (srt/layers/vocab_parallel_embedding.py), and it falls back to fp16
+# by itself. tensorrt_llm: _torch/modules/attention.py (heads), _torch/models/modeling_utils.py (duplicate_kv_weight:
+# KV heads), mapping.py (tp = moe_tp x moe_ep x cluster, pp_layers). text-generation-inference 3.3.7: "must be
+# divisible by `num_shards`" in server/text_generation_server/models/custom_modeling/flash_*_modeling.py.
 CHECKED_BY: Mapping[str, frozenset[str]] = {
     "tensor-parallel-divides": frozenset({"vllm", "sglang", "tensorrt-llm", "transformers"}),
     "vocabulary-divides": frozenset({"vllm"}),
+    "scale-blocks-divide": frozenset({"vllm", "sglang"}),
     "experts-needed": frozenset({"vllm"}),
     "expert-parallel-divides": frozenset({"sglang", "tensorrt-llm"}),
     "context-parallel-divides": frozenset({"vllm"}),

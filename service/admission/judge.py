@@ -136,8 +136,8 @@ class AdmissionService:
         for launch, finding in judged:
             is_conditional = not isinstance(launch, NotRead) and launch.is_conditional
             yield softened(finding, OTHER_COMMAND) if is_conditional and may_be_another else finding
-        for launch, _ in launched:
-            for note in launch.notes:
+        for launch, finding in launched:
+            for note in launch.notes if finding.weight != "unjudged" else ():
                 yield Finding(weight="warn", text=f"{launch.program}: {note}.")
 
     async def _read(self, read: Read, lane: Lane, terms: Terms) -> Finding:

@@ -11,9 +11,12 @@ from typing import Any, Protocol
 
 from planners.errors import PlanningStopped, PlimsollError
 from planners.plans import TrainingAnswer
+from planners.serving.answer import ServingAnswer, ServingMemory
+from planners.serving.engine import engine_profile
+from service.admission.block_rules import split_block
 from service.admission.budget import Budget
 from service.admission.findings import Finding, NotJudged, noted, softened
-from service.admission.impossible import CARD_FORMAT, is_doubtful, is_impossible
+from service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, is_doubtful, is_impossible
 from service.admission.judgement import serving_finding, training_finding
 from service.admission.lanes import Lane
 from service.admission.launches import Launch
@@ -25,6 +28,21 @@ from service.admission.sizing import Sized
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4
 ADVICE_CUT_SHORT = "There was no time to look for every way out; asking again may name more."
+
+# What the engine's option is called, and the format that it quantizes.
+FP8, PLAIN = "fp8", "bf16"
+# How a command says what an error asks for, by rule and engine.
+TYPED: Mapping[str, Mapping[str, str]] = {
+    CARD_FORMAT: {"vllm": "On the command line that is --dtype half."},
+    LONG_POSITIONS: {
+        "vllm": "A command states it in --hf-overrides.",
+        "sglang": "A command states it in --json-model-override-args.",
+    },
+}
+LOADED_WHOLE = (
+    "this version loads all weights in 16 bits before it quantizes any, which the GPUs have no room for: take a "
+    "checkpoint in fp8, vLLM 0.15 or later, or more GPUs"
+)
 
 # The degrees that multiply to a command's ranks.
 RANKS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "attention_data_parallel")
@@ -60,6 +78,26 @@ class LaunchJudge:
         self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="admission")
 
     async def launch(self, launch: Launch, lane: Lane, terms: Terms) -> Finding:
+        """Return what to say of a command; one that leaves something unsaid is refused or not judged.
+
+        Where an affinity leaves several GPUs to choose from, only what none of them can run is refused.
+        """
+        if lane.demand.choices:
+            each = [replace(lane, demand=replace(lane.demand, gpu=gpu, choices=())) for gpu in lane.demand.choices]
+            findings = [await self.launch(launch, chosen, terms) for chosen in each]
+            refusing = [finding for finding in findings if finding.weight == "refuse"]
+            if len(refusing) in (0, len(findings)):
+                return findings[0]
+            gpu = lane.demand.choices[findings.index(refusing[0])]
+            return softened(refusing[0], f"So it is on {gpu}; on another GPU that the node affinity allows it may run.")
+        finding = await self._launch(launch, lane, terms)
+        return (
+            finding
+            if not launch.unsaid or _is_refused_anyway(finding)
+            else Finding(weight="unjudged", text=f"{launch.unsaid}.")
+        )
+
+    async def _launch(self, launch: Launch, lane: Lane, terms: Terms) -> Finding:
         shortage = _shortage(launch, lane)
         if shortage is not None:
             return shortage
@@ -67,7 +105,11 @@ class LaunchJudge:
         request = {**launch.request, "hardware": hardware}
         try:
             sized = await self._sized(request, terms.budget)
-            mismatch = conflict(launch.engine, launch.quantization, sized.stored_methods)
+            if sized.is_mixture and _has_replicas_in_vllm(launch):
+                return await self._launch(_with_shared_experts(launch), lane, terms)
+            mismatch = conflict(launch.engine, launch.quantization, sized.stored_methods) or split_block(
+                launch, str(hardware["gpu"]), sized.expert_blocks
+            )
             if mismatch is not None:
                 return _cannot_run(launch, mismatch)
             finding = await self.planned(
@@ -77,12 +119,14 @@ class LaunchJudge:
                 shortens=launch.shortens,
                 takes_more_gpus=lane.demand.mig_profile is None,
             )
+            if finding.weight != "refuse" and await self._is_beyond_loading(launch, request, sized, terms.budget):
+                return _cannot_run(launch, LOADED_WHOLE)
         except PlimsollError as error:
             if CARD_FORMAT in error.rules and "weights" not in launch.request["serving"]:
                 # The format is the checkpoint's, and the engine's own choice is the one that the card computes in.
-                return await self.launch(_in_half(launch), lane, terms)
+                return await self._launch(_in_half(launch), lane, terms)
             if is_impossible(error, launch):
-                return _cannot_run(launch, error.detail)
+                return _cannot_run(launch, " ".join((error.detail, *_typed_ways(launch, error))))
             if is_doubtful(error):
                 return Finding(weight="warn", text=f"{launch.program} may not start: {error.detail}")
             raise
@@ -94,6 +138,19 @@ class LaunchJudge:
             if await self._may_fit(launch.program, {**leaner, "hardware": hardware}, terms.budget):
                 return softened(finding, launch.leaner_words)
         return finding
+
+    async def _is_beyond_loading(
+        self, launch: Launch, request: Mapping[str, Any], sized: Sized, budget: Budget
+    ) -> bool:
+        """Return whether an engine that quantizes only what it has loaded whole has no room for that."""
+        if sized.is_stored_quantized or launch.quantization != FP8 or not isinstance(sized.answer, ServingAnswer):
+            return False
+        settings = sized.answer.plan.settings
+        if not engine_profile(settings.engine, settings.engine_version).quantizes_after_loading:
+            return False
+        serving = {**request["serving"], "weights": PLAIN}
+        loaded = (await self._sized({**request, "serving": serving}, budget)).answer.plan.memory
+        return isinstance(loaded, ServingMemory) and loaded.items.weights > loaded.limit_bytes
 
     async def _may_fit(self, program: str, request: Mapping[str, Any], budget: Budget) -> bool:
         try:
@@ -139,10 +196,35 @@ class LaunchJudge:
             raise TimeoutError from error
 
 
+def _is_refused_anyway(finding: Finding) -> bool:
+    """Return whether a refusal is one of any version of an engine: by a rule, or by the weights alone."""
+    share = finding.share
+    return finding.weight == "refuse" and (share is None or share.weight_bytes > share.memory_bytes)
+
+
 def _in_half(launch: Launch) -> Launch:
     """Return a serving command with its weights in fp16."""
     in_half = {**launch.request, "serving": {**launch.request["serving"], "weights": "fp16"}}
     return replace(launch, request=in_half, leaner=())
+
+
+def _has_replicas_in_vllm(launch: Launch) -> bool:
+    return launch.engine == "vllm" and int(launch.request["layout"].get("data_parallel", 1)) > 1
+
+
+def _with_shared_experts(launch: Launch) -> Launch:
+    """Return a vLLM command of a mixture with its data-parallel ranks as what they are: ranks of attention alone.
+
+    Without expert parallelism too all of them divide each expert among them, as tensor ranks do
+    (vllm, model_executor/layers/fused_moe/config.py, flatten_tp_across_dp; 0.11.2 to 0.33.0).
+    """
+
+    def shared(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        degrees = dict(request["layout"])
+        ranks = degrees.pop("data_parallel")
+        return {**request, "layout": {**degrees, "attention_data_parallel": ranks}}
+
+    return replace(launch, request=shared(launch.request), leaner=tuple(shared(each) for each in launch.leaner))
 
 
 def _needed_gpus(launch: Launch) -> int:
@@ -165,6 +247,12 @@ def _shortage(launch: Launch, lane: Lane) -> Finding | None:
     if needed > lane.gpus and (is_all_here or not launch.spans_pods):
         return _lacking(launch, f"{needed} GPUs by its own degrees, the pods ask for {lane.gpus}")
     return None
+
+
+def _typed_ways(launch: Launch, error: PlimsollError) -> tuple[str, ...]:
+    """Return how the command says what an error asks for, where that is known."""
+    found = (TYPED.get(rule, {}).get(str(launch.engine)) for rule in error.rules)
+    return tuple(text for text in found if text is not None)
 
 
 def _cannot_run(launch: Launch, reason: str) -> Finding:

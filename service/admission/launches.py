@@ -20,7 +20,8 @@ class Launch:
     whose GPUs are its own or unknown. `shortens` where the engine was told to take no
     longer requests than fit. Rules in `unchecked` are ones that this command's program may
     have been told to let pass. `quantization` is the scheme that an engine is told of the
-    hub's own checkpoint.
+    hub's own checkpoint. `unsaid` is what the command leaves open that only adds to what it needs: it is judged without
+    that, and stays unjudged where it is not refused.
     """
 
     program: str
@@ -39,6 +40,7 @@ class Launch:
     leaner_words: str = ""
     unchecked: frozenset[str] = frozenset()
     quantization: str | None = None
+    unsaid: str = ""
 
     @property
     def engine(self) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planners.serving.engine import versions_with_changes
+from planners.serving.engine import is_older, known_versions, versions_with_changes
 from service.admission.flags import AUTO, Arguments, read_flags
 from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.option_files import OptionsFileNotRead, option_words
@@ -125,6 +125,9 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
     serving = {name: read.values[name] for name in SERVING_FIELDS if read.values.get(name, AUTO) != AUTO}
     unread = sorted(command.unread & others)
     version = _engine_version(command.engine, container.image)
+    too_old = _too_old(command.engine, version)
+    if too_old:
+        version = {}
     request = {
         "model": model,
         "serving": {**serving, **formats, "engine": command.engine, **version},
@@ -149,6 +152,7 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         gpus_per_node=nodes.gpus_each,
         lowering=tuple(sorted(command.lowering & others)),
         quantization=asked_quantization(model, read),
+        unsaid=too_old,
         unchecked=unchecked_rules(
             container, is_own_image=known_image(container.image, ENGINE_IMAGES) == command.engine
         ),
@@ -240,6 +244,14 @@ def _layout(command: EngineCommand, read: Arguments) -> dict[str, int]:
         layout |= {"attention_data_parallel": ranks} if ranks > 1 else {}
         layout["expert_parallel"] = layout["tensor_parallel"] * ranks
     return layout
+
+
+def _too_old(engine: str, version: Mapping[str, str]) -> str:
+    """Return what is known of an engine whose version is older than that, an empty text for any other."""
+    stated, (oldest, *_, newest) = version.get("engine_version"), known_versions(engine)
+    if stated is None or not is_older(stated, oldest):
+        return ""
+    return f"{engine} {stated} is older than the versions that are known here, {oldest} to {newest}"
 
 
 def _engine_version(engine: str, image: str) -> dict[str, str]:

@@ -58,6 +58,7 @@ VLLM = EngineCommand(
         Flag(names=("distributed-executor-backend",), field="executor", form="text"),
         Flag(names=("data-parallel-backend",), field="replica_executor", form="text"),
         Flag(names=("cpu-offload-gb",), field="offloaded_gib", form="number"),
+        Flag(names=("max-lora-rank",), field="lora_rank", form="whole"),
         Flag(names=("config",), field="options_file", form="text"),
         Flag(names=("nnodes", "n"), field="nodes", form="whole-if-written"),
         Flag(names=("node-rank", "r"), field="node_rank", form="whole-if-written"),

@@ -21,9 +21,13 @@ from service.admission.serving_nodes import broken_node_rules
 DEGREES = {"tensor_parallel": "tensor parallelism", "pipeline_parallel": "pipeline parallelism"}
 LEAST_ONE = ("max_num_seqs", "max_num_batched_tokens")
 # argparse takes the beginning of an option for the option. Of all options of vllm 0.8.5, 0.11.2, 0.19.1, 0.25.1 and
-# 0.33.0 none is as like another one that stands in our table: the nearest are 0.88 (`--cache-dtype`).
-AS_LIKE_AS_A_SLIP = 0.93
+# 0.33.0 none is as like another one that stands in our table: the nearest are 0.88 (`--cache-dtype`). Two letters that
+# changed places in `--max-model-len` leave 0.92, `--max-model-length` 0.896.
+AS_LIKE_AS_A_SLIP = 0.89
 SHORTEST_OPTION = 10
+# The least of them is taken since 0.11.
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+TOOL_CHOICE, TOOL_PARSER = "--enable-auto-tool-choice", "--tool-call-parser"
 FIRST_READ, LAST_READ = (0, 8), (0, 33)
 PAGE_CHANGING = re.compile(r"^--(?:(?:prefill-|decode-)?attention-backend|speculative|disaggregation)")
 # Variables that let requests be longer than the model has positions for.
@@ -62,6 +66,8 @@ def _at_odds(command: EngineCommand, read: Arguments) -> Iterator[str]:
     values = read.values
     if command is SGLANG:
         yield from _at_odds_in_sglang(read)
+    if command is VLLM:
+        yield from _at_odds_beside_the_engine(read)
     if command is not VLLM or "max_num_batched_tokens" not in values:
         return
     batched, sequences = int(values["max_num_batched_tokens"]), int(values.get("max_num_seqs", 0))
@@ -74,6 +80,16 @@ def _at_odds(command: EngineCommand, read: Arguments) -> Iterator[str]:
             f"without chunked prefill --max-num-batched-tokens {batched} is less than --max-model-len {length}: "
             f"ask for {length} batched tokens, or leave chunked prefill on"
         )
+
+
+def _at_odds_beside_the_engine(read: Arguments) -> Iterator[str]:
+    """Yield what vLLM refuses of adapters and tools: config/lora.py, entrypoints' cli_args.py."""
+    others = {name.replace("_", "-") for name in read.others}
+    rank = read.values.get("lora_rank")
+    if "--enable-lora" in others and rank is not None and rank not in LORA_RANKS:
+        yield f"--max-lora-rank {rank} is not one of {', '.join(str(each) for each in LORA_RANKS)}"
+    if TOOL_CHOICE in others and TOOL_PARSER not in others:
+        yield f"{TOOL_CHOICE} needs {TOOL_PARSER} beside it"
 
 
 def _at_odds_in_sglang(read: Arguments) -> Iterator[str]:

@@ -16,6 +16,7 @@ from planners.plans import TrainingAnswer
 from planners.serving.answer import ServingAnswer
 from planners.stopping import ShouldStop
 from planners.training import plan_training
+from service.admission.block_rules import ExpertBlocks, expert_blocks
 from service.admission.budget import Budget
 from service.admission.quantization_rules import stored_methods
 from service.canonical import digest
@@ -36,13 +37,16 @@ class Sized:
     """A planner's answer, and whether all of its advice was looked for.
 
     `is_stored_quantized` where the checkpoint that would be served holds quantized weights already, `stored_methods`
-    the schemes that it may hold them in.
+    the schemes that it may hold them in, and `is_mixture` where the model has experts, in `expert_blocks`
+    where they are scaled by blocks.
     """
 
     answer: TrainingAnswer | ServingAnswer
     has_all_advice: bool = True
     is_stored_quantized: bool = False
     stored_methods: frozenset[str] = frozenset()
+    is_mixture: bool = False
+    expert_blocks: ExpertBlocks | None = None
 
 
 class Sizer:
@@ -87,12 +91,15 @@ class Sizer:
             first = field_errors(error.errors(), request, TrainRequest if "training" in request else InferRequest)[0]
             raise InvalidQuestion(first.detail, pointer=first.pointer) from error
         model, hardware = self._models.resolve(serving.model), self._hardware(serving.hardware)
-        deployment = in_stored_formats(serving, model, (hardware,)).to_question(model.spec, hardware)
+        asked = in_stored_formats(serving, model, (hardware,))
+        deployment = asked.to_question(model.spec, hardware, scale_block=model.scale_block)
         answer = plan_serving(deployment, should_stop, stop_advising)
         return Sized(
             answer=answer,
             is_stored_quantized=model.stored is not None,
             stored_methods=stored_methods(serving.model, model) if isinstance(serving.model, str) else frozenset(),
+            is_mixture=model.spec.experts_per_token > 0,
+            expert_blocks=expert_blocks(serving.model, model),
         )
 
     def _hardware(self, asked: HardwareRequest) -> Hardware:

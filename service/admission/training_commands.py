@@ -88,6 +88,7 @@ FOUR_BITS = 4
 AS_STORED = "auto"
 # No sample of a batch is shorter, and nothing says that one is longer.
 SHORTEST_SAMPLE_TOKENS = 1
+NO_LENGTH = "the command does not say how many tokens a sample has"
 LEANER_WORDS = (
     "A script that loads its weights in 16 bits, recomputes, shards or meets short samples only, which the command "
     "does not say, may fit."
@@ -150,9 +151,9 @@ def _trainer_launch(words: tuple[str, ...], gpus: int, container: Container) -> 
         values = _with_files(read.values, container)
     except OptionsFileNotRead as error:
         return NotRead(reason=f"the parallelism stands in a file: {error}")
-    missing = [name for name in ("model", "sequence_length") if name not in values and not _is_block(name, values)]
-    if missing:
-        return NotRead(reason=f"the command does not say: {', '.join(missing)}")
+    if "model" not in values:
+        return NotRead(reason="the command does not say which model it trains")
+    says_length = "sequence_length" in values or "block_size" in values
     optimizer = str(values.get("optimizer", "adamw_torch"))
     if optimizer not in OPTIMIZERS:
         return NotRead(reason=f"--optim {optimizer[:40]} is no optimizer this service knows")
@@ -172,18 +173,15 @@ def _trainer_launch(words: tuple[str, ...], gpus: int, container: Container) -> 
         leaner=(_leaner(request, values, gpus, is_accelerate=words[0].rpartition("/")[2] == "accelerate"),),
         leaner_words=LEANER_WORDS,
         lowering=tuple(name for name in read.others if LOWERING.match(name.lstrip("-").replace("_", "-"))),
+        unsaid="" if says_length else NO_LENGTH,
     )
-
-
-def _is_block(name: str, values: Values) -> bool:
-    return name == "sequence_length" and "block_size" in values
 
 
 def _steps(values: Values, gpus: int) -> dict[str, Any]:
     micro_batch = int(values.get("micro_batch_size", 8))  # TrainingArguments' own default
     return {
         "precision": _precision(values),
-        "sequence_length": values.get("block_size", values.get("sequence_length")),
+        "sequence_length": values.get("block_size", values.get("sequence_length", SHORTEST_SAMPLE_TOKENS)),
         "micro_batch_size": micro_batch,
         "global_batch_size": micro_batch * int(values.get("accumulation", 1)) * gpus,
         "recompute": "full" if values.get("gradient_checkpointing") else "none",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from planners.advice import ON_NVME, ON_THE_HOST, PLANNED_FOR_SPEED
 from planners.plans import Advice
 from planners.serving.answer import ServingAnswer
+from planners.serving.engine import engine_profile
 from service.artifacts import sglang, tgi
 from service.artifacts.vllm import on_loading
 
@@ -57,10 +58,15 @@ SERVING_FLAGS: Mapping[str, Mapping[str, str]] = {
     },
 }
 SWITCHES = frozenset({"--enable-expert-parallel"})
+# By field, what the engine calls our formats.
+FormatNames: TypeAlias = Mapping[str, Mapping[str, str]]
 REPLICAS, ATTENTION_REPLICAS = "layout.data_parallel", "layout.attention_data_parallel"
 GPUS = "hardware.gpus"
 MOST_WAYS_OUT = 3
-WEIGHTS = "serving.weights"
+FP8 = "fp8"
+WEIGHTS, CACHE = "serving.weights", "serving.kv_cache"
+# What an engine calls a cache's format where it is not our name; its launcher knows no other.
+CACHE_NAMES: Mapping[str, Mapping[str, str]] = {"sglang": {"fp8": "fp8_e4m3"}}
 FRAMEWORK, LAYOUT, ANY = "framework", "layout", "any"
 OFFLOAD = "layout.offload"
 
@@ -70,31 +76,46 @@ def flags_of(answer: ServingAnswer) -> Mapping[str, str]:
     return SERVING_FLAGS[answer.plan.settings.engine]
 
 
-def format_names(answer: ServingAnswer) -> Mapping[str, str]:
-    """Return what the engine calls the formats that it quantizes to while loading, by ours."""
+def format_names(answer: ServingAnswer) -> FormatNames:
+    """Return what the engine calls the formats that it quantizes to while loading, and those of its cache, by ours."""
     engine = answer.plan.settings.engine
-    if engine == "vllm":
-        return on_loading(answer.plan.settings.engine_version)
-    return {"sglang": sglang.ON_LOADING, "transformers": tgi.ON_LOADING}.get(engine, {})
+    loading: Mapping[str, Mapping[str, str]] = {
+        "vllm": on_loading(answer.plan.settings.engine_version),
+        "sglang": sglang.ON_LOADING,
+        "transformers": tgi.ON_LOADING,
+    }
+    return {WEIGHTS: loading.get(engine, {}), CACHE: CACHE_NAMES.get(engine, {})}
 
 
 def possible_changes(answer: ServingAnswer) -> Sequence[Mapping[str, Any]]:
     """Return the changes that fit and can be typed: engines quantize to some formats only.
 
-    Where the command has no option for the degrees that were found on more GPUs, their number alone is left.
+    Where the command has no option for the degrees that were found on more GPUs, their number alone is left; what it
+    cannot be told of formats and lengths would be missing then, so such a change is no way out.
     """
     names, flags = format_names(answer), flags_of(answer)
     changes = []
     for change in (entry.change for entry in answer.advice if entry.fits):
         is_typed = all(_is_typed(name, value, flags) for name, value in change.items())
         has_one_name = change.get(REPLICAS, 1) == 1 or change.get(ATTENTION_REPLICAS, 1) == 1
-        if change.get(WEIGHTS, "fp8") not in (names or ("fp8",)):
+        if change.get(WEIGHTS, FP8) not in (names[WEIGHTS] or (FP8,)) or not _is_loaded(change, answer):
             continue
         if is_typed and has_one_name:
             changes.append(change)
-        elif GPUS in change:
+        elif GPUS in change and all(name.startswith("layout.") or name == GPUS for name in change):
             changes.append({GPUS: change[GPUS]})
     return changes
+
+
+def _is_loaded(change: Mapping[str, Any], answer: ServingAnswer) -> bool:
+    """Return whether weights of 16 bits have room where the engine loads all of them before it quantizes any."""
+    plan = answer.plan
+    settings, memory = plan.settings, plan.memory
+    if WEIGHTS not in change or not engine_profile(settings.engine, settings.engine_version).quantizes_after_loading:
+        return True
+    # More GPUs divide them, at best evenly.
+    share = memory.items.weights * plan.layout.gpus / int(change.get(GPUS, plan.layout.gpus))
+    return share <= memory.limit_bytes
 
 
 def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:
@@ -102,9 +123,7 @@ def _is_typed(name: str, value: Any, flags: Mapping[str, str]) -> bool:
     return name in flags or not name.startswith(("layout.", "serving.")) or (name.startswith("layout.") and value == 1)
 
 
-def serving_ways_out(
-    changes: Sequence[Mapping[str, Any]], flags: Mapping[str, str], format_names: Mapping[str, str]
-) -> str:
+def serving_ways_out(changes: Sequence[Mapping[str, Any]], flags: Mapping[str, str], format_names: FormatNames) -> str:
     """Return the first changes that fit, as a person would type them; what changes the answers' quality comes last."""
     fitting = sorted(changes, key=lambda change: WEIGHTS in change)
     return _joined(_change_text(change, flags, format_names) for change in fitting)
@@ -133,11 +152,12 @@ def _offer_text(entry: Advice) -> str:
     return " and ".join(said) + (f" ({planned})" if is_shown else "")
 
 
-def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_names: Mapping[str, str]) -> str:
+def _change_text(change: Mapping[str, Any], flags: Mapping[str, str], format_names: FormatNames) -> str:
     # A degree of one is what a command that does not name it has anyway.
     told = {name: value for name, value in change.items() if not (name.startswith("layout.") and value == 1)}
     values = {
-        name: format_names.get(value, value) if name == WEIGHTS else value for name, value in (told or change).items()
+        name: format_names[name].get(value, value) if name in format_names else value
+        for name, value in (told or change).items()
     }
     return " and ".join(_typed(name, value, flags) for name, value in values.items())
 

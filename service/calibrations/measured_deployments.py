@@ -55,7 +55,8 @@ def _described(gpu: Gpu, deployment: MeasuredDeployment | None, models: ModelRes
         layout=deployment.layout,
     )
     hardware = _hardware(gpu, deployment.gpus, deployment.gpus_per_node)
-    return in_stored_formats(request, model, (hardware,)).to_question(model.spec, hardware)
+    asked = in_stored_formats(request, model, (hardware,))
+    return asked.to_question(model.spec, hardware, scale_block=model.scale_block)
 
 
 def _planned(gpu: Gpu, plan: StoredPlan) -> ServingQuestion:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # Sizes and speeds are kept as records of their own, because their errors have
 # nothing to do with each other; the first that was measured stands for its record.
 SPEED_LEVEL = "run-speed"
+# Of what the catalogue says: drivers report up to 0.5 % more or less, and datasheets round.
+MOST_OF_A_CARD = 1.05
 SPEED_FACTORS = ("ttft_factor", "tpot_factor")
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "run": (
@@ -119,6 +121,8 @@ class MeasuringService:
         if log is not None and plan is not None:
             refuse_another_start(log, plan)
             measured = _with_logged(measured, logged_quantities(log))
+        if plan is not None:
+            _refuse_more_than_the_card(measured, plan)
         predicted = {} if plan is None else predictions(plan)
         for quantity in measured:
             if plan is not None and predicted.get(quantity) is None:
@@ -219,6 +223,17 @@ def _refuse_another_run(request: MeasurementRequest, plan: StoredPlan | None) ->
             raise InvalidQuestion(
                 f"The plan is for {planned!r}, not for {given[:100]!r}; report another run without plan_id.",
                 pointer=f"/{field}",
+            )
+
+
+def _refuse_more_than_the_card(measured: Mapping[str, int | float], plan: StoredPlan) -> None:
+    memory_bytes = plan_gpu(plan)["memory_bytes"]
+    for quantity, number in measured.items():
+        if quantity.endswith("_bytes") and number > MOST_OF_A_CARD * memory_bytes:
+            raise InvalidQuestion(
+                f"{quantity} is what one GPU used, and {number:,} bytes are more than the {memory_bytes:,} of "
+                f"{plan.gpu}. Check the unit.",
+                pointer=f"/{quantity}",
             )
 
 

@@ -67,6 +67,17 @@ class ResolvedModel:
     unread: str | None = None
 
     @property
+    def is_reupload(self) -> bool:
+        """Return whether it was named by a quantized repository that is not its own."""
+        own = stored_formats(self.config)
+        return self.stored is not None and (own is None or own.weights != self.stored.weights)
+
+    @property
+    def scale_block(self) -> int | None:
+        """Return the side of the blocks that its checkpoint has one scale for each of, None where it has no such."""
+        return None if self.stored is None else self.stored.scale_block
+
+    @property
     def identity(self) -> Mapping[str, Any]:
         """Return what tells it from other models: its name, what was read of its config, and what is said of the rest.
 

@@ -14,7 +14,6 @@ from planners.derived import Derived
 from planners.errors import InvalidQuestion
 from planners.fleet import plan_fleet
 from planners.hardware import Hardware
-from planners.huggingface.stored_formats import stored_formats
 from planners.inference import plan_serving_fleet
 from planners.plans import Layout, TrainingAnswer
 from planners.serving.answer import ServingAnswer
@@ -72,7 +71,9 @@ def infer_answer(request: InferRequest, resolved: ResolvedQuestion, should_stop:
     """Return the plan of a deployment, and the GPUs it is on."""
     asked = in_stored_formats(request, resolved.model, resolved.fleet)
     questions = [
-        dataclasses.replace(asked.to_question(resolved.model.spec, hardware), learned=learned)
+        dataclasses.replace(
+            asked.to_question(resolved.model.spec, hardware, scale_block=resolved.model.scale_block), learned=learned
+        )
         for hardware, learned in zip(resolved.fleet, resolved.learned, strict=True)
     ]
     started = time.perf_counter()
@@ -112,8 +113,7 @@ def _checkpoint(request: InferRequest, model: ResolvedModel) -> Checkpoint | Non
         rope_theta=stated_rope_theta(model.config),
         model_type=model.spec.model_type,
     )
-    by_config = stored_formats(model.config)
-    if model.stored is None or (by_config is not None and by_config.weights == model.stored.weights):
+    if not model.is_reupload:
         return found
     # A quantized repository of a listed model: its own name is what was asked for, with its owner's.
     asked = str(request.model)

@@ -76,7 +76,7 @@ class QuestionResolver:
             **asked_parts(asked),
             # A plan that says where its formats come from is not the plan of a request that names them.
             **({"stored_formats": notes} if notes else {}),
-            "model": model.identity,
+            "model": {**model.identity, **({"checkpoint": request.model} if model.is_reupload else {})},
             "hardware": (
                 {"fleet": [_figures(hardware) for hardware in fleet]}
                 if isinstance(request.hardware, Fleet)

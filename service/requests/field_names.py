@@ -41,6 +41,7 @@ def unknown_field(location: Sequence[int | str], given: object, request: type[Ba
         or _bare(name, free)
         or elsewhere[:1]
         or _alike(without_size(name), here)
+        or [path for path in _paths(request) if without_size(name) != name and _is_part(without_size(name), path)][:1]
         or get_close_matches(name, free, MOST_MEANT, LIKE)
     )
     if meant:

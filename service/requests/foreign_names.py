@@ -1,7 +1,7 @@
 """What other programs call the fields and values of a request, so that a refusal can say what they are called here.
 
 Names are those of transformers' TrainingArguments, DeepSpeed's config, torchtitan's and torchtune's configs, Megatron's
-options and PyTorch's launcher.
+options, PyTorch's launcher, and vLLM's and SGLang's options.
 """
 
 from __future__ import annotations
@@ -22,21 +22,27 @@ PRECISION = "/training/precision"
 RECOMPUTE = "/training/recompute"
 TOKENS = "/training/tokens"
 GPUS = "/hardware/gpus"
+WEIGHTS = "/serving/weights"
 FIELDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("per_device_train_batch_size", "train_micro_batch_size_per_gpu", "micro_batch"), (MICRO_BATCH,)),
     **dict.fromkeys(("train_batch_size", "effective_batch_size"), (BATCH,)),
     "local_batch_size": (BATCH, MICRO_BATCH),
     **dict.fromkeys(("max_seq_length", "max_seq_len", "seq_len", "seq_length", "max_length", "cutoff_len"), (LENGTH,)),
     **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing", "activation_checkpoint"), (RECOMPUTE,)),
-    **dict.fromkeys(("bf16", "fp16", "fp8", "dtype", "torch_dtype", "mixed_precision"), (PRECISION,)),
+    **dict.fromkeys(("bf16", "fp16", "fp8", "mixed_precision"), (PRECISION,)),
+    **dict.fromkeys(("dtype", "torch_dtype"), (PRECISION, WEIGHTS)),
     **dict.fromkeys(("lora_rank", "lora_r", "r"), ("/training/lora/rank",)),
-    **dict.fromkeys(("load_in_4bit", "quantization"), ("/training/method",)),
+    **dict.fromkeys(("load_in_4bit", "quantization"), ("/training/method", WEIGHTS)),
+    "kv_cache_dtype": ("/serving/kv_cache",),
+    **dict.fromkeys(("max_tokens", "max_new_tokens"), ("/serving/output_tokens",)),
+    **dict.fromkeys(("batch_size", "max_batch_size"), ("/serving/concurrency",)),
+    "framework": ("/serving/engine",),
     **dict.fromkeys(("num_train_epochs", "epochs", "max_steps", "train_iters", "num_train_steps"), (TOKENS,)),
     **dict.fromkeys(("attn_implementation", "flash_attention", "flash_attn"), ("/training/attention",)),
     **dict.fromkeys(("fsdp", "zero_optimization", "sharding_strategy", "deepspeed"), ("/layout/zero_stage",)),
     **dict.fromkeys(("data_parallel_shard_degree", "data_parallel_replicate_degree"), ("/layout/shard_group",)),
     **dict.fromkeys(("vpp", "num_layers_per_virtual_pipeline_stage"), ("/layout/virtual_pipeline",)),
-    **dict.fromkeys(("world_size", "num_devices", "devices"), (GPUS,)),
+    **dict.fromkeys(("world_size", "num_devices", "devices", "count"), (GPUS,)),
     **dict.fromkeys(("nodes", "num_nodes", "nnodes"), (GPUS, "/hardware/gpus_per_node")),
     "nproc_per_node": ("/hardware/gpus_per_node",),
 }

@@ -77,20 +77,33 @@ class GpuRange(Wire):
         return self
 
 
-def _gpu_form(value: Any) -> str:
-    return "(figures)" if isinstance(value, dict | GpuByHand) else "(id)"
+def _gpu_form(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "(id)"
+    return "(figures)" if isinstance(value, dict | GpuByHand) else None
 
 
-def _count_form(value: Any) -> str:
-    return "(range)" if isinstance(value, dict | GpuRange) else "(number)"
+def _count_form(value: Any) -> str | None:
+    if isinstance(value, int | float):
+        return "(number)"
+    return "(range)" if isinstance(value, dict | GpuRange) else None
 
 
 GpuRef: TypeAlias = Annotated[
-    Annotated[Name, Tag("(id)")] | Annotated[GpuByHand, Tag("(figures)")], Discriminator(_gpu_form)
+    Annotated[Name, Tag("(id)")] | Annotated[GpuByHand, Tag("(figures)")],
+    Discriminator(
+        _gpu_form,
+        custom_error_type="gpu_form",
+        custom_error_message="Should be a GPU's name, or an object with its figures",
+    ),
 ]
 GpusRef: TypeAlias = Annotated[
     Annotated[Degree, Tag("(number)")] | Annotated[GpuRange, Tag("(range)")],
-    Discriminator(_count_form),
+    Discriminator(
+        _count_form,
+        custom_error_type="count_form",
+        custom_error_message="Should be a whole number, or an object with min and max",
+    ),
 ]
 
 

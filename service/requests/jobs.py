@@ -22,13 +22,19 @@ class CheckpointPath(Wire):
     path: Path
 
 
-def _weights_form(value: Any) -> str:
-    return "(path)" if isinstance(value, dict | CheckpointPath) else "(random)"
+def _weights_form(value: Any) -> str | None:
+    if value == "random":
+        return "(random)"
+    return "(path)" if isinstance(value, dict | CheckpointPath) else None
 
 
 WeightsRef: TypeAlias = Annotated[
     Annotated[Literal["random"], Tag("(random)")] | Annotated[CheckpointPath, Tag("(path)")],
-    Discriminator(_weights_form),
+    Discriminator(
+        _weights_form,
+        custom_error_type="weights_form",
+        custom_error_message="Should be 'random', or an object with the path of a checkpoint",
+    ),
 ]
 
 

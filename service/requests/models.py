@@ -11,6 +11,7 @@ from service.requests.values import Name, Path, Wire
 
 LEAST_PARAMETERS = 1e3
 MOST_PARAMETERS = 1e15
+FORMS = ("config", "path", "hub", "parameters")
 
 
 class ConfigModel(Wire):
@@ -46,10 +47,10 @@ def _form(value: Any) -> str | None:
         return "(id)"
     if not isinstance(value, dict):
         return None
-    for key in ("path", "hub", "parameters"):
-        if key in value:
-            return f"({key})"
-    return "(config)"
+    named = [form for form in FORMS if form in value]
+    if len(named) > 1 or (not named and "model_type" in value):
+        return None
+    return f"({named[0] if named else FORMS[0]})"
 
 
 ModelRef: TypeAlias = Annotated[
@@ -61,7 +62,8 @@ ModelRef: TypeAlias = Annotated[
     Discriminator(
         _form,
         custom_error_type="model_form",
-        custom_error_message="Should be a model's name, or an object with config, path, hub or parameters",
+        custom_error_message="Should be a model's name, or an object with one of config (the contents of a "
+        "config.json), path, hub or parameters",
     ),
     Field(
         description="A catalogue id or alias, the contents of a `config.json`, a folder under an allowed root, "

@@ -61,6 +61,7 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
     Of `request`, the kind of request that the body was read as, a field is named that an unknown one was meant for.
     Unknown fields come first: where `modell` is one, `model` is missing.
     """
+    told = [_of_discriminator(error) for error in errors]
     return tuple(
         FieldError(
             pointer=(pointer := json_pointer(error["loc"], error["type"], body)),
@@ -71,8 +72,26 @@ def field_errors(errors: Sequence[Any], body: object, request: type[BaseModel] |
                 else _detail(error)
             ),
         )
-        for error in sorted(errors, key=lambda error: error["type"] != "extra_forbidden")
+        for error in sorted(told, key=lambda error: error["type"] != "extra_forbidden")
     )
+
+
+def _of_discriminator(error: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an error of the field that says which object of several this is as one of that field's own."""
+    if error["type"] not in ("union_tag_invalid", "union_tag_not_found"):
+        return error
+    location = (*error["loc"], error["ctx"]["discriminator"].strip("'"))
+    if error["type"] == "union_tag_not_found":
+        return {**error, "loc": location, "type": "missing"}
+    expected = " or ".join(error["ctx"]["expected_tags"].rsplit(", ", 1))
+    return {
+        **error,
+        "loc": location,
+        "type": "literal_error",
+        "msg": f"Input should be {expected}",
+        "input": error["ctx"]["tag"],
+        "ctx": {"expected": expected},
+    }
 
 
 def field_name(pointer: str) -> str:
@@ -127,6 +146,8 @@ def _leads_on(place: Any, step: int | str) -> bool:
 
 def _number(bound: float) -> str:
     """Return a bound as people write it."""
+    if bound == int(bound) and abs(bound) < LEAST_ROUNDED:
+        return f"{int(bound):,}"
     return f"{bound:,}" if abs(bound) < LEAST_ROUNDED else count_in_words(bound)
 
 

@@ -214,14 +214,15 @@ class InferRequest(Wire):
         formats = {"weights": held, "kv_cache": computed.pop() if cache is None and len(computed) == 1 else cache}
         return self.model_copy(update={"serving": self.serving.model_copy(update=formats)})
 
-    def to_question(self, model: ModelSpec, hardware: Hardware) -> ServingQuestion:
-        """Return the planner's question."""
+    def to_question(self, model: ModelSpec, hardware: Hardware, *, scale_block: int | None = None) -> ServingQuestion:
+        """Return the planner's question, about a checkpoint with scales of such blocks."""
         serving = self.serving
         return ServingQuestion(
             model=model,
             hardware=hardware,
             weights=_first(serving.weights) or DEFAULT_FORMAT,
             kv_cache=_first(serving.kv_cache) or _cache_of(serving.weights, hardware.gpu),
+            scale_block=scale_block,
             max_model_len=serving.max_model_len,
             rope_scaling=None if serving.rope_scaling is None else RopeScaling(**serving.rope_scaling.model_dump()),
             input_tokens=serving.input_tokens,

@@ -47,6 +47,16 @@ async def test_a_report_is_set_beside_its_plan(client: httpx.AsyncClient):
     assert groups["run-speed"]["worst_absolute_relative_error"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("quantity", ["peak_bytes", "allocated_bytes", "reserved_bytes"])
+async def test_a_report_of_more_than_the_card_holds_is_refused(client: httpx.AsyncClient, quantity: str):
+    plan = (await client.post("/plan/train", json=train())).json()
+    before = (await client.get("/accuracy")).json()["measurements"]
+    response = await client.post("/measurements", json={"plan_id": plan["plan_id"], quantity: 10**15})
+    assert response.status_code == 422
+    assert [error["pointer"] for error in response.json()["errors"]] == [f"/{quantity}"]
+    assert (await client.get("/accuracy")).json()["measurements"] == before
+
+
 async def test_a_report_of_a_serving_run_is_set_beside_its_plan(client: httpx.AsyncClient):
     plan = (await client.post("/plan/infer", json=infer())).json()
     body = {"plan_id": plan["plan_id"], "kv_tokens": plan["plan"]["kv"]["tokens"]}

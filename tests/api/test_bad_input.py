@@ -288,3 +288,36 @@ async def test_a_path_that_no_system_opens_is_refused_where_roots_are_set(
 async def test_a_query_parameter_is_given_once(client: httpx.AsyncClient):
     problem = (await client.get("/plans?limit=3&limit=4")).json()
     assert (problem["status"], problem["detail"]) == (422, "/limit: In the query: Is given twice.")
+
+
+async def test_a_path_that_leads_nowhere_is_answered_with_the_nearest_and_the_list(client: httpx.AsyncClient):
+    detail = (await client.get("/plan")).json()["detail"]
+    assert detail.startswith("Nothing is at /plan. Nearest: /plans")
+    assert detail.endswith("GET /openapi.json lists all paths.")
+
+
+async def test_a_method_that_a_path_lacks_is_answered_with_those_it_has(client: httpx.AsyncClient):
+    assert (await client.put("/plans")).json()["detail"] == "PUT is not answered at /plans; what is: GET, HEAD."
+
+
+@pytest.mark.parametrize(
+    ("part", "listed"), [({"model": "zzz"}, "GET /models"), ({"hardware": {"gpu": "any", "gpus": 1}}, "GET /hardware")]
+)
+async def test_a_name_like_no_other_is_answered_with_where_all_stand(
+    client: httpx.AsyncClient, part: dict[str, Any], listed: str
+):
+    assert listed in (await refused(client, "/plan/train", {**train(), **part}))["detail"]
+
+
+async def test_a_number_of_too_many_digits_is_said_to_be_that(client: httpx.AsyncClient):
+    body = b'{"model": "llama-3.2-1b", "hardware": {"gpu": "h100", "gpus": ' + b"9" * 5000 + b"}}"
+    problem = await refused(client, "/plan/train", body, 400)
+    assert problem["detail"] == "The body is not JSON that can be read: a whole number has more than 4,300 digits."
+
+
+@pytest.mark.parametrize(
+    ("part", "pointer"),
+    [({}, "/deadline_seconds"), ({"deadline_seconds": 3600}, "/training/tokens")],
+)
+async def test_a_deadline_lacks_what_is_pointed_at(client: httpx.AsyncClient, part: dict[str, Any], pointer: str):
+    assert pointers(await refused(client, "/plan/train", {**train(), "objective": "deadline", **part})) == [pointer]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.docs.commands import NOT_RUN, RUN_LANGUAGE, blocks, pages, script
 LONGEST_SECONDS = 600
 # What needs a worker: these pages queue jobs.
 QUEUING = ("plimsoll validate", "/quantize", "/validate", '"validate"', ".quantize(")
+# What a page lets a script say where a command before it answers "no", up to a variable.
+SAID_ON_REFUSAL = re.compile(r'\|\| echo "([^"$]+)')
 NAMES = [str(page.relative_to(PROJECT_ROOT)) for page in pages()]
 
 
@@ -66,3 +69,4 @@ def test_commands_of_a_page_succeed(
         check=False,
     )
     assert ended.returncode == 0, f"{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
+    assert [words for words in SAID_ON_REFUSAL.findall(commands) if words not in ended.stdout] == []

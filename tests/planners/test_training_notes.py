@@ -314,3 +314,10 @@ def test_code_that_a_stack_may_lack_is_said():
     said = plan_training(question(model=bloom, framework="megatron", sequence_length=2048)).assumptions
     assert any(note.startswith("Whether megatron has code for position biases such as ALiBi") for note in said)
     assert not any("has code for" in note for note in plan_training(question(framework="megatron")).assumptions)
+
+
+@pytest.mark.parametrize(("price", "is_told"), [(None, True), (2.5, False)])
+def test_a_cost_without_a_price_is_said_to_be_gpu_time(price: float | None, is_told: bool):
+    asked = question(objective="cost")
+    asked = replace(asked, hardware=replace(asked.hardware, usd_per_gpu_hour=price))
+    assert any("usd_per_gpu_hour" in note for note in plan_training(asked).assumptions) is is_told

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from service.requests.calibration import CalibrationRequest
 from service.requests.field_names import _paths
 from service.requests.foreign_names import FIELDS, value_meant
+from service.requests.jobs import QuantizeRequest
 from service.requests.pointers import field_errors
+from service.requests.serving import InferRequest
 from service.requests.training import TrainRequest
-from tests.api.questions import train
+from tests.api.questions import infer, train
 
 FRAMEWORKS = "'any', 'fsdp2', 'ddp', 'megatron', 'megatron-deepspeed', 'accelerate' or 'atorch'"
 OPTIMIZERS = "'adamw', 'adamw-8bit', 'paged-adamw-8bit' or 'sgd-momentum'"
@@ -69,11 +72,70 @@ def test_a_degree_with_an_ending_of_other_programs_is_known(field: str, meant: s
     assert told(train(layout={field: 2}))[f"/layout/{field}"] == f"{field} is not a field here; did you mean {meant}?"
 
 
-def test_every_foreign_field_stands_for_one_that_a_training_request_has():
-    assert {path for paths in FIELDS.values() for path in paths} <= set(_paths(TrainRequest))
+@pytest.mark.parametrize(
+    ("part", "field", "meant"),
+    [
+        ("serving", "quantization", "/serving/weights"),
+        ("serving", "dtype", "/serving/weights"),
+        ("serving", "kv_cache_dtype", "/serving/kv_cache"),
+        ("serving", "tensor_parallel_size", "/layout/tensor_parallel"),
+        ("serving", "max_tokens", "/serving/output_tokens"),
+        ("serving", "batch_size", "/serving/concurrency"),
+        ("hardware", "count", "/hardware/gpus"),
+    ],
+)
+def test_an_engines_option_is_answered_with_the_field_that_says_it(part: str, field: str, meant: str):
+    body = infer()
+    body[part] = {**body.get(part, {}), field: 8}
+    assert told(body, InferRequest)[f"/{part}/{field}"] == f"{field} is not a field here; did you mean {meant}?"
 
 
-@pytest.mark.parametrize("model", [[1], 1, None, True])
+def test_every_foreign_field_stands_for_one_that_a_request_has():
+    had = {*_paths(TrainRequest), *_paths(InferRequest)}
+    assert {path for paths in FIELDS.values() for path in paths} <= had
+
+
+@pytest.mark.parametrize(
+    "model", [[1], 1, None, True, {"parameters": 7e9, "path": "x"}, {"model_type": "llama", "hidden_size": 4096}]
+)
 def test_a_model_of_no_form_is_told_all_forms(model: Any):
     body = {**train(), "model": model}
-    assert told(body)["/model"] == "model must be a model's name, or an object with config, path, hub or parameters."
+    assert told(body) == {
+        "/model": "model must be a model's name, or an object with one of config (the contents of a config.json), "
+        "path, hub or parameters."
+    }
+
+
+@pytest.mark.parametrize("gpu", [None, ["h100"], 1])
+def test_a_gpu_of_no_form_is_told_both_forms(gpu: Any):
+    body = {**train(), "hardware": {"gpu": gpu, "gpus": 8}}
+    assert told(body) == {"/hardware/gpu": "gpu must be a GPU's name, or an object with its figures."}
+
+
+@pytest.mark.parametrize("gpus", ["8", [8, 16]])
+def test_a_number_of_gpus_of_no_form_is_told_both_forms(gpus: Any):
+    body = {**train(), "hardware": {"gpu": "h100", "gpus": gpus}}
+    assert told(body) == {"/hardware/gpus": "gpus must be a whole number, or an object with min and max."}
+
+
+def test_weights_of_no_form_are_told_both_forms():
+    body = {"model": "llama-3.2-1b", "scheme": "nf4", "weights": "zeros"}
+    assert told(body, QuantizeRequest) == {
+        "/weights": "weights must be 'random', or an object with the path of a checkpoint."
+    }
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "words"),
+    [
+        ({"kind": "gemm"}, "must be 'matmul', 'memory', 'attention' or 'all_reduce'."),
+        ({"rows": 8}, "is missing."),
+    ],
+)
+def test_a_microbenchmark_of_no_known_kind_is_told_the_kinds(benchmark: dict[str, Any], words: str):
+    body = {"microbenchmarks": [benchmark]}
+    assert told(body, CalibrationRequest) == {"/microbenchmarks/0/kind": f"kind {words}"}
+
+
+def test_a_bound_is_written_as_people_write_it():
+    assert told({**train(), "model": {"parameters": 7}}) == {"/model/parameters": "parameters must be at least 1,000."}

@@ -32,7 +32,7 @@ def test_each_caller_has_a_bucket():
     limits = RateLimits(0.5, clock=Clock())
     limits.take("a")
     limits.take("b")
-    with pytest.raises(RateLimited, match=r"0\.5 requests a second"):
+    with pytest.raises(RateLimited, match=r"0\.5 requests per second"):
         limits.take("a")
 
 
@@ -47,7 +47,7 @@ def test_an_address_may_show_a_minutes_worth_of_wrong_keys_at_once():
     limits = WrongKeyLimits(6.0, clock=clock)
     for _ in range(6):
         limits.take("a")
-    with pytest.raises(TooManyWrongKeys, match="More than 6 keys a minute") as refused:
+    with pytest.raises(TooManyWrongKeys, match="more than 6 keys per minute") as refused:
         limits.take("a")
     assert refused.value.retry_after_seconds == 10  # six a minute
     limits.take("b")
@@ -79,7 +79,7 @@ def test_a_caller_stores_a_days_worth_and_what_was_under_way_and_no_more():
     limits.note("a", 86_000)
     limits.check("a")
     limits.note("a", 1_000)
-    with pytest.raises(StorageLimitReached, match="86,400 bytes a day") as refused:
+    with pytest.raises(StorageLimitReached, match="more than 86,400 bytes today") as refused:
         limits.check("a")
     assert refused.value.retry_after_seconds == 601  # 600 too many, and one to go on with
     limits.check("b")

@@ -267,7 +267,12 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "mamba": (MAMBA, {**MAMBA, "use_bias": True, "time_step_rank": 7}, {**MAMBA, "use_conv_bias": False}),
     "mamba2": (MAMBA2, {**MAMBA2, "use_bias": True, "tie_word_embeddings": True}),
     "starcoder2": (SMALL, {**SMALL, "use_bias": False}),
-    "stablelm": (SMALL, {**SMALL, "use_qkv_bias": True}, {**SMALL, "use_parallel_residual": True}),
+    "stablelm": (
+        SMALL,
+        {**SMALL, "use_qkv_bias": True},
+        {**SMALL, "use_parallel_residual": True},
+        {**SMALL, "qk_layernorm": True},
+    ),
     "cohere": (SMALL, {**SMALL, "use_qk_norm": True}, {**SMALL, "attention_bias": True}),
     "phi": (SMALL, {**SMALL, "tie_word_embeddings": True}),
     "glm": (SMALL, {**SMALL, "attention_bias": False}),

@@ -129,3 +129,22 @@ def test_the_package_gives_what_it_names_and_nothing_else():
     assert huggingface.describe_config is registry.describe_config
     with pytest.raises(AttributeError, match="'reader'"):
         _ = huggingface.reader
+
+
+def test_a_model_type_that_is_no_text_is_told_so() -> None:
+    assert refused(changed(model_type={"a": 1})).detail.startswith("'model_type' must be text;")
+    assert refused(without("model_type")).detail.startswith("'model_type' is missing;")
+
+
+@pytest.mark.parametrize(
+    ("architectures", "is_noted"),
+    [(["LlamaForSequenceClassification"], True), (["LlamaForCausalLM"], False), (None, False), ("text", False)],
+)
+def test_a_head_that_tells_no_words_is_said_to_be_left_out(architectures: Any, is_noted: bool) -> None:
+    notes = describe_config(changed(architectures=architectures), name="x").assumptions
+    assert any("LlamaForSequenceClassification" in note for note in notes) is is_noted
+
+
+def test_phis_norms_of_queries_and_keys_are_refused() -> None:
+    phi = {**LLAMA, "model_type": "phi", "qk_layernorm": True}
+    assert refused(phi).pointer == "/model/config/qk_layernorm"

@@ -29,6 +29,8 @@ def groups(*weights: dict[str, Any], **fields: Any) -> dict[str, Any]:
         ({"quant_algo": "FP8"}, "fp8"),
         ({"quant_method": "awq", "bits": 4}, "int4"),
         ({"quant_method": "gptq", "bits": 4}, "int4"),
+        ({"quant_method": "AWQ", "bits": 4}, "int4"),
+        ({**groups(FLOAT_8), "quant_method": "compressed_tensors"}, "fp8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
         (groups(FLOAT_8), "fp8"),
@@ -41,7 +43,15 @@ def groups(*weights: dict[str, Any], **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_a_quantized_checkpoint_has_the_format_that_its_config_names(stored: dict[str, Any], weights: str) -> None:
-    assert stored_formats({"quantization_config": stored}) == StoredFormats(weights=weights)
+    found = stored_formats({"quantization_config": stored})
+    assert found is not None
+    assert (found.weights, found.kv_cache) == (weights, None)
+
+
+@pytest.mark.parametrize(("block", "side"), [([128, 128], 128), (None, None), ([1, 128], None)])
+def test_square_blocks_of_scales_are_told_by_their_side(block: list[int] | None, side: int | None) -> None:
+    stored = {"quant_method": "fp8", "weight_block_size": block}
+    assert stored_formats({"quantization_config": stored}) == StoredFormats(weights="fp8", scale_block=side)
 
 
 @pytest.mark.parametrize(

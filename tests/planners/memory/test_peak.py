@@ -173,10 +173,10 @@ def test_the_search_sees_the_same_peak_as_the_full_account():
 
 @pytest.mark.parametrize("framework", ["reference", "nanotron"])
 def test_layers_of_several_kinds_have_the_same_peak_in_search_and_account(framework: str):
-    # 26 layers with experts lie between a dense one and the head: with as many stages neither end holds the most.
-    listed = catalogue().model("deepseek-ai/DeepSeek-V2-Lite")
+    # 27 layers with experts lie between a dense one and the head: with as many stages neither end holds the most.
+    listed = catalogue().model("deepseek-ai/deepseek-moe-16b-base")
     model = describe_config(listed.config, name=listed.id)
-    layouts = candidates_from_rows([{"data_parallel": 2, "pipeline_parallel": stages} for stages in (2, 5, 9, 27)])
+    layouts = candidates_from_rows([{"data_parallel": 2, "pipeline_parallel": stages} for stages in (2, 5, 9, 28)])
     asked = job(framework, model=model, sequence_length=128, global_batch_size=64)
     full = [memory_of(layouts, index, asked, hardware(64)).peak_bytes for index in range(len(layouts))]
     assert peak_bytes(layouts, asked).astype(np.int64).tolist() == full

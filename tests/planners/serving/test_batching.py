@@ -123,6 +123,11 @@ def test_at_a_low_rate_a_request_is_alone():
     assert seen.tpot_seconds == pace_of(WORK, TRAFFIC).token_seconds(1)
 
 
+def test_a_rate_is_answered_to_the_last_bit_however_many_replicas_share_it():
+    # 0.1 / 11 x 11 is not 0.1 in binary; layouts of equal rates are told apart by their latency.
+    assert deployment(replicas=11).at_rate(0.1).requests_per_second == 0.1
+
+
 @given(part=st.floats(0.05, 0.9))
 def test_running_requests_are_rate_times_time(part):
     rate = part * deployment().at(64).requests_per_second

@@ -9,7 +9,7 @@ from planners.serving.batching import SteadyState
 from planners.serving.candidates import Candidate
 from planners.serving.ranking import rank
 from planners.serving.search import search_fleet
-from tests.planners.serving.factories import question
+from tests.planners.serving.factories import LLAMA_70B, model, question
 
 LEVEL = ServiceLevel(tpot_seconds=0.01)
 
@@ -41,3 +41,16 @@ def test_what_requests_outrun_comes_last():
     outrun = candidate(tpot_seconds=0.02, meets_concurrency=False, requests_per_second=1.0)
     slow = candidate(tpot_seconds=0.5, meets_concurrency=True, requests_per_second=1.0)
     assert rank(slow) < rank(outrun)
+
+
+def test_of_those_that_keep_a_request_rate_the_one_that_answers_sooner_comes_first():
+    slow = candidate(tpot_seconds=0.009, meets_concurrency=True, requests_per_second=1.0)
+    quick = candidate(tpot_seconds=0.003, meets_concurrency=True, requests_per_second=1.0)
+    assert rank(quick) < rank(slow)
+
+
+def test_at_a_request_rate_tensors_are_divided_rather_than_layers():
+    # Both keep half a request per second; a token waits for all stages of a pipeline, which read their layers whole.
+    asked = question(model(LLAMA_70B), gpus=4, requests_per_second=0.5, input_tokens=2000, output_tokens=300)
+    best = search_fleet((asked,)).candidates[0]
+    assert (best.replica.degrees.tensor_parallel, best.replica.degrees.pipeline_parallel) == (4, 1)

@@ -246,3 +246,19 @@ def test_models_without_attention_are_served_on_any_number_of_gpus(gpus):
     result = found(describe_config(config, name="mamba"), gpus=gpus, max_model_len=4096)
     assert all(candidate.replica.fits for candidate in result.candidates)
     assert result.candidates
+
+
+def test_a_level_that_no_number_of_gpus_keeps_is_not_sought_in_every_odd_division():
+    # Of up to 2,048 GPUs of a mixture there are a hundred thousand divisions; doubled ones and those of few GPUs tell.
+    searched = search_fleet((question(model(MIXTRAL), gpus=None, concurrency=7, slo=ServiceLevel(ttft_seconds=1e-6)),))
+    assert searched.considered + searched.excluded < 10_000
+    assert not searched.candidates[0].is_satisfying
+
+
+def test_an_odd_degree_that_is_fixed_is_looked_at_beyond_few_gpus():
+    layout = {"attention_data_parallel": 72, "tensor_parallel": 1, "expert_parallel": 72, "pipeline_parallel": 1}
+    spec = model(MIXTRAL, num_local_experts=144)
+    asked = question(
+        spec, gpus=(1, 144), layout=layout, concurrency=72, objective="fewest_gpus", slo=ServiceLevel(ttft_seconds=1e-6)
+    )
+    assert search_fleet((asked,)).candidates[0].replica.gpus == 72

@@ -39,6 +39,25 @@ def test_a_selector_names_the_gpu(selector, gpu):
     assert demand(a_container(), nodeSelector=selector).gpu == gpu
 
 
+H200, L4, Z9 = "NVIDIA-H200", "NVIDIA-L4", "NVIDIA-Z9"
+
+
+@pytest.mark.parametrize(
+    ("terms", "choices", "unknown"),
+    [
+        ([product(H200, L4)], ("h200-sxm-141gb", "l4-24gb"), None),
+        ([product(H200), product(L4)], ("h200-sxm-141gb", "l4-24gb"), None),
+        # Nodes of any GPU match the second term.
+        ([product(H200, L4), {"matchExpressions": []}], (), None),
+        ([product(H200, Z9)], (), "nvidia.com/gpu.product=NVIDIA-Z9"),
+        ([product(H200, L4, operator="NotIn")], (), None),
+    ],
+)
+def test_an_affinity_leaves_gpus_to_choose_from(terms, choices, unknown):
+    found = demand(a_container(), affinity=affinity(*terms))
+    assert (found.gpu, found.choices, found.unknown) == (None, choices, unknown)
+
+
 def test_a_name_in_no_catalogue_is_told():
     found = demand(a_container(), nodeSelector={"nvidia.com/gpu.product": "NVIDIA-Z9"})
     assert (found.gpu, found.unknown) == (None, "nvidia.com/gpu.product=NVIDIA-Z9")

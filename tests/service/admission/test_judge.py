@@ -596,6 +596,87 @@ async def test_an_engine_of_unknown_version_is_refused_only_where_no_version_fit
     assert any("An older sglang may fit" in line for line in answer.audit_annotations.values()) is is_allowed
 
 
+@pytest.mark.parametrize(
+    ("command", "gpus", "is_allowed", "told"),
+    [
+        # 405.9e9 x 2 bytes are 94.5 GiB on each of 8, under any version; on 16 they fit, under those that are known.
+        ("meta-llama/Llama-3.1-405B-Instruct -tp 8", 8, False, "94.5 GiB of weights"),
+        ("meta-llama/Llama-3.1-405B-Instruct -tp 16", 16, True, "0.6.3 is older than the versions that are known"),
+        ("meta-llama/Llama-3.1-8B-Instruct -tp 3", 3, False, "32 attention heads do not divide by 3"),
+        # 65.7 GiB of 79.2 leave too little for a request by the versions that are known, and others may reserve less.
+        ("meta-llama/Llama-3.1-70B-Instruct -tp 2", 2, True, "0.6.3 is older than the versions that are known"),
+    ],
+)
+async def test_an_older_version_than_any_known_is_refused_by_what_holds_for_all(judge, command, gpus, is_allowed, told):
+    container = a_container(
+        image="vllm/vllm-openai:v0.6.3.post1", command=["vllm", "serve", *command.split()], gpus=gpus
+    )
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert answer.is_allowed == is_allowed
+    assert answer.is_judged != is_allowed
+    assert told in " ".join((answer.message, *answer.warnings))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "is_allowed", "told"),
+    [
+        # 70.55e9 x 2 bytes of weights alone are more than an H100; 8.03e9 on 8 GPUs may fit, at lengths nobody told.
+        ("meta-llama/Llama-3.1-70B", 1, False, "training of meta-llama/Llama-3.1-70B needs"),
+        ("meta-llama/Llama-3.1-8B", 8, True, "does not say how many tokens a sample has"),
+    ],
+)
+async def test_a_trainer_that_says_no_length_is_refused_where_none_fits(judge, model, gpus, is_allowed, told):
+    flags = f"--model_name_or_path {model} --per_device_train_batch_size 1 --bf16 --fsdp full_shard"
+    container = a_container(image="x", command=["torchrun", "run_clm.py", *flags.split()], gpus=gpus)
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert answer.is_allowed == is_allowed
+    assert answer.is_judged != is_allowed
+    assert told in " ".join((answer.message, *answer.warnings))
+
+
+async def test_what_is_not_judged_is_not_said_to_be_judged_as_a_copy(judge):
+    words = "vllm serve someone/Odd-Model-AWQ --quantization awq"
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", a_container(command=words.split())))))
+    assert [line for line in answer.warnings if "judged as a copy" in line] == []
+    assert any("did not judge" in line for line in answer.warnings)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "is_allowed", "warnings"),
+    [
+        # 70.55e9 x 2 bytes are 32.9 GiB on each of four.
+        (("NVIDIA-A100-SXM4-40GB", "NVIDIA-L40S"), False, 0),
+        (("NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-SXM4-80GB"), True, 1),
+        (("NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3"), True, 0),
+    ],
+)
+async def test_of_gpus_to_choose_from_only_what_none_can_run_is_refused(judge, gpus, is_allowed, warnings):
+    words = "vllm serve meta-llama/Llama-3.1-70B-Instruct --max-model-len 65536 -tp 4"
+    listed = {"key": "nvidia.com/gpu.product", "operator": "In", "values": list(gpus)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [listed]}]}
+    template = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    pod = an_object("Pod", a_container(command=words.split(), gpus=4), selector={"zone": "a"}, **template)
+    answer = await judge.review(read_review(a_review("Pod", pod)))
+    assert answer.is_judged
+    assert answer.is_allowed == is_allowed
+    assert len([line for line in answer.warnings if "GiB" in line]) == warnings
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "told"),
+    [
+        ("vllm serve Qwen/Qwen2.5-1.5B-Instruct --dtype bfloat16", "Tesla-T4", "that is --dtype half"),
+        ("vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 65536", "NVIDIA-L40S", "states it in --hf-overrides"),
+    ],
+)
+async def test_a_rule_that_is_broken_tells_the_option_that_mends_it(judge, words, gpu, told):
+    container = a_container(command=words.split())
+    pod = an_object("Pod", container, selector={"nvidia.com/gpu.product": gpu})
+    answer = await judge.review(read_review(a_review("Pod", pod)))
+    assert not answer.is_allowed
+    assert told in answer.message
+
+
 def scaled(replicas: int) -> dict[str, Any]:
     return {**LARGE_OBJECT, "spec": {**LARGE_OBJECT["spec"], "replicas": replicas}}
 
@@ -638,6 +719,54 @@ async def test_the_degrees_of_a_way_out_are_told_where_the_command_has_options_f
     container = a_container(image=image, command=[*command.split(), "openai/gpt-oss-120b"])
     answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
     assert way_out in " ".join((answer.message, *answer.warnings))
+
+
+async def test_more_gpus_are_no_way_out_where_a_format_would_be_needed_that_the_command_cannot_be_told(judge):
+    # 70.55e9 x 2 bytes are 65.7 GiB on each of two; trtllm-serve has no option that quantizes.
+    container = a_container(
+        image="nvcr.io/nvidia/tensorrt-llm/release:1.0.0",
+        command=["trtllm-serve", "meta-llama/Llama-3.3-70B-Instruct"],
+    )
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert not answer.is_allowed
+    assert "fits with 4 GPUs and --tp_size 4." in answer.message
+
+
+async def test_vllms_data_parallel_ranks_divide_the_experts_of_a_mixture(judge):
+    # 46.7e9 x 2 bytes are 21.8 GiB on each of four L4 of 22 GiB. Ranks of a second replica take half of each expert.
+    flags = "--max-model-len 4096 --tensor-parallel-size 4 --data-parallel-size"
+    answers = []
+    for replicas in (1, 2):
+        command = f"vllm serve mistralai/Mixtral-8x7B-Instruct-v0.1 {flags} {replicas}".split()
+        container = a_container(image="vllm/vllm-openai:v0.11.0", command=command, gpus=4 * replicas)
+        pod = an_object("Pod", container, selector={"nvidia.com/gpu.product": "NVIDIA-L4"})
+        answers.append(await judge.review(read_review(a_review("Pod", pod))))
+    assert [answer.is_allowed for answer in answers] == [False, True]
+    assert "8 GPUs and --data-parallel-size 2" in answers[0].message
+    assert answers[1].warnings == ()
+
+
+@pytest.mark.parametrize(("tag", "is_allowed"), [("v0.11.0", False), ("v0.14.1", False), ("v0.15.1", True)])
+async def test_weights_that_are_loaded_whole_before_they_are_quantized_have_to_fit(judge, tag: str, is_allowed: bool):
+    # 14.8e9 x 2 bytes are 27.5 GiB of an A10G's 22; vllm-project/vllm#31914, in 0.15, makes them on no device.
+    command = ["vllm", "serve", "Qwen/Qwen2.5-14B-Instruct", "--max-model-len", "4096"]
+    selector = {"nvidia.com/gpu.product": "NVIDIA-A10G"}
+    quantized = a_container(image=f"vllm/vllm-openai:{tag}", command=[*command, "--quantization", "fp8"])
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", quantized, selector=selector))))
+    assert answer.is_allowed == is_allowed
+    assert ("loads all weights in 16 bits" in answer.message) != is_allowed
+    plain = a_container(image=f"vllm/vllm-openai:{tag}", command=command)
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", plain, selector=selector))))
+    assert ("--quantization fp8" in answer.message) == is_allowed
+
+
+async def test_a_cache_in_fp8_is_typed_as_sglang_takes_it(judge):
+    # Its choices are fp8_e5m2 and fp8_e4m3; "fp8" alone is none of them.
+    model = "meta-llama/Llama-3.1-70B-Instruct"
+    command = f"python3 -m sglang.launch_server --model-path {model} --tp 4 --mem-fraction-static 0.3"
+    container = a_container(image="lmsysorg/sglang:v0.5.6", command=command.split(), gpus=4)
+    answer = await judge.review(read_review(a_review("Pod", an_object("Pod", container))))
+    assert "--kv-cache-dtype fp8_e4m3" in answer.message
 
 
 async def test_a_quantized_checkpoint_is_not_quantized_again(judge):

@@ -31,6 +31,10 @@ def read(line: str, image: str = VLLM, **parts):
         ("--max-num-batched-tokens 2048 --max-model-len 4096 --enable-chunked-prefill=False", "ask for 4096 batched"),
         ("--tensor-paralel-size 2", "no option --tensor-paralel-size; --tensor-parallel-size is the nearest"),
         ("--gpu_memory_utilisation=0.9", "--gpu-memory-utilization is the nearest"),
+        ("--max-modle-len 4096", "--max-model-len is the nearest"),
+        ("--max-model-length 4096", "--max-model-len is the nearest"),
+        ("--enable-lora --max-lora-rank 20", "--max-lora-rank 20 is not one of 1, 8, 16"),
+        ("--enable_auto_tool_choice", "--enable-auto-tool-choice needs --tool-call-parser"),
     ],
 )
 def test_vllm_refuses_these_arguments(flags: str, reason: str):
@@ -49,6 +53,8 @@ def test_vllm_refuses_these_arguments(flags: str, reason: str):
         "--max-num-batched-tokens 2048 --max-model-len auto --no-enable-chunked-prefill",
         # argparse takes the beginning of an option, and options of their own stand beside each other.
         "--tensor-parallel 2",
+        "--enable-lora --max-lora-rank 64",
+        "--enable-auto-tool-choice --tool-call-parser hermes",
         "--data-parallel-size-local 1 --max-num-partial-prefills 2 --tensor-parallel-rank 0",
     ],
 )

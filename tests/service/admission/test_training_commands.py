@@ -161,7 +161,7 @@ def test_megatrons_experts_are_a_mixture():
     [
         (f"deepspeed {TRAINER} --deepspeed ds.json", "ds.json is not in the object"),
         (f"accelerate launch --config_file fsdp.yaml {TRAINER}", "fsdp.yaml is not in the object"),
-        ("torchrun train.py --model_name_or_path m", "does not say: sequence_length"),
+        ("torchrun train.py --per_device_train_batch_size 1", "does not say which model"),
         (f"torchrun {TRAINER} --optim odd", "--optim odd"),
         (f"torchrun {TRAINER} --fsdp odd_shard", "strategy odd_shard"),
         (f"torchrun {TRAINER} --gradient_accumulation_steps $N", "does not resolve"),

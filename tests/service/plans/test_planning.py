@@ -291,9 +291,17 @@ async def test_formats_taken_from_a_name_make_another_plan_than_formats_asked_fo
     plain = await served(asked, "Qwen/Qwen3-32B")
     assert plain["plan"]["settings"]["weights"] == "bf16"
     assert len({taken["plan_id"], spoken["plan_id"], plain["plan_id"]}) == 3
-    assert spoken["plan_id"] == (await served(asked, "Qwen/Qwen3-32B", weights="fp8"))["plan_id"]
 
 
 async def test_a_model_given_by_size_names_what_was_assumed(database: Database):
     answer = await planned(service(database), model={"parameters": 1e9})
     assert any("parameters" in note for note in json.loads(answer.body)["assumptions"])
+
+
+async def test_a_quantized_reupload_is_not_its_model_in_the_same_format(database: Database):
+    asked = service(database)
+    reupload = await served(asked, "Qwen/Qwen3-32B-FP8", weights="fp8")
+    own = await served(asked, "Qwen/Qwen3-32B", weights="fp8")
+    assert own["plan_id"] != reupload["plan_id"]
+    assert "vllm serve Qwen/Qwen3-32B-FP8 " in reupload["artifacts"]["vllm"]
+    assert "vllm serve Qwen/Qwen3-32B --dtype bfloat16 --quantization fp8 " in own["artifacts"]["vllm"]
