@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -46,7 +47,7 @@ SIZE_IN_ID = re.compile(r"\d+(\.\d+)?x?\d*[bm](?![a-z])", re.IGNORECASE)
 
 
 # How an offer's reason tells its layout, and what of it lies on the host.
-PLANNED_FOR_SPEED, ON_THE_HOST = "Planned for speed: ", " on the host"
+PLANNED_FOR_SPEED, ON_THE_HOST, ON_NVME = "Planned for speed: ", " on the host", " on NVMe"
 TOGETHER = "The job fits only with all these changes together."
 
 
@@ -82,7 +83,8 @@ def advice_for(question: TrainingQuestion, answer: TrainingAnswer, best: BestLay
     pinned = replace(_on(question, GpuCount(minimum=gpus, maximum=gpus)), compare=())
     yield from _offered(_host_memory(pinned, answer.plan.memory), question, answer, best)
     first = None
-    for first in _offered(_keeping_the_result(pinned), question, answer, best):
+    unchanged = itertools.chain(_off_the_host(pinned, answer), _keeping_the_result(pinned))
+    for first in _offered(unchanged, question, answer, best):
         yield first
     if first is None:
         # No one of them will do alone.
@@ -101,10 +103,12 @@ def _offered(
     best: BestLayout,
 ) -> Iterator[Advice]:
     offered: set[str] = set()
+    asked_before: list[TrainingQuestion] = []
     lora: Alternative | None = None
     for change in changes:
-        if change.kind in offered:
+        if change.kind in offered or change.question in asked_before:
             continue
+        asked_before.append(change.question)
         rank = _rank(answer.verdict, answer.plan.layout, change.question)
         if rank == OFFLOADED_RANK:
             change = _without_the_host(change)
@@ -114,6 +118,8 @@ def _offered(
             raise
         except PlimsollError:
             # The change cannot be planned at all, so it is no advice.
+            continue
+        if change.kind == "framework" and changed.layout.framework == asked.framework:
             continue
         if _rank(changed.verdict, changed.layout, change.question) > rank and not _gains_nothing(change, changed, lora):
             offered.add(change.kind)
@@ -208,11 +214,18 @@ def _further(
 
 def _as_planned(layout: Layout) -> str:
     """Return the layout of an offer's peak and time: the fastest that fits, not the one of the least memory."""
-    offload = "" if layout.offload == "none" else f", {OFFLOADED[layout.offload]}{ON_THE_HOST}"
+    where = ON_NVME if layout.offload_target == "nvme" else ON_THE_HOST
+    offload = "" if layout.offload == "none" else f", {OFFLOADED[layout.offload]}{where}"
     return (
         f"{PLANNED_FOR_SPEED}{layout.framework}, ZeRO {layout.zero_stage}, micro-batch {layout.micro_batch_size}, "
         f"recompute {layout.recompute}{offload}."
     )
+
+
+def _off_the_host(pinned: TrainingQuestion, answer: TrainingAnswer) -> Iterator[Change]:
+    """Yield the same question for a plan whose states lie on the host because that is faster, not for want of room."""
+    if _rank(answer.verdict, answer.plan.layout, pinned) == OFFLOADED_RANK:
+        yield Change(kind="off the host", change={}, question=pinned, reason="It fits without host memory too.")
 
 
 def _keeping_the_result(pinned: TrainingQuestion) -> Iterator[Change]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from planners.errors import InvalidQuestion, UnknownName
 from planners.formats import FORMATS
 
-DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "tf32", "bf16", "fp16")}
+DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "bf16", "fp16")}
 FP32_BYTES = DTYPE_BYTES["fp32"]
 
 
@@ -50,5 +50,6 @@ def training_precision(name: str) -> Precision:
 def dtype_bytes(name: str, *, pointer: str) -> int:
     """Return the bytes of one element of a state's dtype."""
     if name not in DTYPE_BYTES:
-        raise InvalidQuestion(f"{name[:40]!r} is not one of {', '.join(DTYPE_BYTES)}.", pointer=pointer)
+        detail = f"States in {name[:40]!r} are not planned: fp32, bf16 and fp16 are."
+        raise InvalidQuestion(detail, pointer=pointer)
     return DTYPE_BYTES[name]

@@ -70,6 +70,8 @@ def framework_violations(question: TrainingQuestion, profile: Profile) -> tuple[
     if request.zero_stage is not None and request.zero_stage not in can.zero_stages:
         known = listed([str(stage) for stage in can.zero_stages], "or")
         found.append(("zero_stage", f"With {name}, zero_stage must be {known}, not {request.zero_stage}."))
+    if request.shard_group is not None and not any(can.zero_stages):
+        found.append(("shard_group", f"{name} shards nothing; omit shard_group."))
     if request.offload is not None and request.offload not in can.offload:
         found.append(("offload", f"With {name}, offload must be {listed(can.offload, 'or')}, not {request.offload}."))
     if request.offload_target is not None and request.offload_target not in can.offload_targets:

@@ -145,6 +145,18 @@ def shard_group_divides(layouts: Candidates, job: Job) -> BoolArray:  # noqa: AR
     return obeyed
 
 
+def shard_group_has_ranks(layouts: Candidates, job: Job) -> BoolArray:  # noqa: ARG001
+    """Return where a ZeRO stage has ranks to divide states over, wherever there are several replicas.
+
+    Sources: huggingface/accelerate, parallelism_config.py (FSDP is refused where `dp_shard_size` and `cp_size` are 1);
+    pytorch/torchtitan, distributed/parallel_dims.py (`fsdp_enabled` needs dp_shard or cp above 1).
+    """
+    obeyed: BoolArray = (
+        (layouts.zero_stage == 0) | (layouts.data_parallel == 1) | (layouts.shard_group * layouts.context_parallel > 1)
+    )
+    return obeyed
+
+
 def experts_divide(layouts: Candidates, job: Job) -> BoolArray:
     """Return where every expert-parallel rank has as many experts, and the ranks that may share them form groups."""
     obeyed = ranks_form_groups(layouts, job)
@@ -316,6 +328,12 @@ RULES: tuple[Rule, ...] = (
         obeyed=shard_group_divides,
     ),
     Rule(
+        name="shard_group_has_ranks",
+        field="shard_group",
+        reason="a shard_group of 1 leaves a ZeRO stage nothing to divide over",
+        obeyed=shard_group_has_ranks,
+    ),
+    Rule(
         name="experts_divide",
         field="expert_parallel",
         reason=(
@@ -377,6 +395,7 @@ RULES_OF_REPLICAS = tuple(
         batch_divides,
         interleaving_needs_pipeline,
         shard_group_divides,
+        shard_group_has_ranks,
         experts_divide,
         experts_lie_in_shard_groups,
         expert_shards_exist,

@@ -233,6 +233,13 @@ def _group(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
     return f"shard_group {row['shard_group']} does not divide data_parallel {row['data_parallel']}."
 
 
+def _lone_group(row: Mapping[str, int], _job: Job, _layouts: Candidates) -> str:
+    return (
+        f"shard_group 1 leaves zero_stage {row['zero_stage']} nothing to divide over: beside data_parallel "
+        f"{row['data_parallel']} it must be 2 or more."
+    )
+
+
 def _experts(row: Mapping[str, int], job: Job, _layouts: Candidates) -> str:
     degree, ranks = row["expert_parallel"], row["data_parallel"] * row["context_parallel"]
     counts = expert_counts(job)
@@ -322,6 +329,7 @@ DETAILS: Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, int], Job, C
     "context_needs_attention": (("context_parallel",), _attention),
     "sequence_parallel_needs_tensor": ((), _tensor_ranks),
     "shard_group_divides": (("shard_group", "data_parallel"), _group),
+    "shard_group_has_ranks": (("shard_group", "data_parallel", "zero_stage"), _lone_group),
     "experts_divide": (("expert_parallel", "data_parallel", "context_parallel", "tensor_parallel"), _experts),
     "experts_need_sequence_parallel": (("expert_parallel", "tensor_parallel"), _expert_tokens),
     "experts_lie_in_shard_groups": (("expert_parallel", "shard_group", "context_parallel"), _expert_groups),

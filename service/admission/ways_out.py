@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from planners.advice import ON_THE_HOST, PLANNED_FOR_SPEED
+from planners.advice import ON_NVME, ON_THE_HOST, PLANNED_FOR_SPEED
 from planners.plans import Advice
 from planners.serving.answer import ServingAnswer
 from planners.serving.engine import engine_profile
@@ -142,7 +142,8 @@ def _joined(ways: Iterable[str]) -> str:
 def _offer_text(entry: Advice) -> str:
     change, planned = dict(entry.change), entry.reason.rpartition(PLANNED_FOR_SPEED)[2].rstrip(".")
     framework, layout = change.pop(FRAMEWORK, None), change.pop(LAYOUT, None)
-    is_shown = layout is not None or framework == ANY or (ON_THE_HOST in planned and OFFLOAD not in change)
+    is_offloaded = ON_THE_HOST in planned or ON_NVME in planned
+    is_shown = layout is not None or framework == ANY or (is_offloaded and OFFLOAD not in change)
     said = [_change_text(change, {}, {})] if change else []
     said += [] if layout is None else ["the layout left free"]
     if framework is not None and (framework == ANY or not is_shown):

@@ -268,3 +268,53 @@ def test_the_nearest_batches_that_all_gpus_share_are_tried_where_this_one_is_non
     # Fewer sequences than GPUs: there is no lower multiple.
     few = [change.get("training.global_batch_size") for change in tried(question(gpus=8, global_batch_size=4))]
     assert [batch for batch in few if batch is not None] == [8]
+
+
+def on_consumer_cards(model: str, gpus: int, **asked):
+    facts = catalogue()
+    card = next(gpu for gpu in facts.gpus if gpu.id == "rtx-4090-24gb")
+    described = describe_config(next(each.config for each in facts.models if each.id == model), name=model)
+    return question(model=described, sequence_length=2048, **asked, hardware=hardware(gpus, gpu=card))
+
+
+def test_the_same_stack_is_no_other_framework():
+    asked = on_consumer_cards(
+        "meta-llama/Llama-3.1-8B",
+        1,
+        framework="accelerate",
+        method="qlora",
+        global_batch_size=16,
+        micro_batch_size=1,
+    )
+    answer = plan_training(asked)
+    assert answer.plan.layout.offload != "none"
+    assert dict(answer.advice[0].change) == {"layout.offload": "none"}
+    others = [each for each in answer.advice if "framework" in each.change]
+    assert all(each.change["framework"] != "any" or "accelerate" not in each.reason for each in others)
+
+
+def test_no_change_is_offered_twice():
+    # Stage 3 with the offload that was asked for is one question, whichever step leads to it.
+    asked = on_consumer_cards(
+        "Qwen/Qwen2.5-7B",
+        4,
+        framework="deepspeed",
+        global_batch_size=32,
+        layout={"zero_stage": 2, "offload": "optimizer"},
+    )
+    offered = [str(sorted(advice.change.items(), key=str)) for advice in plan_training(asked).advice]
+    assert len(offered) == len(set(offered)) > 0
+
+
+def test_states_on_nvme_are_not_said_to_lie_on_the_host():
+    asked = on_consumer_cards(
+        "Qwen/Qwen2.5-7B",
+        4,
+        framework="deepspeed",
+        global_batch_size=32,
+        layout={"zero_stage": 3, "offload": "optimizer+parameters", "offload_target": "nvme"},
+    )
+    asked = replace(asked, hardware=replace(asked.hardware, host_memory_bytes=64 * 2**30))
+    offered = [advice for advice in plan_training(asked).advice if "deepspeed" in advice.reason]
+    assert offered
+    assert all(advice.reason.endswith("optimizer states and parameters on NVMe.") for advice in offered)

@@ -21,11 +21,14 @@ def test_unknown_precisions_list_the_near_ones():
         training_precision("bf16mixed")
 
 
-def test_tf32_occupies_four_bytes():
-    assert dtype_bytes("tf32", pointer="/x") == 4
-
-
 def test_an_unknown_dtype_points_at_its_field():
     with pytest.raises(InvalidQuestion) as caught:
         dtype_bytes("int3", pointer="/training/gradient_dtype")
     assert caught.value.pointer == "/training/gradient_dtype"
+
+
+def test_a_width_that_no_state_has_is_refused_with_those_that_have_one():
+    # TF32 is how fp32 is multiplied, not how anything is stored.
+    with pytest.raises(InvalidQuestion) as caught:
+        dtype_bytes("fp8", pointer="/training/optimizer_state_dtype")
+    assert caught.value.detail == "States in 'fp8' are not planned: fp32, bf16 and fp16 are."

@@ -143,6 +143,7 @@ def test_lora_needs_less_than_full_and_qlora_less_than_lora():
         ({"global_batch_size": 0}, InvalidQuestion, "/training/global_batch_size"),
         ({"tokens": 0.0}, InvalidQuestion, "/training/tokens"),
         ({"objective": "deadline"}, InvalidQuestion, "/deadline_seconds"),
+        ({"objective": "deadline", "deadline_seconds": 1e9}, InvalidQuestion, "/training/tokens"),
         ({"method": "lora", "lora": Lora(rank=0)}, InvalidQuestion, "/training/lora/rank"),
         ({"gradient_dtype": "fp4"}, InvalidQuestion, "/training/gradient_dtype"),
         ({"optimizer_state_dtype": "fp4"}, InvalidQuestion, "/training/optimizer_state_dtype"),

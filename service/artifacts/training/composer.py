@@ -22,7 +22,9 @@ from service.artifacts.yaml_text import yaml_text
 
 PRECISIONS = {"bf16-mixed": "amp_bf16", "fp16-mixed": "amp_fp16", "fp32": "fp32"}
 OPTIMIZERS = {"adamw": "decoupled_adamw", "lion": "decoupled_lionw"}
+# Composer 0.24 and later: `SHARDING_MAP` beside its FSDP code, and the degrees of FSDPConfig in `utils/parallelism.py`.
 STRATEGIES = {2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}
+HYBRID_STRATEGIES = {2: "_HYBRID_SHARD_ZERO2", 3: "HYBRID_SHARD"}
 SIXTEEN_BITS = 2
 DATA = Placeholder("$DATA_FOLDER")
 WARM_UP = "100ba"
@@ -35,10 +37,6 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         *chosen_dtypes(question, "Composer"),
         (question.precision not in PRECISIONS, f"Composer has no precision {question.precision}."),
         (question.optimizer not in OPTIMIZERS, f"llm-foundry has no optimizer {question.optimizer}."),
-        (
-            launch.is_hybrid and not (layout.zero_stage == 3 and layout.shard_group == launch.processes_per_node),
-            "Composer's hybrid sharding divides everything within a node.",
-        ),
         (
             layout.zero_stage == 0 and layout.recompute == "full",
             "llm-foundry turns recompute on in its FSDP config only.",
@@ -97,13 +95,25 @@ def _fsdp(launch: TrainingLaunch) -> dict[str, Any]:
     reduces_in_sixteen = load_profile(layout.framework).weights.reduce_bytes == SIXTEEN_BITS
     return {
         "fsdp_config": {
-            "sharding_strategy": "HYBRID_SHARD" if launch.is_hybrid else STRATEGIES[layout.zero_stage],
+            **_sharding(launch),
             "mixed_precision": "PURE" if reduces_in_sixteen else "DEFAULT",
             "activation_checkpointing": layout.recompute == "full",
             "activation_checkpointing_reentrant": False,
             "activation_cpu_offload": False,
             "limit_all_gathers": True,
         }
+    }
+
+
+def _sharding(launch: TrainingLaunch) -> dict[str, Any]:
+    """Return what is divided and, of hybrid sharding, over how many ranks: without a number that is a node's."""
+    layout = launch.layout
+    if not launch.is_hybrid:
+        return {"sharding_strategy": STRATEGIES[layout.zero_stage]}
+    return {
+        "sharding_strategy": HYBRID_STRATEGIES[layout.zero_stage],
+        "data_parallel_shard_degree": layout.shard_group,
+        "data_parallel_replicate_degree": layout.data_parallel // layout.shard_group,
     }
 
 

@@ -29,6 +29,15 @@ def test_what_no_stack_combines_is_named_with_who_has_each():
     assert "accelerate" not in error.detail
 
 
+def test_a_stack_that_shards_nothing_has_no_shard_groups():
+    # PyTorch's DistributedDataParallel keeps the whole state on every rank.
+    error = refusal(framework="ddp", layout={"shard_group": 2})
+    assert error.detail.startswith("ddp shards nothing; omit shard_group.")
+    assert error.pointer == "/layout/shard_group"
+    # A small job on any stack is planned on one of the others.
+    assert "ddp" not in {job.profile.name for job in jobs_of(question(method="lora", layout={"shard_group": 2}))}
+
+
 def test_a_fixed_choice_of_layout_is_combined_like_any_other():
     # Adapters beside pipeline stages: pipelines are Megatron's, torchtitan's and nanotron's, which train whole models.
     error = refusal(method="qlora", layout={"pipeline_parallel": 2})

@@ -77,12 +77,12 @@ def test_no_rank_gets_more_than_the_tokens_of_all(ranks, multiple):
     ("framework", "rule", "layout"),
     [
         ("megatron", "experts_need_sequence_parallel", {"data_parallel": 2, "tensor_parallel": 2}),
-        ("fsdp2", "experts_lie_in_shard_groups", {"data_parallel": 2, "shard_group": 1, "zero_stage": 3}),
+        ("fsdp2", "experts_lie_in_shard_groups", {"data_parallel": 6, "shard_group": 3, "zero_stage": 3}),
         ("deepspeed", "framework", {"data_parallel": 2, "zero_stage": 3}),
     ],
 )
 def test_what_no_stack_does_with_experts_breaks_a_rule(framework, rule, layout):
-    asked = job(framework, model=MODEL, global_batch_size=2)
+    asked = job(framework, model=MODEL, global_batch_size=6)
     assert obey(one_layout(expert_parallel=1, **layout), asked).allowed[0]
     assert obey(one_layout(expert_parallel=2, **layout), asked).excluded[rule] == 1
 

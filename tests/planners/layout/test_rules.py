@@ -64,6 +64,12 @@ from tests.planners.training_cases import job
             {"data_parallel": 8, "shard_group": 4},
             {"data_parallel": 8, "shard_group": 3},
         ),
+        (
+            "shard_group_has_ranks",
+            "accelerate",
+            {"data_parallel": 2, "shard_group": 2, "zero_stage": 3},
+            {"data_parallel": 2, "shard_group": 1, "zero_stage": 3},
+        ),
         ("experts_divide", "reference", {}, {"expert_parallel": 2}),
         ("offload_needs_sharding", "deepspeed", {"offload": 2, "zero_stage": 3}, {"offload": 2, "zero_stage": 2}),
     ],
@@ -84,6 +90,17 @@ def test_ring_attention_needs_flash():
     layouts = candidates_from_rows([{}, {"context_parallel": 2}])
     assert rule_by_name("context_needs_flash").obeyed(layouts, job(attention="eager")).tolist() == [True, False]
     assert rule_by_name("context_needs_flash").obeyed(layouts, job()).tolist() == [True, True]
+
+
+def test_context_parallel_ranks_share_the_states_of_a_lone_replica():
+    # torchtitan shards over dp_shard x cp: 1 x 2 ranks; one replica alone may keep its states on the host.
+    layouts = candidates_from_rows(
+        [
+            {"data_parallel": 2, "context_parallel": 2, "shard_group": 1, "zero_stage": 3},
+            {"data_parallel": 1, "shard_group": 1, "zero_stage": 3},
+        ]
+    )
+    assert rule_by_name("shard_group_has_ranks").obeyed(layouts, job("fsdp2")).tolist() == [True, True]
 
 
 def test_an_excluded_layout_counts_under_the_first_rule_it_breaks():
