@@ -152,11 +152,12 @@ def _assumed_concurrency(question: ServingQuestion, deployment: Deployment, *, h
 
 
 def _most_within_slo(question: ServingQuestion, deployment: Deployment) -> int:
-    """Return the highest concurrency that keeps the service level, one a replica if none does."""
-    low, high = deployment.replicas, deployment.most_running
-    if keeps_slo(question, deployment.at(high)):
-        return high
+    """Return the highest concurrency that keeps the service level, as many on each replica; one each if none does."""
+    low, high = 1, deployment.places
+    replicas = deployment.most_running // deployment.places
+    if keeps_slo(question, deployment.at(deployment.most_running)):
+        return deployment.most_running
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if keeps_slo(question, deployment.at(middle)) else (low, middle)
-    return low
+        low, high = (middle, high) if keeps_slo(question, deployment.at(middle * replicas)) else (low, middle)
+    return low * replicas

@@ -38,7 +38,9 @@ def rank(candidate: Candidate) -> tuple[float, ...]:
     if candidate.state is None or candidate.deployment is None:
         items = replica.memory.items
         needed = float(items.total_bytes - items.kv_cache)
-        fewest = (float(candidate.gpus),) if replica.fits and candidate.question.objective == "fewest_gpus" else ()
+        question = candidate.question
+        wants_fewest = question.objective == "fewest_gpus" or question.hardware.gpus.is_free
+        fewest = (float(candidate.gpus),) if replica.fits and wants_fewest else ()
         return (
             *missed,
             *fewest,

@@ -164,6 +164,20 @@ LATE_ON_TWO_AND_ON_THREE = Asked(
 )
 
 
+# Of 209 requests on two replicas one has 105, which is one more than keeps the service level.
+NO_HALF_REQUESTS = Asked(
+    ServingQuestion(
+        model=RESOLVER.resolve("Qwen/Qwen3-4B").spec,
+        hardware=resolve_hardware(OneHardware(gpu="a10-24gb", gpus=4, usd_per_gpu_hour=2.0), CATALOGUE),
+        engine="vllm",
+        max_model_len=2_048,
+        input_tokens=128,
+        output_tokens=128,
+        slo=ServiceLevel(ttft_seconds=None, tpot_seconds=0.02),
+        objective="cost",
+    ),
+    (1, 4, 4),
+)
 # generate() has no scheduler whose speed is known.
 UNTIMED = Asked(
     ServingQuestion(
@@ -179,10 +193,23 @@ UNTIMED = Asked(
     ),
     (1, 2, 4),
 )
+UNTIMED_ON_FOUR = Asked(
+    ServingQuestion(
+        model=RESOLVER.resolve("01-ai/Yi-1.5-34B").spec,
+        hardware=resolve_hardware(OneHardware(gpu="a10-24gb", gpus=4), CATALOGUE),
+        engine="transformers",
+        max_model_len=2_048,
+        input_tokens=128,
+        output_tokens=128,
+        objective="throughput",
+    ),
+    (1, 4, 4),
+)
 
 
 @given(asked=questions())
 @example(asked=LATE_ON_TWO_AND_ON_THREE)
+@example(asked=NO_HALF_REQUESTS)
 @example(asked=UNTIMED)
 @law(few=40, many=3_000)
 def test_a_range_of_gpus_is_never_answered_worse_than_a_number_within_it(asked):
@@ -195,6 +222,7 @@ def test_a_range_of_gpus_is_never_answered_worse_than_a_number_within_it(asked):
 
 
 @given(asked=questions())
+@example(asked=UNTIMED_ON_FOUR)
 @law(few=20, many=1_000)
 def test_where_no_number_is_named_no_number_with_fewer_gpus_keeps_all_that_was_asked(asked):
     point = best(on(asked.question, asked.counts[1], asked.counts[1]))
