@@ -3,8 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from planners.advice import _changing_more, _keeping_the_result, advice_for
+from planners.advice import advice_for
 from planners.catalogue import catalogue
+from planners.changes import changing_more, keeping_the_result
 from planners.errors import InvalidQuestion, PlanningStopped
 from planners.huggingface import describe_config
 from planners.plans import Alternative
@@ -94,7 +95,7 @@ def test_a_change_that_fits_no_better_than_a_tight_plan_is_left_out():
 
 def tried(asked) -> list[dict]:
     """Return every change that is planned, in its order."""
-    changes = (*_keeping_the_result(asked), *_changing_more(asked, asked, UNFIT))
+    changes = (*keeping_the_result(asked), *changing_more(asked, asked, UNFIT))
     return [dict(change.change) for change in changes]
 
 
