@@ -29,7 +29,7 @@ from planners.memory.stages import StageRows, all_stages, deciding_stages, held_
 from planners.plans import Memory, MemoryItems, Spike, StageMemory
 
 # Of 19 nanotron runs above 70 of 80 GB the median used 4.9 % of the peak rate, of those at 65 to 70 GB 25.8 %
-# (Ultra-Scale Playbook's benchmark chart): beyond this part of the card the allocator thrashes.
+# (Ultra-Scale Playbook's benchmark chart); whatever slowed them, a plan beyond this part of the card is tight.
 NEAR_CAPACITY_FRACTION = 0.88
 
 # UNSURE is a plan for whose states not every node with that GPU has the host memory, and is told as tight.

@@ -239,6 +239,9 @@ def _shortage(launch: Launch, lane: Lane) -> Finding | None:
     needed, each = _needed_gpus(launch), lane.demand.gpus_per_pod
     if launch.gpus_per_node is not None and launch.gpus_per_node > each:
         return _lacking(launch, f"{launch.gpus_per_node} GPUs on each node by its own degrees, a pod asks for {each}")
+    if lane.demand.mig_profile is not None and min(needed, each) > 1 and not launch.spans_pods:
+        # NVIDIA MIG User Guide, "CUDA Device Enumeration": however many a container has, a process sees the first.
+        return _cannot_run(launch, f"it takes {needed} GPUs, and of its {each} MIG slices each process sees one")
     is_all_here = lane.is_whole and not launch.is_elsewhere
     if launch.nodes is not None and launch.nodes > lane.pods:
         if not is_all_here:

@@ -892,6 +892,17 @@ async def test_more_slices_of_a_card_are_no_way_out(judge):
     assert "GPUs and" not in answer.message
 
 
+async def test_a_process_sees_one_of_a_pods_slices(judge):
+    for degree, allowed in (("1", True), ("2", False)):
+        container = a_container(
+            "--model", "Qwen/Qwen3-0.6B", "--max-model-len", "2048", "--tensor-parallel-size", degree,
+            resources={"limits": {"nvidia.com/mig-1g.10gb": 2}},
+        )  # fmt: skip
+        answer = await judge.review(read_review(a_review("Deployment", an_object("Deployment", container))))
+        assert answer.is_allowed is allowed, answer.message
+    assert "cannot run: it takes 2 GPUs, and of its 2 MIG slices each process sees one" in answer.message
+
+
 async def test_what_no_plan_exists_of_is_a_warning_and_not_unjudged(judge):
     # torchrun without a number of processes may start one, whose batch of 66 divides; 32 would not.
     words = (
