@@ -70,6 +70,10 @@ class Child:
         """Return whether it was started and is no longer running."""
         return self.process is not None and self.process.poll() is not None
 
+    def has_ended_by_itself(self) -> bool:
+        """Return whether it died and no signal was what ended it."""
+        return self.process is not None and (self.process.poll() or 0) > 0
+
     def plan_restart(self) -> None:
         """Note when to start it again: soon at first, ever later if it keeps dying."""
         now = time.monotonic()
@@ -156,16 +160,17 @@ class Supervisor:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
 
     def _wait_until_ready(self) -> bool:
-        """Return True once the API answers; False if it died or was told to stop first."""
+        """Return True once the API answers; False if it gave up or was told to stop. What was killed starts again."""
         deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         api = self._children[0]
         while self._stop_signal is None and time.monotonic() < deadline:
-            if api.has_died():
+            if api.has_ended_by_itself():
                 self._say("The API could not start; what it said of it stands above.")
                 return False
             if self._answers():
                 return True
             self._restart_postgres()
+            self._restart_the_dead()
             time.sleep(WATCH_SECONDS / 2)
         if self._stop_signal is None:
             self._say(f"The API did not become ready within {READY_TIMEOUT_SECONDS:.0f} s.")

@@ -107,6 +107,20 @@ def test_ctrl_c_ends_everything_with_status_zero(service):
     assert are_gone(family[1:])
 
 
+def test_an_api_that_is_killed_before_it_answers_is_started_again(tmp_path):
+    starting = Service(tmp_path / "data")
+    try:
+        wait_for(lambda: has_child(starting, API), READY_SECONDS)
+        starting.child(API).kill()
+        starting.wait_until_ready()
+    finally:
+        starting.stop()
+
+
+def has_child(running: Service, part: str) -> bool:
+    return any(part in " ".join(child.cmdline()) for child in psutil.Process(running.process.pid).children())
+
+
 @pytest.mark.parametrize("part", [API, WORKER, "postgres"])
 def test_a_killed_part_is_started_again_and_jobs_still_run(service, part):
     runs_after_the_end_of(service.child(part), service)
