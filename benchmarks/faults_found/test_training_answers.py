@@ -162,7 +162,7 @@ def test_a_deadline_is_kept_with_failures_where_more_gpus_keep_it(service: httpx
         ("training", "optimizer", "AdamW", "'adamw'"),
         ("training", "precision", "bf16_mixed", "'bf16-mixed'"),
         (None, "framework", "torchtitan", "'fsdp2'"),
-        (None, "model", [1], "config, path, hub or parameters"),
+        (None, "model", [1], "path, hub or parameters"),
     ],
 )
 def test_names_of_other_programs_are_answered_with_those_here(
