@@ -9,7 +9,7 @@ from planners.layout.candidates import Candidates
 from planners.memory.compression import sent_fraction
 from planners.memory.holdings import shard_ranks
 from planners.memory.job import Job
-from planners.memory.shards import divisions, frozen_elements, split_elements
+from planners.memory.shards import WHOLE, divisions, frozen_elements, split_elements
 from planners.plans import Communication
 from planners.timing.collectives import RankGroup, all_gather_seconds, all_reduce_seconds, send_seconds
 from planners.timing.efficiency import Efficiency
@@ -81,7 +81,7 @@ def _data_rows(
 ) -> list[Communication]:
     """Return gradient reduction and weight gathering, as the ZeRO stage orders them."""
     stage, part = int(one.zero_stage[0]), job.layers[0]
-    by = divisions(one, np.ones_like(one.tensor_parallel), job)
+    by = divisions(one, np.full_like(one.tensor_parallel, WHOLE), job)
     learning = float(split_elements(part, by)[0])
     everything = learning + float(frozen_elements(part, by)[0])
     gradient = float(learning * (job.profile.weights.reduce_bytes or job.states.gradient) * sent_fraction(job))

@@ -14,7 +14,7 @@ from planners.hardware import Hardware
 from planners.layout.candidates import Candidates, FloatArray
 from planners.memory.frozen import base_width, unpacked_bytes
 from planners.memory.job import BlockWeights, Job
-from planners.memory.shards import divisions
+from planners.memory.shards import WHOLE, divisions
 from planners.timing.efficiency import Efficiency
 
 
@@ -24,7 +24,7 @@ def unpacking_seconds(
     """Return one pass's unpacking of one layer's frozen matrices on a rank."""
     if job.method != "qlora":
         return np.zeros(1)
-    by = divisions(layouts, np.ones(1, dtype=np.int64), job)
+    by = divisions(layouts, np.array([WHOLE]), job)
     rate = hardware.gpu.memory_bytes_per_second * efficiency.memory_bandwidth_fraction
     result: FloatArray = by.spread(unpacked_bytes, part, base_width(job)) / rate
     return result

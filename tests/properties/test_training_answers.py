@@ -182,6 +182,13 @@ def test_what_is_answered_with_a_layout_fixed_is_answered_with_it_open(asked: Tr
     assert best_layout(replace(asked, layout=LayoutRequest())) is not None
 
 
+def test_frozen_experts_on_ranks_that_tensor_parallelism_does_not_divide_have_their_unpacking_timed():
+    # Among the layouts of 24 GPUs are experts on 6 ranks beside tensor parallelism over 8.
+    model = described("stepfun-ai/Step-3.7-Flash")
+    job = question(model=model, gpus=24, sequence_length=512, global_batch_size=24, framework="reference")
+    assert best_layout(replace(job, method="qlora")).verdict == "fits"
+
+
 def test_a_shard_group_leaves_out_the_stacks_that_shard_nothing_and_plans_with_the_others():
     model = described("deepseek-ai/DeepSeek-R1-Distill-Llama-70B")
     job = question(model=model, gpus=1, sequence_length=2048, global_batch_size=3072, framework="any", method="lora")
