@@ -109,7 +109,7 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
-    """A moment outside the steps: one GPU's live tensors, and the host memory a GPU, at that moment."""
+    """A moment outside the steps: one GPU's live tensors, and the host memory per GPU, at that moment."""
 
     name: str
     device_bytes: int

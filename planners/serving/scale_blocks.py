@@ -20,7 +20,6 @@ from planners.sharding.weights import checkpoint_tensor, is_expert
 # linear layers. From 0.29 on vLLM splits the experts' scales finer or pads the experts
 # (fused_moe/oracle/fp8.py, resolve_fp8_moe_weight_block_shape).
 FITS_EXPERTS = "0.29"
-# sglang computes with other kernels on AMD's GPUs, and takes DeepSeek's shared experts among the others.
 BLOCK_FORMAT = "fp8"
 FEED_FORWARD = frozenset({Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT})
 MOST_KEPT_DIVISIONS = 4096
@@ -55,6 +54,7 @@ def _checked_parts(question: ServingQuestion, version: str) -> frozenset[Part]:
     """Return the parts of a model of which the engine asks that every rank holds whole blocks."""
     if question.engine == "vllm":
         return FEED_FORWARD if is_older(version, FITS_EXPERTS) else FEED_FORWARD - {Part.EXPERT}
+    # sglang computes with other kernels on AMD's GPUs, and takes DeepSeek's shared experts among the others.
     if question.engine == "sglang" and not is_amd(question.hardware.gpu):
         return FEED_FORWARD - {Part.SHARED_EXPERT}
     return frozenset()

@@ -27,7 +27,7 @@ LISTED = {
     "max_num_batched_tokens": "max_num_batched_tokens",
     "max_num_seqs": "max_num_seqs",
 }
-# Formats of a cache that follow from the weights where a request leaves them away.
+# Formats of a cache that follow from the weights where a request omits them.
 FOLLOWING = ("fp16", "fp32")
 
 

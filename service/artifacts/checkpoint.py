@@ -40,10 +40,6 @@ class Checkpoint:
         """Return whether its files hold that format already, so that no option asks for it."""
         return self.stored_weights == weights
 
-    def can_become(self, weights: str) -> bool:
-        """Return whether a program may load it as that: a quantized checkpoint stays what it is."""
-        return self.stored_weights in (None, weights)
-
 
 def stated_rope_theta(config: Mapping[str, Any]) -> float | None:
     """Return the base of the rotary positions' wavelengths that a config states, None where it states none."""

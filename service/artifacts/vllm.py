@@ -25,7 +25,7 @@ from service.artifacts.stretched_positions import config_changes
 from service.artifacts.words import above_one, pairs
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-# The newest patch of each minor version that has any: releases of https://pypi.org/project/vllm.
+# The newest patch of each minor version that has any: vllm's releases on PyPI.
 NEWEST_PATCHES = {
     "0.8": 5, "0.9": 2, "0.10": 2, "0.11": 2, "0.14": 1, "0.15": 1, "0.17": 1, "0.18": 1, "0.19": 1, "0.20": 2,
     "0.22": 1, "0.25": 1, "0.27": 1,

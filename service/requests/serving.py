@@ -207,7 +207,7 @@ class InferRequest(Wire):
     def in_formats(self, gpus: Iterable[Gpu], *, weights: str | None, kv_cache: str | None) -> InferRequest:
         """Return the request with its formats filled in: its own, else those given, else what the GPUs compute in.
 
-        A format is left away where that differs between them.
+        A format is omitted where that differs between them.
         """
         cards = tuple(gpus)
         held = self.serving.weights or weights or _shared(_activations(gpu) for gpu in cards)

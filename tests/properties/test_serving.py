@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -147,64 +147,48 @@ def is_no_worse(found: Candidate, point: Candidate) -> bool:
     return missed[0] < missed[1] or (missed[0] == missed[1] and goal(found) <= goal(point) + close * abs(goal(point)))
 
 
+def exactly(model: str, gpu: str, counts: tuple[int, int, int], **serving: Any) -> Asked:
+    """Return one question about few tokens in and out, at two dollars per GPU and hour, and numbers of GPUs."""
+    hardware = OneHardware(gpu=gpu, gpus=counts[1], usd_per_gpu_hour=2.0)
+    asked = ServingQuestion(
+        model=RESOLVER.resolve(model).spec,
+        hardware=resolve_hardware(hardware, CATALOGUE),
+        **{"max_model_len": 2_048, "input_tokens": 128, "output_tokens": 128, **serving},
+    )
+    return Asked(asked, counts)
+
+
 # Two GPUs miss the service level by as much as three do, whose first tokens come sooner, and neither is late by them.
-LATE_ON_TWO_AND_ON_THREE = Asked(
-    ServingQuestion(
-        model=RESOLVER.resolve("01-ai/Yi-1.5-34B").spec,
-        hardware=resolve_hardware(OneHardware(gpu="b300-sxm-270gb", gpus=2), CATALOGUE),
-        engine="sglang",
-        max_model_len=2_048,
-        input_tokens=1_024,
-        output_tokens=128,
-        concurrency=3_000,
-        slo=ServiceLevel(ttft_seconds=5.0, tpot_seconds=0.02),
-        objective="fewest_gpus",
-    ),
+LATE_ON_TWO_AND_ON_THREE = exactly(
+    "01-ai/Yi-1.5-34B",
+    "b300-sxm-270gb",
     (1, 2, 3),
+    engine="sglang",
+    input_tokens=1_024,
+    concurrency=3_000,
+    slo=ServiceLevel(ttft_seconds=5.0, tpot_seconds=0.02),
+    objective="fewest_gpus",
 )
-
-
 # Of 209 requests on two replicas one has 105, which is one more than keeps the service level.
-NO_HALF_REQUESTS = Asked(
-    ServingQuestion(
-        model=RESOLVER.resolve("Qwen/Qwen3-4B").spec,
-        hardware=resolve_hardware(OneHardware(gpu="a10-24gb", gpus=4, usd_per_gpu_hour=2.0), CATALOGUE),
-        engine="vllm",
-        max_model_len=2_048,
-        input_tokens=128,
-        output_tokens=128,
-        slo=ServiceLevel(ttft_seconds=None, tpot_seconds=0.02),
-        objective="cost",
-    ),
+NO_HALF_REQUESTS = exactly(
+    "Qwen/Qwen3-4B",
+    "a10-24gb",
     (1, 4, 4),
+    engine="vllm",
+    slo=ServiceLevel(ttft_seconds=None, tpot_seconds=0.02),
+    objective="cost",
 )
 # generate() has no scheduler whose speed is known.
-UNTIMED = Asked(
-    ServingQuestion(
-        model=RESOLVER.resolve("google/gemma-7b").spec,
-        hardware=resolve_hardware(OneHardware(gpu="l4-24gb", gpus=2), CATALOGUE),
-        engine="transformers",
-        weights="fp8",
-        max_model_len=2_048,
-        input_tokens=128,
-        output_tokens=128,
-        concurrency=1,
-        objective="fewest_gpus",
-    ),
+UNTIMED = exactly(
+    "google/gemma-7b",
+    "l4-24gb",
     (1, 2, 4),
+    engine="transformers",
+    weights="fp8",
+    concurrency=1,
+    objective="fewest_gpus",
 )
-UNTIMED_ON_FOUR = Asked(
-    ServingQuestion(
-        model=RESOLVER.resolve("01-ai/Yi-1.5-34B").spec,
-        hardware=resolve_hardware(OneHardware(gpu="a10-24gb", gpus=4), CATALOGUE),
-        engine="transformers",
-        max_model_len=2_048,
-        input_tokens=128,
-        output_tokens=128,
-        objective="throughput",
-    ),
-    (1, 4, 4),
-)
+UNTIMED_ON_FOUR = exactly("01-ai/Yi-1.5-34B", "a10-24gb", (1, 4, 4), engine="transformers", objective="throughput")
 
 
 @given(asked=questions())
