@@ -22,18 +22,18 @@ from typing import Any
 
 import httpx
 
-from api.app import create_app
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.inference import plan_serving
-from planners.questions import ServingQuestion
-from service.gpus import resolve_hardware
-from service.logging import configure_logging
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
-from service.requests.hardware import Fleet
-from service.requests.serving import InferRequest
-from service.settings import Settings
+from plimsoll.api.app import create_app
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.service.gpus import resolve_hardware
+from plimsoll.service.logging import configure_logging
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.requests.hardware import Fleet
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.settings import Settings
 
 REPETITIONS = 41
 HTTP_REPETITIONS = 100

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.catalogue import catalogue
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.inference import plan_serving
-from planners.questions import ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.hardware import GpuCount, Hardware
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
 
 GPU = "h100-sxm-80gb"
 GIB = 2**30
@@ -105,11 +105,11 @@ def planned(case: Case) -> dict[str, Any]:
 
 def compare(case: Case) -> dict[str, Any]:
     """Return a case's terms as planned and traced, the peak and who owned that of the profiling pass."""
-    from service.worker.dry_run.recording.curve import largest_owners
-    from service.worker.serving_run.deployment import read_deployment
-    from service.worker.serving_run.passes import PROFILE
-    from service.worker.serving_run.running import trace_passes
-    from service.worker.serving_run.task import TERMS, measured_terms
+    from plimsoll.service.worker.dry_run.recording.curve import largest_owners
+    from plimsoll.service.worker.serving_run.deployment import read_deployment
+    from plimsoll.service.worker.serving_run.passes import PROFILE
+    from plimsoll.service.worker.serving_run.running import trace_passes
+    from plimsoll.service.worker.serving_run.task import TERMS, measured_terms
 
     request = planned(case)
     began = time.monotonic()

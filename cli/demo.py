@@ -6,12 +6,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cli.asking import NoAnswer
-from cli.refusing import refuse
-from cli.remote import Remote
-from cli.screen import FITS, NO_ANSWER, print_text, progress_bar
-from service import main_job
-from service.text.answers import job_text, plan_text
+from plimsoll.cli.asking import NoAnswer
+from plimsoll.cli.refusing import refuse
+from plimsoll.cli.remote import Remote
+from plimsoll.cli.screen import FITS, NO_ANSWER, print_text, progress_bar
+from plimsoll.service import main_job
+from plimsoll.service.text.answers import job_text, plan_text
 
 
 def run_demo(url: str) -> int:

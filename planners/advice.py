@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, Protocol
 
-from planners.changes import (
+from plimsoll.planners.changes import (
     Change,
     changing_more,
     host_memory,
@@ -16,12 +16,12 @@ from planners.changes import (
     together,
     together_with_more,
 )
-from planners.errors import PlanningStopped, PlimsollError
-from planners.hardware import GpuCount
-from planners.layout.ranking import NEAR_EQUAL_FRACTION
-from planners.plans import Advice, Alternative, Layout, TrainingAnswer
-from planners.questions import LayoutRequest, TrainingQuestion
-from planners.training_notes import OFFLOADED
+from plimsoll.planners.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.layout.ranking import NEAR_EQUAL_FRACTION
+from plimsoll.planners.plans import Advice, Alternative, Layout, TrainingAnswer
+from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
+from plimsoll.planners.training_notes import OFFLOADED
 
 VERDICT_RANK = {"no": 0, "tight": 1, "fits": 3}
 # Of a plan that has room only because states nobody wanted on the host lie there.

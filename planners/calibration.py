@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from planners.errors import InvalidQuestion
-from planners.figures import duration, figure
-from planners.ridge import FloatArray, ridge
-from planners.timing.efficiency import GpuEfficiency, StackEfficiency, load_efficiency, shipped_generations
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.figures import duration, figure
+from plimsoll.planners.ridge import FloatArray, ridge
+from plimsoll.planners.timing.efficiency import GpuEfficiency, StackEfficiency, load_efficiency, shipped_generations
 
 FRACTIONS = (
     "matmul_peak_fraction",

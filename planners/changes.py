@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from planners.catalogue import catalogue
-from planners.hardware import GpuCount
-from planners.host_words import GIB, is_host_sure
-from planners.huggingface import describe_config
-from planners.plans import Memory, TrainingAnswer
-from planners.questions import LayoutRequest, Recompute, TrainingQuestion
-from planners.training_notes import OFFLOADED
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.host_words import GIB, is_host_sure
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.plans import Memory, TrainingAnswer
+from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
+from plimsoll.planners.training_notes import OFFLOADED
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
 MOST_TIMES_THE_GPUS = 8

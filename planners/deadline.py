@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from planners.layout.objectives import run_steps
-from planners.layout.search import Found
-from planners.questions import TrainingQuestion
-from planners.run import goodput_of
+from plimsoll.planners.layout.objectives import run_steps
+from plimsoll.planners.layout.search import Found
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.run import goodput_of
 
 # More GPUs fail more often, by little: the second or third earlier deadline is kept, or no number of GPUs keeps any.
 MOST_TIGHTENED = 4

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, Candidates
-from planners.layout.rules import RULES_OF_REPLICAS, obey
-from planners.memory.job import Job
+from plimsoll.planners.layout.candidates import BoolArray, Candidates
+from plimsoll.planners.layout.rules import RULES_OF_REPLICAS, obey
+from plimsoll.planners.memory.job import Job
 
 # Elastic sizes are offered from a quarter of the plan's GPUs to four times as many.
 ELASTIC_SPAN = 4

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planners.errors import InvalidQuestion, PlanningStopped, PlimsollError
-from planners.host_words import is_host_sure, lacking_host_bytes
-from planners.plans import FleetEntry, TrainingAnswer
-from planners.questions import TrainingQuestion
-from planners.run import SECONDS_AN_HOUR
-from planners.stopping import ShouldStop, never
-from planners.training import plan_training
+from plimsoll.planners.errors import InvalidQuestion, PlanningStopped, PlimsollError
+from plimsoll.planners.host_words import is_host_sure, lacking_host_bytes
+from plimsoll.planners.plans import FleetEntry, TrainingAnswer
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.run import SECONDS_AN_HOUR
+from plimsoll.planners.stopping import ShouldStop, never
+from plimsoll.planners.training import plan_training
 
 Rank = tuple[float, ...]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planners.catalogue.host_memory import known_hosts
-from planners.hardware import Hardware
-from planners.plans import Memory, TrainingPlan
+from plimsoll.planners.catalogue.host_memory import known_hosts
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.plans import Memory, TrainingPlan
 
 GIB = 2**30
 FIELD = "hardware.host_memory_bytes"

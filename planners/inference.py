@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planners.derived import Derived
-from planners.plans import SearchCounts
-from planners.questions import ServingQuestion
-from planners.serving.advice import serving_advice
-from planners.serving.answer import (
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.plans import SearchCounts
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.advice import serving_advice
+from plimsoll.planners.serving.answer import (
     EngineSettings,
     KvCache,
     Performance,
@@ -21,16 +21,16 @@ from planners.serving.answer import (
     ServingLayout,
     ServingPlan,
 )
-from planners.serving.candidates import MILLION, Candidate
-from planners.serving.cards import activations_format
-from planners.serving.changes import longest_context
-from planners.serving.disaggregation import DisaggregatedDeployment
-from planners.serving.front import Point, pareto_front, point_of
-from planners.serving.notes import serving_notes
-from planners.serving.search import Found, search_fleet, search_layouts
-from planners.serving.sentences import serving_summary
-from planners.serving.settings import Settings, resolve_settings, stated_scaling
-from planners.stopping import ShouldStop, never, until_stopped
+from plimsoll.planners.serving.candidates import MILLION, Candidate
+from plimsoll.planners.serving.cards import activations_format
+from plimsoll.planners.serving.changes import longest_context
+from plimsoll.planners.serving.disaggregation import DisaggregatedDeployment
+from plimsoll.planners.serving.front import Point, pareto_front, point_of
+from plimsoll.planners.serving.notes import serving_notes
+from plimsoll.planners.serving.search import Found, search_fleet, search_layouts
+from plimsoll.planners.serving.sentences import serving_summary
+from plimsoll.planners.serving.settings import Settings, resolve_settings, stated_scaling
+from plimsoll.planners.stopping import ShouldStop, never, until_stopped
 
 MOST_ALTERNATIVES = 5
 # The summary where no other could be written, by whether all that was asked is kept.

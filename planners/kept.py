@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import _lru_cache_wrapper
 from typing import Any
 
-PACKAGE = __name__.partition(".")[0]
+PACKAGE = "plimsoll.planners."
 
 
 def forget() -> None:
@@ -23,7 +23,7 @@ def forget() -> None:
 def bounded_caches() -> Iterator[_lru_cache_wrapper[Any]]:
     """Yield the caches of the planners' modules that are loaded and keep no more than so many entries."""
     for name, module in tuple(sys.modules.items()):
-        if name.partition(".")[0] == PACKAGE:
+        if name.startswith(PACKAGE):
             for value in tuple(vars(module).values()):
                 if isinstance(value, _lru_cache_wrapper) and value.cache_parameters()["maxsize"] is not None:
                     yield value

@@ -6,15 +6,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.calibration import Observation
-from planners.layout.candidates import ALL_LAYERS, OFFLOAD_TARGETS, RECOMPUTE_MODES, Candidates, candidates_from_rows
-from planners.memory.job import training_job
-from planners.memory.peak import peak_bytes
-from planners.memory.profile import load_profile
-from planners.plans import Layout
-from planners.questions import TrainingQuestion
-from planners.timing.efficiency import GpuEfficiency, load_efficiency
-from planners.timing.step import step_seconds
+from plimsoll.planners.calibration import Observation
+from plimsoll.planners.layout.candidates import (
+    ALL_LAYERS,
+    OFFLOAD_TARGETS,
+    RECOMPUTE_MODES,
+    Candidates,
+    candidates_from_rows,
+)
+from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.memory.peak import peak_bytes
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.plans import Layout
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.timing.efficiency import GpuEfficiency, load_efficiency
+from plimsoll.planners.timing.step import step_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planners.errors import InvalidQuestion, UnknownName
-from planners.formats import FORMATS
+from plimsoll.planners.errors import InvalidQuestion, UnknownName
+from plimsoll.planners.formats import FORMATS
 
 DTYPE_BYTES: Mapping[str, int] = {name: FORMATS[name].stored_bits // 8 for name in ("fp32", "bf16", "fp16")}
 FP32_BYTES = DTYPE_BYTES["fp32"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planners.architecture import ModelSpec, Part, Weight
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.formats import StorageScheme, number_format, storage_scheme, tensor_bytes
-from planners.formats.storage import ScaledOver
-from planners.quantized_stacks import STACK_OF_SCHEME, inputs_are_last, matrix_shape
+from plimsoll.planners.architecture import ModelSpec, Part, Weight
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.formats import StorageScheme, number_format, storage_scheme, tensor_bytes
+from plimsoll.planners.formats.storage import ScaledOver
+from plimsoll.planners.quantized_stacks import STACK_OF_SCHEME, inputs_are_last, matrix_shape
 
 # The dtypes that the quantizers read.
 ORIGINAL_DTYPES = ("fp32", "bf16", "fp16")

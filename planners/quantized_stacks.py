@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from planners.architecture import ModelSpec, Part, Split, Weight
-from planners.errors import UnknownName
-from planners.formats import StorageScheme, storage_scheme, stored_bytes
-from planners.formats.storage import ScaledOver
+from plimsoll.planners.architecture import ModelSpec, Part, Split, Weight
+from plimsoll.planners.errors import UnknownName
+from plimsoll.planners.formats import StorageScheme, storage_scheme, stored_bytes
+from plimsoll.planners.formats.storage import ScaledOver
 
 BY_EVERY_STACK: Mapping[Part, str] = MappingProxyType(
     {

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from planners.architecture import ModelSpec
-from planners.hardware import Hardware
-from planners.serving.learned import Learned
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.serving.learned import Learned
 
 # Llama Team 2024, section 3.3.4 and table 5, arXiv:2407.21783: 419 unexpected interruptions in 54 days on 16,384 GPUs,
 # whatever their cause: 419 / 54 * 30 / 16,384 = 0.0142.

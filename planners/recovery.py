@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners import resilience
-from planners.hardware import Hardware
-from planners.plans import Layout, Recovery
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners import resilience
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.plans import Layout, Recovery
+from plimsoll.planners.timing.efficiency import Efficiency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from planners.memory.job import Job
-from planners.questions import Resilience
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.questions import Resilience
 
 DAYS_A_MONTH = 30
 SECONDS_A_DAY = 86_400

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planners import resilience
-from planners.derived import Derived
-from planners.layout.objectives import run_steps
-from planners.memory.job import Job
-from planners.plans import Layout, Run, SpareNodes, Step
-from planners.questions import TrainingQuestion
-from planners.recovery import Failing, recoveries
-from planners.timing.efficiency import Efficiency
-from planners.timing.step import train_flops_per_token
+from plimsoll.planners import resilience
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.layout.objectives import run_steps
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.plans import Layout, Run, SpareNodes, Step
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.recovery import Failing, recoveries
+from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.step import train_flops_per_token
 
 SECONDS_AN_HOUR = 3600
 

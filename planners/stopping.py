@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from planners.errors import PlanningStopped
+from plimsoll.planners.errors import PlanningStopped
 
 ShouldStop: TypeAlias = Callable[[], bool]
 Item = TypeVar("Item")

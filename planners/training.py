@@ -5,37 +5,37 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from planners.advice import advice_for, leaves_to_be_desired
-from planners.architecture import ModelSpec, OperationKind
-from planners.deadline import in_time_with_failures
-from planners.derived import Derived
-from planners.elastic import resized
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from planners.figures import figure
-from planners.hardware import Hardware
-from planners.layout.able import jobs_of
-from planners.layout.chosen import layout_of
-from planners.layout.exclusion import every_broken_rule
-from planners.layout.fixed import check_fixed, impossible
-from planners.layout.pool import Pool
-from planners.layout.search import Found, search
-from planners.layout.sharding import sharding_of
-from planners.layout.stacks import stack_notes, stacks_of, unmeasured_note
-from planners.layout.violations import named_fields
-from planners.layout.ways_out import way_out
-from planners.layout.why import comparisons
-from planners.memory.adapters import check_targets
-from planners.memory.optimizers import optimizer_kind
-from planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
-from planners.memory.recompute_modules import check_modules
-from planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
-from planners.precision import PRECISIONS, training_precision
-from planners.questions import LayoutRequest, TrainingQuestion
-from planners.run import run_of
-from planners.stopping import ShouldStop, never, until_stopped
-from planners.timing.communication import communication_of
-from planners.timing.efficiency import Efficiency, efficiency_on
-from planners.training_notes import NOTES, Told, summary
+from plimsoll.planners.advice import advice_for, leaves_to_be_desired
+from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.deadline import in_time_with_failures
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.elastic import resized
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.figures import figure
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.layout.able import jobs_of
+from plimsoll.planners.layout.chosen import layout_of
+from plimsoll.planners.layout.exclusion import every_broken_rule
+from plimsoll.planners.layout.fixed import check_fixed, impossible
+from plimsoll.planners.layout.pool import Pool
+from plimsoll.planners.layout.search import Found, search
+from plimsoll.planners.layout.sharding import sharding_of
+from plimsoll.planners.layout.stacks import stack_notes, stacks_of, unmeasured_note
+from plimsoll.planners.layout.violations import named_fields
+from plimsoll.planners.layout.ways_out import way_out
+from plimsoll.planners.layout.why import comparisons
+from plimsoll.planners.memory.adapters import check_targets
+from plimsoll.planners.memory.optimizers import optimizer_kind
+from plimsoll.planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, verdicts
+from plimsoll.planners.memory.recompute_modules import check_modules
+from plimsoll.planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
+from plimsoll.planners.precision import PRECISIONS, training_precision
+from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
+from plimsoll.planners.run import run_of
+from plimsoll.planners.stopping import ShouldStop, never, until_stopped
+from plimsoll.planners.timing.communication import communication_of
+from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
+from plimsoll.planners.training_notes import NOTES, Told, summary
 
 METHODS = ("full", "lora", "qlora")
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")

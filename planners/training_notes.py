@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from planners.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
-from planners.host_words import host_notes, host_shortage, lacking_host_bytes
-from planners.layout.violations import named_fields
-from planners.memory.frozen import frozen_note
-from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
-from planners.memory.model_code import in_words, traits_of
-from planners.memory.nearest import nearest_note, plan_sizes
-from planners.memory.recurrent import block_scan
-from planners.plans import Layout, TrainingPlan
-from planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
-from planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
-from planners.timing.efficiency import Efficiency
-from planners.timing.stalls import risks
+from plimsoll.planners.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
+from plimsoll.planners.host_words import host_notes, host_shortage, lacking_host_bytes
+from plimsoll.planners.layout.violations import named_fields
+from plimsoll.planners.memory.frozen import frozen_note
+from plimsoll.planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
+from plimsoll.planners.memory.model_code import in_words, traits_of
+from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
+from plimsoll.planners.memory.recurrent import block_scan
+from plimsoll.planners.plans import Layout, TrainingPlan
+from plimsoll.planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
+from plimsoll.planners.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
+from plimsoll.planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.stalls import risks
 
 GIB = 2**30
 # The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from service.errors import PathNotAllowed
+from plimsoll.service.errors import PathNotAllowed
 
 Kind: TypeAlias = Literal["model", "output"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from planners.quantization import QuantizationEstimate
-from service.persistence.records import AccuracyGroup, JobKind, JobState, PlanKind, PlanLine, Progress
+from plimsoll.planners.quantization import QuantizationEstimate
+from plimsoll.service.persistence.records import AccuracyGroup, JobKind, JobState, PlanKind, PlanLine, Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

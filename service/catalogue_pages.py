@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from planners.catalogue import Catalogue, CatalogueModel, Cluster
-from planners.hardware import Gpu
-from service.models.description import ModelDescription, describe
-from service.requests.models import DescribeRequest
+from plimsoll.planners.catalogue import Catalogue, CatalogueModel, Cluster
+from plimsoll.planners.hardware import Gpu
+from plimsoll.service.models.description import ModelDescription, describe
+from plimsoll.service.requests.models import DescribeRequest
 
 if TYPE_CHECKING:
     # Whoever lists hardware needs no reader of models.
-    from service.models.resolving import ModelResolver, ResolvedModel
+    from plimsoll.service.models.resolving import ModelResolver, ResolvedModel
 
 
 class Named(Protocol):

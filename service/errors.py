@@ -6,8 +6,8 @@ They continue `planners.errors`: each carries a stable `code`, and
 
 from __future__ import annotations
 
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.figures import figure
+from plimsoll.planners.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.figures import figure
 
 
 class PlanNotFound(PlimsollError):

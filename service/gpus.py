@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from planners.catalogue import Catalogue, Cluster
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.figures import figure
-from planners.hardware import Gpu, Hardware
-from service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest, OneHardware
+from plimsoll.planners.catalogue import Catalogue, Cluster
+from plimsoll.planners.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.figures import figure
+from plimsoll.planners.hardware import Gpu, Hardware
+from plimsoll.service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest, OneHardware
 
 GIB = 2**30
 

@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from planners.catalogue import catalogue
-from planners.hardware import SiteEfficiency
-from planners.quantization import QuantizationEstimate
-from service.answers import JobBody
-from service.models.resolving import ModelResolver
-from service.persistence.records import JobKind, JobState, Json, Progress
-from service.plans.planning import PlanningService
-from service.plans.store import DatabaseInMemory
-from service.quantizing import QuantizationSizer
-from service.requests.jobs import QuantizeRequest
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest, ValidationLevel
-from service.settings import Settings, reading_anywhere, root_variables
-from service.validating import proof_request
-from service.worker.child import ChildLimits, ChildOutcome, ChildProgress, run_child
-from service.worker.tasks import TASKS
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.hardware import SiteEfficiency
+from plimsoll.planners.quantization import QuantizationEstimate
+from plimsoll.service.answers import JobBody
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.persistence.records import JobKind, JobState, Json, Progress
+from plimsoll.service.plans.planning import PlanningService
+from plimsoll.service.plans.store import DatabaseInMemory
+from plimsoll.service.quantizing import QuantizationSizer
+from plimsoll.service.requests.jobs import QuantizeRequest
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest, ValidationLevel
+from plimsoll.service.settings import Settings, reading_anywhere, root_variables
+from plimsoll.service.validating import proof_request
+from plimsoll.service.worker.child import ChildLimits, ChildOutcome, ChildProgress, run_child
+from plimsoll.service.worker.tasks import TASKS
 
 OnProgress = Callable[[Progress], None]
 # No queue numbers the jobs of one process, and nobody asks for them again.

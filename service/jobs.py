@@ -14,13 +14,13 @@ from contextlib import contextmanager
 
 import structlog
 
-from service.canonical import canonical_json
-from service.errors import DatabaseUnavailable, JobNotFound
-from service.persistence.database import Database
-from service.persistence.records import FINAL_STATES, Job, JobEvent, JobKind, JobState, Json, NewJob, Page
-from service.rate_limits import StorageLimits
-from service.settings import Settings
-from service.tracing import current_traceparent
+from plimsoll.service.canonical import canonical_json
+from plimsoll.service.errors import DatabaseUnavailable, JobNotFound
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import FINAL_STATES, Job, JobEvent, JobKind, JobState, Json, NewJob, Page
+from plimsoll.service.rate_limits import StorageLimits
+from plimsoll.service.settings import Settings
+from plimsoll.service.tracing import current_traceparent
 
 POLL_SECONDS = 1.0
 """How soon an event is seen that was not heard of: a pooler in transaction mode passes no notifications."""

@@ -1,4 +1,4 @@
-"""A process that is back at once: `python -m service.kept_process MODULE:FUNCTION`.
+"""A process that is back at once: `python -m plimsoll.service.kept_process MODULE:FUNCTION`.
 
 Most of a start is loading modules, which takes seconds of processor time and many times as long where others want
 the processor, too. So a keeper loads them once and forks: the copy calls `FUNCTION(Settings())` and does the work,
@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from service.logging import configure_logging
-from service.processes import die_with_parent
-from service.restarts import Restarts
-from service.settings import Settings
+from plimsoll.service.logging import configure_logging
+from plimsoll.service.processes import die_with_parent
+from plimsoll.service.restarts import Restarts
+from plimsoll.service.settings import Settings
 
 FIRST_RESTART_SECONDS = 0.1
 LONGEST_RESTART_SECONDS = 5.0

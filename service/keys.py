@@ -19,10 +19,10 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from planners.errors import InvalidQuestion
-from service.errors import DatabaseUnavailable, ScopeMissing, Unauthenticated
-from service.persistence.keys import KeyStore
-from service.persistence.records import KEY_SCOPES, ApiKey, KeyScope
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.service.errors import DatabaseUnavailable, ScopeMissing, Unauthenticated
+from plimsoll.service.persistence.keys import KeyStore
+from plimsoll.service.persistence.records import KEY_SCOPES, ApiKey, KeyScope
 
 REVOKED_WITHIN_SECONDS = 5.0
 """How soon a revoked key is refused by every process."""

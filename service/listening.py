@@ -7,8 +7,8 @@ import socket
 import ssl
 from pathlib import Path
 
-from service.settings import PREFIX, Settings
-from service.starting import CannotStart
+from plimsoll.service.settings import PREFIX, Settings
+from plimsoll.service.starting import CannotStart
 
 
 def check_listening(settings: Settings) -> None:

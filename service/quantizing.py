@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planners.errors import InvalidQuestion
-from planners.quantization import (
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.quantization import (
     ORIGINAL_DTYPES,
     QuantizationEstimate,
     check_writable,
     estimate_with,
     scheme_settings,
 )
-from service.allowed_paths import allowed_path
-from service.checkpoints.comparison import checkpoint_report
-from service.checkpoints.headers import Checkpoint, read_checkpoint
-from service.errors import InvalidCheckpoint
-from service.models.resolving import ModelResolver, ResolvedModel
-from service.persistence.records import Job
-from service.requests.jobs import CheckpointPath, QuantizeRequest
-from service.settings import Settings
+from plimsoll.service.allowed_paths import allowed_path
+from plimsoll.service.checkpoints.comparison import checkpoint_report
+from plimsoll.service.checkpoints.headers import Checkpoint, read_checkpoint
+from plimsoll.service.errors import InvalidCheckpoint
+from plimsoll.service.models.resolving import ModelResolver, ResolvedModel
+from plimsoll.service.persistence.records import Job
+from plimsoll.service.requests.jobs import CheckpointPath, QuantizeRequest
+from plimsoll.service.settings import Settings
 
 if TYPE_CHECKING:
     # A process without a database sizes quantizations too.
-    from service.jobs import JobService
+    from plimsoll.service.jobs import JobService
 
 # Random weights are drawn in it: what checkpoints are published in.
 RANDOM_WEIGHTS_DTYPE = "bf16"

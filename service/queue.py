@@ -27,10 +27,10 @@ from procrastinate.retry import BaseRetryStrategy, RetryDecision
 from procrastinate.utils import utcnow
 from psycopg import errors as postgres_errors
 
-from service.heartbeats import Heartbeats
-from service.persistence.addresses import KEEPALIVE, libpq_url
-from service.persistence.job_submission import TASK_NAME
-from service.tracing import Tracer, job_span
+from plimsoll.service.heartbeats import Heartbeats
+from plimsoll.service.persistence.addresses import KEEPALIVE, libpq_url
+from plimsoll.service.persistence.job_submission import TASK_NAME
+from plimsoll.service.tracing import Tracer, job_span
 
 RunJob = Callable[[str], Awaitable[None]]
 

@@ -7,9 +7,9 @@ import math
 import time
 from collections.abc import Callable
 
-from service.errors import RateLimited, StorageLimitReached, TooManyWrongKeys
-from service.network_addresses import plain_address
-from service.recently_used import RecentlyUsed
+from plimsoll.service.errors import RateLimited, StorageLimitReached, TooManyWrongKeys
+from plimsoll.service.network_addresses import plain_address
+from plimsoll.service.recently_used import RecentlyUsed
 
 BURST_SECONDS = 2.0
 """A bucket holds what comes in within this time: a page's requests come at once."""

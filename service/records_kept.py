@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from service.persistence.database import Database
-from service.persistence.records import AccuracyGroup, JobOutcomes, JobState, QueueDepth
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import AccuracyGroup, JobOutcomes, JobState, QueueDepth
 
 ACCURACY_SECONDS = 60.0
 """The errors are quantiles over every measurement on record: read once a minute, however often they are scraped."""

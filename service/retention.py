@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import structlog
 
-from service.persistence.retention import ExpiredRows
-from service.settings import Settings
+from plimsoll.service.persistence.retention import ExpiredRows
+from plimsoll.service.settings import Settings
 
 log = structlog.get_logger(__name__)
 

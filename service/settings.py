@@ -18,9 +18,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, mod
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from planners.figures import figure
-from service.network_addresses import Network, is_loopback
-from service.plans.threads import MOST_AT_ONCE
+from plimsoll.planners.figures import figure
+from plimsoll.service.network_addresses import Network, is_loopback
+from plimsoll.service.plans.threads import MOST_AT_ONCE
 
 PREFIX = "PLIMSOLL_"
 
@@ -45,7 +45,7 @@ def _split(separator: str) -> BeforeValidator:
 
 def _checked_url(url: str) -> str:
     # Imported where a database is set: a command that needs none starts without SQLAlchemy.
-    from service.persistence.addresses import sqlalchemy_url
+    from plimsoll.service.persistence.addresses import sqlalchemy_url
 
     sqlalchemy_url(url)
     return url

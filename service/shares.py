@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from service.errors import StreamLimitReached
+from plimsoll.service.errors import StreamLimitReached
 
 STREAM_RETRY_SECONDS = 5
 """When to come back for a stream: what a key follows may go on for hours, and nobody knows which of it ends first."""

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from pydantic import ValidationError
 
-from planners.errors import PlimsollError
-from service.settings import PREFIX
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.service.settings import PREFIX
 
 CANNOT_START = 1
 

@@ -23,19 +23,19 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from planners import PLANNER_VERSION
-from service import main_job
-from service.errors import DatabaseUnavailable
-from service.listening import check_listening
-from service.persistence.upgrade import upgrade
-from service.postgres.embedded import EmbeddedPostgres
-from service.processes import launched
-from service.restarts import LONGEST_RESTART_SECONDS, Restarts
-from service.settings import Settings
+from plimsoll.planners import PLANNER_VERSION
+from plimsoll.service import main_job
+from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.listening import check_listening
+from plimsoll.service.persistence.upgrade import upgrade
+from plimsoll.service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.processes import launched
+from plimsoll.service.restarts import LONGEST_RESTART_SECONDS, Restarts
+from plimsoll.service.settings import Settings
 
 # Named for `service.kept_process`: this one loads neither.
-API = "api.main:run_api"
-WORKER = "service.worker.main:run_worker"
+API = "plimsoll.api.main:run_api"
+WORKER = "plimsoll.service.worker.main:run_worker"
 WATCH_SECONDS = 0.2
 READY_TIMEOUT_SECONDS = 300.0
 """A machine that is busy with other things may take a minute to load the API."""
@@ -146,7 +146,7 @@ class Supervisor:
             "PLIMSOLL_HOST": self.settings.host,
             "PLIMSOLL_PORT": str(self.settings.port),
         }
-        kept = [sys.executable, "-m", "service.kept_process"]
+        kept = [sys.executable, "-m", "plimsoll.service.kept_process"]
         api = Child(name="api", command=[*kept, API], environment=environment)
         workers = [
             Child(name=f"worker {index}", command=[*kept, WORKER], environment=environment)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
-from planners import PLANNER_VERSION
+from plimsoll.planners import PLANNER_VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from planners.errors import PlimsollError
-from service.persistence.records import Job, StoredPlan
-from service.plans.stored_bodies import plan_body
-from service.requests.jobs import DeviceChoice
-from service.requests.training import ValidationLevel
-from service.worker.accelerator_kinds import accelerator_kind
-from service.worker.device_run.runnable import refuse_what_has_no_values
-from service.worker.dry_run.job import read_job
-from service.worker.dry_run.stacks import find_stack
-from service.worker.dry_run.traceable import refuse_untraced_sharding
-from service.worker.serving_run.deployment import read_deployment
-from service.worker.serving_run.servable import refuse_on_device
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.service.persistence.records import Job, StoredPlan
+from plimsoll.service.plans.stored_bodies import plan_body
+from plimsoll.service.requests.jobs import DeviceChoice
+from plimsoll.service.requests.training import ValidationLevel
+from plimsoll.service.worker.accelerator_kinds import accelerator_kind
+from plimsoll.service.worker.device_run.runnable import refuse_what_has_no_values
+from plimsoll.service.worker.dry_run.job import read_job
+from plimsoll.service.worker.dry_run.stacks import find_stack
+from plimsoll.service.worker.dry_run.traceable import refuse_untraced_sharding
+from plimsoll.service.worker.serving_run.deployment import read_deployment
+from plimsoll.service.worker.serving_run.servable import refuse_on_device
 
 if TYPE_CHECKING:
     # A process without a database proves plans too.
-    from service.jobs import JobService
-    from service.persistence.database import Database
+    from plimsoll.service.jobs import JobService
+    from plimsoll.service.persistence.database import Database
 
 DEVICE = "device"
 CPU_QUEUE, GPU_QUEUE = "cpu", "gpu"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
-from service.requests.jobs import Scheme
-from service.requests.serving import CacheFormat, Engine, ServingObjective, WeightFormat
-from service.requests.training import (
+from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
+from plimsoll.service.requests.jobs import Scheme
+from plimsoll.service.requests.serving import CacheFormat, Engine, ServingObjective, WeightFormat
+from plimsoll.service.requests.training import (
     Framework,
     Method,
     Optimizer,

@@ -6,9 +6,9 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from api.pages.assets import assets
-from api.pages.choices import DEFAULTS, choices
-from planners import PLANNER_VERSION
+from plimsoll.api.pages.assets import assets
+from plimsoll.api.pages.choices import DEFAULTS, choices
+from plimsoll.planners import PLANNER_VERSION
 
 
 @cache

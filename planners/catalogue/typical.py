@@ -6,9 +6,9 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from planners import huggingface
-from planners.errors import InvalidQuestion
-from planners.figures import count_in_words
+from plimsoll.planners import huggingface
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.figures import count_in_words
 
 FEWEST_PARAMETERS = 1e6
 MOST_PARAMETERS = 1e13

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planners.huggingface.registry import (
+    from plimsoll.planners.huggingface.registry import (
         ReadConfig,
         describe_config,
         described_parts,
@@ -23,6 +23,6 @@ def __getattr__(name: str) -> Any:
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from planners.huggingface import registry
+    from plimsoll.planners.huggingface import registry
 
     return getattr(registry, name)

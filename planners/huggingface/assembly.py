@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from planners.architecture.decoder import embedding_block, head_block, norm_weights, vocabulary_weight
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.config import ConfigReader
+from plimsoll.planners.architecture.decoder import embedding_block, head_block, norm_weights, vocabulary_weight
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.config import ConfigReader
 
 Kind = TypeVar("Kind", bound=Hashable)
 

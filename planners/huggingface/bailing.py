@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from planners.architecture.attention import output_projection, query_key_value_weights
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import output_projection, query_key_value_weights
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     feed_forward_half,
     mixture_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.mixture_of_experts import (
     MixtureOfExperts,
     expert_weights,
     router_weight,
     shared_expert_weights,
 )
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.dense import read_attention
-from planners.huggingface.mixtures import (
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.dense import read_attention
+from plimsoll.planners.huggingface.mixtures import (
     DenseLayers,
     balancing_bias_weight,
     checked_experts_per_token,
     dense_layers,
 )
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")

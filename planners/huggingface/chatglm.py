@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.model import ModelSpec
-from planners.huggingface.assembly import DecoderNames
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.fused import chatglm2
-from planners.huggingface.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.huggingface.assembly import DecoderNames
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.fused import chatglm2
+from plimsoll.planners.huggingface.gpt import GptFamily, GptKeys, gpt_decoder
 
 CHATGLM_1 = GptFamily(
     keys=GptKeys(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from planners.errors import InvalidModelConfig
+from plimsoll.planners.errors import InvalidModelConfig
 
 # Keys that never change a weight's shape or a step's cost.
 COSMETIC_KEYS = frozenset(

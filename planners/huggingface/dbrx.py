@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from planners.architecture.attention import GroupedAttention, output_projection
-from planners.architecture.decoder import attention_half, decoder_layer, mixture_half, norm_weights
-from planners.architecture.mixture_of_experts import MixtureOfExperts, router_weight
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Split, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.mixtures import checked_experts_per_token
+from plimsoll.planners.architecture.attention import GroupedAttention, output_projection
+from plimsoll.planners.architecture.decoder import attention_half, decoder_layer, mixture_half, norm_weights
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, router_weight
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.mixtures import checked_experts_per_token
 
 NAMES = DecoderNames(embedding="transformer.wte.weight", final_norm="transformer.norm_f")
 # Defaults of transformers' DbrxFFNConfig and DbrxAttentionConfig.

@@ -9,16 +9,16 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.decoder import (
     decoder_layer,
     feed_forward_half,
     latent_attention_half,
     mixture_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.latent_attention import LatentAttention, latent_weights
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.latent_attention import LatentAttention, latent_weights
+from plimsoll.planners.architecture.mixture_of_experts import (
     FusedExperts,
     MixtureOfExperts,
     expert_weights,
@@ -26,13 +26,13 @@ from planners.architecture.mixture_of_experts import (
     router_weight,
     shared_expert_weights,
 )
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.sparse_attention import TokenIndexer, indexer_weights
-from planners.architecture.weight import Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.sparse_attention import TokenIndexer, indexer_weights
+from plimsoll.planners.architecture.weight import Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")

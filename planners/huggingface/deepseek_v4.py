@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planners.architecture.compressed_attention import (
+from plimsoll.planners.architecture.compressed_attention import (
     CompressedAttention,
     Compressor,
     EntryIndexer,
     compressed_attention_half,
     compressed_attention_weights,
 )
-from planners.architecture.decoder import mixture_half, norm_weights
-from planners.architecture.hyper_connection import (
+from plimsoll.planners.architecture.decoder import mixture_half, norm_weights
+from plimsoll.planners.architecture.hyper_connection import (
     HyperConnection,
     collapse_weights,
     hyper_connected_layer,
@@ -22,18 +22,18 @@ from planners.architecture.hyper_connection import (
     with_collapse,
     with_streams,
 )
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.mixture_of_experts import (
     MixtureOfExperts,
     expert_weights,
     router_weight,
     shared_expert_weights,
 )
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 LAYER = "layers.{layer}"
 EXPERT_NAMES = ("w1", "w3", "w2")

@@ -10,25 +10,25 @@ import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from planners.architecture.attention import (
+from plimsoll.planners.architecture.attention import (
     GroupedAttention,
     output_projection,
     query_key_value_weights,
     separate_projections,
 )
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.decoder import (
     NormPlacement,
     attention_half,
     decoder_layer,
     feed_forward_half,
     with_norms_scaling_in_fp32,
 )
-from planners.architecture.feed_forward import fused_gated_weights, gated_weights, plain_weights
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Split, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.architecture.feed_forward import fused_gated_weights, gated_weights, plain_weights
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 # The default of transformers' Qwen2Config and Qwen3Config.
 DEFAULT_MAX_WINDOW_LAYERS = 28

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planners.architecture.decoder import NormPlacement
-from planners.huggingface.assembly import DecoderNames
-from planners.huggingface.dense import ALWAYS, NEVER, Bias, DenseFamily, FeedForward, QueryKeyNorm, Windows
+from plimsoll.planners.architecture.decoder import NormPlacement
+from plimsoll.planners.huggingface.assembly import DecoderNames
+from plimsoll.planners.huggingface.dense import ALWAYS, NEVER, Bias, DenseFamily, FeedForward, QueryKeyNorm, Windows
 
 PHI3_IGNORED = (
     "attention_bias",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planners.architecture.decoder import NormPlacement
-from planners.architecture.model import ModelSpec
-from planners.huggingface.assembly import DecoderNames
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.architecture.decoder import NormPlacement
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.huggingface.assembly import DecoderNames
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.gpt import GptFamily, GptKeys, gpt_decoder
 
 
 def falcon(config: ConfigReader, name: str, model_type: str) -> ModelSpec:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, output_projection, query_key_value_weights
-from planners.architecture.decoder import attention_half, decoder_layer, feed_forward_half, norm_weights
-from planners.architecture.feed_forward import feed_forward_column, feed_forward_row
-from planners.architecture.model import ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.dense import read_attention
+from plimsoll.planners.architecture.attention import GroupedAttention, output_projection, query_key_value_weights
+from plimsoll.planners.architecture.decoder import attention_half, decoder_layer, feed_forward_half, norm_weights
+from plimsoll.planners.architecture.feed_forward import feed_forward_column, feed_forward_row
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.dense import read_attention
 
 # The config class's own, in the repositories of Qwen.
 QWEN_DEFAULT_CHANNELS = 128

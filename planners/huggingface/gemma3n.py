@@ -5,35 +5,35 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.alternating_updates import (
+from plimsoll.planners.architecture.alternating_updates import (
     AlternatingUpdates,
     alternating_update_weights,
     stream_projection_weights,
     with_alternating_updates,
     with_stream_projections,
 )
-from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.decoder import (
     NormPlacement,
     attention_half,
     decoder_layer,
     feed_forward_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.per_layer_input import (
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.per_layer_input import (
     PerLayerInput,
     per_layer_embedding_weights,
     per_layer_weights,
     with_per_layer_embedding,
 )
-from planners.architecture.shared_cache import shared_cache_half, shared_cache_weights
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.dense import QueryKeyNorm, query_key_norm_weights, read_attention
-from planners.huggingface.gemma4 import NORM_NAMES, shared_cache_layers
+from plimsoll.planners.architecture.shared_cache import shared_cache_half, shared_cache_weights
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.dense import QueryKeyNorm, query_key_norm_weights, read_attention
+from plimsoll.planners.huggingface.gemma4 import NORM_NAMES, shared_cache_layers
 
 PREFIX = "model.layers.{layer}"
 # Defaults of transformers' Gemma3nTextConfig.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from planners.architecture.weight import Weight
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.mobilenet_v5 import ARCHITECTURE, OUTPUT_WIDTH, mobilenet_v5_shapes
-from planners.huggingface.vision import Shape, linear, norm, vision_weights
+from plimsoll.planners.architecture.weight import Weight
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.mobilenet_v5 import ARCHITECTURE, OUTPUT_WIDTH, mobilenet_v5_shapes
+from plimsoll.planners.huggingface.vision import Shape, linear, norm, vision_weights
 
 TOWER = "model.vision_tower.timm_model"
 EARS = "model.audio_tower"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, column, output_projection
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, column, output_projection
+from plimsoll.planners.architecture.decoder import (
     Half,
     NormPlacement,
     attention_half,
@@ -15,27 +15,33 @@ from planners.architecture.decoder import (
     mixture_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.mixture_of_experts import (
     FusedExperts,
     MixtureOfExperts,
     fused_expert_weights,
     router_weight,
 )
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.per_layer_input import (
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.per_layer_input import (
     PerLayerInput,
     per_layer_embedding_weights,
     per_layer_weights,
     with_per_layer_embedding,
     with_per_layer_input,
 )
-from planners.architecture.shared_cache import shared_cache_half, shared_cache_weights
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.dense import QueryKeyNorm, Windows, layer_windows, query_key_norm_weights, read_attention
+from plimsoll.planners.architecture.shared_cache import shared_cache_half, shared_cache_weights
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.dense import (
+    QueryKeyNorm,
+    Windows,
+    layer_windows,
+    query_key_norm_weights,
+    read_attention,
+)
 
 # Defaults of transformers' Gemma4TextConfig.
 DEFAULT_HEAD_DIM = 256

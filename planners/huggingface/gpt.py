@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from planners.architecture.attention import GroupedAttention, output_projection, query_key_value_weights
-from planners.architecture.decoder import NormPlacement, attention_half, decoder_layer, feed_forward_half, norm_weights
-from planners.architecture.feed_forward import feed_forward_column, feed_forward_row
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.architecture.attention import GroupedAttention, output_projection, query_key_value_weights
+from plimsoll.planners.architecture.decoder import (
+    NormPlacement,
+    attention_half,
+    decoder_layer,
+    feed_forward_half,
+    norm_weights,
+)
+from plimsoll.planners.architecture.feed_forward import feed_forward_column, feed_forward_row
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 FEED_FORWARD_MULTIPLE = 4  # Vaswani et al. 2017 (arXiv:1706.03762), section 3.3
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from planners.architecture.attention import GroupedAttention
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     feed_forward_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import feed_forward_column, feed_forward_row
-from planners.architecture.model import ModelSpec
-from planners.architecture.weight import Part, Split, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.architecture.feed_forward import feed_forward_column, feed_forward_row
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' GPT2Config.
 DEFAULT_POSITIONS = 1024

@@ -11,11 +11,11 @@ import dataclasses
 from itertools import chain
 from typing import Any
 
-from planners.architecture.decoder import NormPlacement
-from planners.architecture.model import ModelSpec
-from planners.huggingface.assembly import DecoderNames
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.architecture.decoder import NormPlacement
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.huggingface.assembly import DecoderNames
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.gpt import GptFamily, GptKeys, gpt_decoder
 
 # Defaults of transformers' GPTNeoConfig.
 NEO_WINDOW = 256

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     mixture_half,
     norm_weights,
     with_norms_scaling_in_fp32,
 )
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.mixture_of_experts import (
     FusedExperts,
     MixtureOfExperts,
     fused_expert_weights,
     router_weight,
 )
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.dense import Windows, layer_windows, read_attention
-from planners.huggingface.mixtures import checked_experts_per_token
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.dense import Windows, layer_windows, read_attention
+from plimsoll.planners.huggingface.mixtures import checked_experts_per_token
 
 # Defaults of transformers' GptOssConfig.
 DEFAULT_HEAD_DIM = 64

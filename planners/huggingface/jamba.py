@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     feed_forward_half,
@@ -14,17 +14,17 @@ from planners.architecture.decoder import (
     norm_weights,
     recurrent_half,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.mamba import Mamba
-from planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.dense import read_attention
-from planners.huggingface.layer_kinds import MixerKind
-from planners.huggingface.mamba import step_rank
-from planners.huggingface.mixtures import checked_experts_per_token
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.mamba import Mamba
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.dense import read_attention
+from plimsoll.planners.huggingface.layer_kinds import MixerKind
+from plimsoll.planners.huggingface.mamba import step_rank
+from plimsoll.planners.huggingface.mixtures import checked_experts_per_token
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.decoder import (
     decoder_layer,
     feed_forward_half,
     latent_attention_half,
@@ -14,23 +14,23 @@ from planners.architecture.decoder import (
     norm_weights,
     recurrent_half,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.latent_attention import LatentAttention, latent_weights
-from planners.architecture.linear_attention import KimiDelta
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.latent_attention import LatentAttention, latent_weights
+from plimsoll.planners.architecture.linear_attention import KimiDelta
+from plimsoll.planners.architecture.mixture_of_experts import (
     MixtureOfExperts,
     expert_weights,
     router_weight,
     shared_expert_weights,
 )
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.deepseek import latent_attention
-from planners.huggingface.layer_kinds import MixerKind, mixer_kinds
-from planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.deepseek import latent_attention
+from plimsoll.planners.huggingface.layer_kinds import MixerKind, mixer_kinds
+from plimsoll.planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 # What Kimi K3 adds to Kimi Linear: residuals over blocks of layers, experts on a latent, a gate on latent attention.

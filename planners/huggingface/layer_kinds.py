@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.config import ConfigReader
 
 
 class MixerKind(StrEnum):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planners.architecture.decoder import decoder_layer, norm_weights, recurrent_half
-from planners.architecture.mamba import Mamba, Mamba2
-from planners.architecture.model import ModelSpec
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.architecture.decoder import decoder_layer, norm_weights, recurrent_half
+from plimsoll.planners.architecture.mamba import Mamba, Mamba2
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' MambaConfig and Mamba2Config.
 DEFAULT_EXPAND = 2

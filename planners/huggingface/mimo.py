@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     feed_forward_half,
     mixture_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
 
 # Defaults of transformers' MiMoV2FlashConfig.
 DEFAULT_KEY_VALUE_HEADS = 4

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     mixture_half,
     norm_weights,
     recurrent_half,
 )
-from planners.architecture.linear_attention import LightningAttention
-from planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
-from planners.architecture.model import Block, ModelSpec
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.dense import read_attention
-from planners.huggingface.layer_kinds import MixerKind, mixer_kinds
-from planners.huggingface.mixtures import checked_experts_per_token
+from plimsoll.planners.architecture.linear_attention import LightningAttention
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.dense import read_attention
+from plimsoll.planners.huggingface.layer_kinds import MixerKind, mixer_kinds
+from plimsoll.planners.huggingface.mixtures import checked_experts_per_token
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("w1", "w3", "w2")

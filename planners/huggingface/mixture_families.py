@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planners.architecture.mixture_of_experts import FusedExperts
-from planners.huggingface.dense import Bias, QueryKeyNorm, Windows
-from planners.huggingface.mixtures import DenseLayers, MixtureFamily, SharedExperts, Sized
+from plimsoll.planners.architecture.mixture_of_experts import FusedExperts
+from plimsoll.planners.huggingface.dense import Bias, QueryKeyNorm, Windows
+from plimsoll.planners.huggingface.mixtures import DenseLayers, MixtureFamily, SharedExperts, Sized
 
 MIXTRAL_NAMES = ("w1", "w3", "w2")
 ATTENTION_BIAS = Bias(key="attention_bias")

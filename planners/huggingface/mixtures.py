@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     feed_forward_half,
     mixture_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.mixture_of_experts import (
     FusedExperts,
     MixtureOfExperts,
     expert_weights,
@@ -27,11 +27,11 @@ from planners.architecture.mixture_of_experts import (
     router_weight,
     shared_expert_weights,
 )
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.dense import (
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.dense import (
     DEFAULT_MAX_WINDOW_LAYERS,
     NEVER,
     Bias,
@@ -42,7 +42,7 @@ from planners.huggingface.dense import (
     read_attention,
     with_query_key_norm,
 )
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 

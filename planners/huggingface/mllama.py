@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     feed_forward_half,
     norm_weights,
     vocabulary_weight,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.operation import Tensor
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.dense import QueryKeyNorm, query_key_norm_weights, read_attention
-from planners.huggingface.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.operation import Tensor
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.dense import QueryKeyNorm, query_key_norm_weights, read_attention
+from plimsoll.planners.huggingface.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
 
 LAYER = "model.layers.{layer}"
 TOWER = "vision_model"

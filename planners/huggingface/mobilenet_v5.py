@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.huggingface.vision import Shape
+from plimsoll.planners.huggingface.vision import Shape
 
 ARCHITECTURE = "mobilenetv5_300m_enc"
 OUTPUT_WIDTH = 2048

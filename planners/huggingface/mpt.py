@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from planners.architecture.model import ModelSpec
-from planners.huggingface.assembly import DecoderNames
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.gpt import FEED_FORWARD_MULTIPLE, GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.huggingface.assembly import DecoderNames
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.gpt import FEED_FORWARD_MULTIPLE, GptFamily, GptKeys, gpt_decoder
 
 MPT = GptFamily(
     keys=GptKeys(

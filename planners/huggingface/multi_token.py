@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.config import ConfigReader
 
 
 def multi_token_assumptions(config: ConfigReader, *keys: str) -> tuple[str, ...]:

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Weight
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.gemma3n_towers import gemma3n_projector, gemma3n_tower
-from planners.huggingface.gemma4_vision import gemma4_projector, gemma4_tower
-from planners.huggingface.kimi_vision import kimi_k25_projector, kimi_k25_tower, kimi_vl_projector
-from planners.huggingface.llama4_vision import llama4_projector, llama4_tower
-from planners.huggingface.minimax_m3_vision import minimax_m3_projector, minimax_m3_tower
-from planners.huggingface.mllama import mllama_projector, mllama_tower
-from planners.huggingface.qwen3_vision import qwen3_5_tower, qwen3_vl_tower
-from planners.huggingface.step3_vision import step3_projector, step3_tower
-from planners.huggingface.text_defaults import TEXT_DEFAULTS
-from planners.huggingface.vision import TOWERS, Tower, linear, norm, qwen2_5_tower, qwen2_tower, vision_weights
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Weight
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.gemma3n_towers import gemma3n_projector, gemma3n_tower
+from plimsoll.planners.huggingface.gemma4_vision import gemma4_projector, gemma4_tower
+from plimsoll.planners.huggingface.kimi_vision import kimi_k25_projector, kimi_k25_tower, kimi_vl_projector
+from plimsoll.planners.huggingface.llama4_vision import llama4_projector, llama4_tower
+from plimsoll.planners.huggingface.minimax_m3_vision import minimax_m3_projector, minimax_m3_tower
+from plimsoll.planners.huggingface.mllama import mllama_projector, mllama_tower
+from plimsoll.planners.huggingface.qwen3_vision import qwen3_5_tower, qwen3_vl_tower
+from plimsoll.planners.huggingface.step3_vision import step3_projector, step3_tower
+from plimsoll.planners.huggingface.text_defaults import TEXT_DEFAULTS
+from plimsoll.planners.huggingface.vision import TOWERS, Tower, linear, norm, qwen2_5_tower, qwen2_tower, vision_weights
 
 Reader = Callable[[ConfigReader, str, str], ModelSpec]
 Projector = Callable[[ConfigReader, ConfigReader, int], tuple[Weight, ...]]

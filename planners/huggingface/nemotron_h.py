@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.decoder import (
     Half,
     attention_half,
     decoder_layer,
@@ -16,16 +16,16 @@ from planners.architecture.decoder import (
     norm_weights,
     recurrent_half,
 )
-from planners.architecture.feed_forward import plain_weights
-from planners.architecture.mamba import Mamba2
-from planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.sequence_state import KvState
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.architecture.feed_forward import plain_weights
+from plimsoll.planners.architecture.mamba import Mamba2
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.sequence_state import KvState
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 MIXER = "backbone.layers.{layer}.mixer"
 PLAIN_NAMES = ("up_proj", "down_proj")

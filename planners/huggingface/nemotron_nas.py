@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import attention_half, decoder_layer, feed_forward_half, norm_weights
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.model import Block, ModelSpec
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.decoder import attention_half, decoder_layer, feed_forward_half, norm_weights
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 LAYER = "model.layers.{layer}"
 # Feed-forwards are two thirds of the multiple, as gated ones are, in steps of 256: modeling_decilm.py.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.architecture.decoder import NormPlacement
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.operation import Operation, OperationKind, Region, Tensor
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderNames
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.architecture.decoder import NormPlacement
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.gpt import GptFamily, GptKeys, gpt_decoder
 
 OPT = GptFamily(
     keys=GptKeys(

@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.operation import Operation, OperationKind, Region
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.operation import Operation, OperationKind, Region
 
 # Tensors of its input's width that autograd keeps of an activation, where they are not the input alone: of `gelu_new`
 # the input, its half, the hyperbolic tangent and one more than that; of ReLU the result alone, as the next matrix does.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planners.architecture.weight import Weight
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
+from plimsoll.planners.architecture.weight import Weight
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
 
 TOWER = "model.visual"
 # Defaults of transformers' Qwen3VLVisionConfig and Qwen3_5VisionConfig, which agree on them.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, separate_projections
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     feed_forward_half,
@@ -14,9 +14,9 @@ from planners.architecture.decoder import (
     norm_weights,
     recurrent_half,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.linear_attention import GatedDelta
-from planners.architecture.mixture_of_experts import (
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.linear_attention import GatedDelta
+from plimsoll.planners.architecture.mixture_of_experts import (
     FusedExperts,
     MixtureOfExperts,
     expert_weights,
@@ -24,14 +24,14 @@ from planners.architecture.mixture_of_experts import (
     router_weight,
     shared_expert_weights,
 )
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.dense import QueryKeyNorm, query_key_norm_weights, read_attention
-from planners.huggingface.layer_kinds import MixerKind, mixer_kinds
-from planners.huggingface.mixtures import DenseLayers, checked_experts_per_token, dense_layers
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.dense import QueryKeyNorm, query_key_norm_weights, read_attention
+from plimsoll.planners.huggingface.layer_kinds import MixerKind, mixer_kinds
+from plimsoll.planners.huggingface.mixtures import DenseLayers, checked_experts_per_token, dense_layers
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")

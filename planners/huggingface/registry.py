@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from planners.architecture.model import ModelSpec
-from planners.errors import InvalidModelConfig, UnknownModelType
-from planners.huggingface import (
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.errors import InvalidModelConfig, UnknownModelType
+from plimsoll.planners.huggingface import (
     bailing,
     bamba,
     bert,
@@ -42,20 +42,20 @@ from planners.huggingface import (
     step3,
     t5,
 )
-from planners.huggingface.config import ConfigReader
-from planners.huggingface.dense import dense_decoder
-from planners.huggingface.dense_families import DENSE_FAMILIES
-from planners.huggingface.gpt import gpt_decoder
-from planners.huggingface.mixture_families import MIXTURE_FAMILIES
-from planners.huggingface.mixtures import mixture_decoder
-from planners.huggingface.multimodal import WRAPPERS, multimodal
-from planners.huggingface.own_code import READ_KEYS as OWN_CODE_KEYS
-from planners.huggingface.own_code import with_own_code
-from planners.huggingface.rope_scaling import stretched_positions
-from planners.huggingface.rotary import FRACTION_NAMES, interpolated_tables, rotary_fraction
-from planners.huggingface.stored_formats import KEY as QUANTIZATION
-from planners.huggingface.stored_formats import READ_KEYS as FORMAT_KEYS
-from planners.huggingface.stored_formats import is_quantized, stored_formats, without_repeats
+from plimsoll.planners.huggingface.config import ConfigReader
+from plimsoll.planners.huggingface.dense import dense_decoder
+from plimsoll.planners.huggingface.dense_families import DENSE_FAMILIES
+from plimsoll.planners.huggingface.gpt import gpt_decoder
+from plimsoll.planners.huggingface.mixture_families import MIXTURE_FAMILIES
+from plimsoll.planners.huggingface.mixtures import mixture_decoder
+from plimsoll.planners.huggingface.multimodal import WRAPPERS, multimodal
+from plimsoll.planners.huggingface.own_code import READ_KEYS as OWN_CODE_KEYS
+from plimsoll.planners.huggingface.own_code import with_own_code
+from plimsoll.planners.huggingface.rope_scaling import stretched_positions
+from plimsoll.planners.huggingface.rotary import FRACTION_NAMES, interpolated_tables, rotary_fraction
+from plimsoll.planners.huggingface.stored_formats import KEY as QUANTIZATION
+from plimsoll.planners.huggingface.stored_formats import READ_KEYS as FORMAT_KEYS
+from plimsoll.planners.huggingface.stored_formats import is_quantized, stored_formats, without_repeats
 
 # How transformers ends the names of classes whose head tells labels, spans or rewards.
 OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "RewardModel")

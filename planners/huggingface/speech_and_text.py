@@ -9,20 +9,20 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, column, output_projection
-from planners.architecture.cross_attention import cross_attention_half, with_encoder_output
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, column, output_projection
+from plimsoll.planners.architecture.cross_attention import cross_attention_half, with_encoder_output
+from plimsoll.planners.architecture.decoder import (
     NormPlacement,
     attention_half,
     decoder_layer,
     feed_forward_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import plain_weights
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.architecture.feed_forward import plain_weights
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' BartConfig and WhisperConfig.
 BART_POSITIONS, BART_POSITION_OFFSET = 1024, 2

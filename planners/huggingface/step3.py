@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, column, separate_projections
-from planners.architecture.decoder import (
+from plimsoll.planners.architecture.attention import GroupedAttention, column, separate_projections
+from plimsoll.planners.architecture.decoder import (
     attention_half,
     decoder_layer,
     feed_forward_half,
     mixture_half,
     norm_weights,
 )
-from planners.architecture.feed_forward import gated_weights
-from planners.architecture.mixture_of_experts import MixtureOfExperts, router_weight, shared_expert_weights
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.output_gate import gated_output
-from planners.architecture.weight import Part, Split, Weight
-from planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
-from planners.huggingface.dense import QueryKeyNorm, query_key_norm_weights
-from planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
-from planners.huggingface.multi_token import multi_token_assumptions
+from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, router_weight, shared_expert_weights
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.output_gate import gated_output
+from plimsoll.planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.huggingface.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.huggingface.dense import QueryKeyNorm, query_key_norm_weights
+from plimsoll.planners.huggingface.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.huggingface.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 # Defaults of transformers' Step3p7TextConfig.

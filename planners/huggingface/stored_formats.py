@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planners.errors import InvalidModelConfig
+from plimsoll.planners.errors import InvalidModelConfig
 
 KEY = "quantization_config"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture.attention import GroupedAttention, column, output_projection
-from planners.architecture.cross_attention import cross_attention_half, with_encoder_output
-from planners.architecture.decoder import Half, attention_half, decoder_layer, feed_forward_half, norm_weights
-from planners.architecture.feed_forward import feed_forward_column, feed_forward_row
-from planners.architecture.model import Block, ModelSpec
-from planners.architecture.weight import Part, Split, Weight
-from planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.architecture.attention import GroupedAttention, column, output_projection
+from plimsoll.planners.architecture.cross_attention import cross_attention_half, with_encoder_output
+from plimsoll.planners.architecture.decoder import Half, attention_half, decoder_layer, feed_forward_half, norm_weights
+from plimsoll.planners.architecture.feed_forward import feed_forward_column, feed_forward_row
+from plimsoll.planners.architecture.model import Block, ModelSpec
+from plimsoll.planners.architecture.weight import Part, Split, Weight
+from plimsoll.planners.huggingface.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' T5Config.
 DEFAULT_BUCKETS = 32

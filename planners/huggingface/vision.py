@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from planners.architecture.weight import Part, Weight
-from planners.huggingface.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.huggingface.config import MOST_LAYERS, ConfigReader
 
 Shape = tuple[int, ...]
 Tower = Callable[[ConfigReader], tuple[Weight, ...]]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.figures import listed
-from planners.layout.fixed import framework_violations
-from planners.layout.violations import TRAINING_FIELDS
-from planners.memory.job import Job, training_job, unsupported
-from planners.memory.model_code import in_words, traits_of
-from planners.memory.profile import TEXTBOOK, Profile, load_profile, profiles_to_search
-from planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.figures import listed
+from plimsoll.planners.layout.fixed import framework_violations
+from plimsoll.planners.layout.violations import TRAINING_FIELDS
+from plimsoll.planners.memory.job import Job, training_job, unsupported
+from plimsoll.planners.memory.model_code import in_words, traits_of
+from plimsoll.planners.memory.profile import TEXTBOOK, Profile, load_profile, profiles_to_search
+from plimsoll.planners.questions import Recompute, TrainingQuestion
 
 MODEL_CODE = "/framework"
 ORDINALS = {1: "single", 2: "2nd", 3: "3rd"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.layout.candidates import (
+from plimsoll.planners.layout.candidates import (
     ALL_LAYERS,
     FULL,
     NONE,
@@ -19,12 +19,12 @@ from planners.layout.candidates import (
     Candidates,
     IntArray,
 )
-from planners.layout.experts import over_expert_degrees
-from planners.layout.grid import Grid, grid_of
-from planners.layout.objectives import wants_fewest_gpus
-from planners.memory.job import Job
-from planners.memory.profile import Capabilities
-from planners.questions import LayoutRequest, TrainingQuestion
+from plimsoll.planners.layout.experts import over_expert_degrees
+from plimsoll.planners.layout.grid import Grid, grid_of
+from plimsoll.planners.layout.objectives import wants_fewest_gpus
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.profile import Capabilities
+from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 
 # Values worth trying where the client fixed none. Tensor parallelism beyond a node crosses the slow links in every
 # layer, and odd factors win nothing; a client who fixes such a degree gets it planned.

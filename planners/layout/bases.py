@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, IntArray
-from planners.layout.distinct import distinct
-from planners.layout.experts import expert_degrees, replicas_form_groups
-from planners.memory.job import Job
-from planners.memory.recurrent import block_scan
-from planners.questions import TrainingQuestion
+from plimsoll.planners.layout.candidates import BoolArray, IntArray
+from plimsoll.planners.layout.distinct import distinct
+from plimsoll.planners.layout.experts import expert_degrees, replicas_form_groups
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.recurrent import block_scan
+from plimsoll.planners.questions import TrainingQuestion
 
 Bases = dict[str, IntArray]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, FloatArray, IntArray
-from planners.layout.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
-from planners.layout.pool import Pool, ranked
-from planners.layout.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_index
-from planners.memory.peak import FITS, TIGHT, UNSURE
-from planners.questions import TrainingQuestion
+from plimsoll.planners.layout.candidates import BoolArray, FloatArray, IntArray
+from plimsoll.planners.layout.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
+from plimsoll.planners.layout.pool import Pool, ranked
+from plimsoll.planners.layout.ranking import NEAR_EQUAL_FRACTION, ROUNDING_FRACTION, best_index
+from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
+from plimsoll.planners.questions import TrainingQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,19 +15,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.layout.axes import Choices, choices_of, grid_over, offload_choices
-from planners.layout.bases import Bases, every_base, only, with_shard_groups
-from planners.layout.best import Best, best_of
-from planners.layout.candidates import FULL, NONE, FloatArray, IntArray
-from planners.layout.grid import Grid
-from planners.layout.objectives import objective_of
-from planners.layout.pool import Pool, alike, evaluated
-from planners.layout.rules import matrices_divide, obey
-from planners.memory.job import Job
-from planners.questions import TrainingQuestion
-from planners.stopping import ShouldStop
-from planners.timing.efficiency import efficiency_on
-from planners.timing.step import step_seconds
+from plimsoll.planners.layout.axes import Choices, choices_of, grid_over, offload_choices
+from plimsoll.planners.layout.bases import Bases, every_base, only, with_shard_groups
+from plimsoll.planners.layout.best import Best, best_of
+from plimsoll.planners.layout.candidates import FULL, NONE, FloatArray, IntArray
+from plimsoll.planners.layout.grid import Grid
+from plimsoll.planners.layout.objectives import objective_of
+from plimsoll.planners.layout.pool import Pool, alike, evaluated
+from plimsoll.planners.layout.rules import matrices_divide, obey
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.stopping import ShouldStop
+from plimsoll.planners.timing.efficiency import efficiency_on
+from plimsoll.planners.timing.step import step_seconds
 
 BASES_A_BLOCK = 65_536  # that are timed at once
 # Layouts that are given memory first, then twice as many and so on: the best of the first spare most others.

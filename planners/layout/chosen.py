@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planners.layout.candidates import Candidates
-from planners.memory.job import Job
-from planners.plans import Layout
+from plimsoll.planners.layout.candidates import Candidates
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.plans import Layout
 
 
 def layout_of(layouts: Candidates, index: int, job: Job) -> Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.layout.candidates import IntArray
+from plimsoll.planners.layout.candidates import IntArray
 
 # A table of the distinct values may be so many times as long as the values, and is never too long below the least.
 MOST_TABLE_MULTIPLE = 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planners.layout.fixed import fixed_violations, framework_violations
-from planners.layout.violations import Violation, broken_rules
-from planners.memory.job import training_job, why_unsupported
-from planners.memory.profile import Profile, load_profile, profiles_to_search
-from planners.questions import TrainingQuestion
+from plimsoll.planners.layout.fixed import fixed_violations, framework_violations
+from plimsoll.planners.layout.violations import Violation, broken_rules
+from plimsoll.planners.memory.job import training_job, why_unsupported
+from plimsoll.planners.memory.profile import Profile, load_profile, profiles_to_search
+from plimsoll.planners.questions import TrainingQuestion
 
 
 def contradictions(question: TrainingQuestion) -> tuple[Violation, ...]:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray, once
-from planners.memory.job import Job
-from planners.memory.profile import Profile
-from planners.questions import TrainingQuestion
-from planners.sharding.policy import ExpertTensorDegree, framework_policy
+from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.profile import Profile
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.sharding.policy import ExpertTensorDegree, framework_policy
 
 
 def expert_counts(job: Job) -> frozenset[int]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion
-from planners.figures import counted, listed
-from planners.hardware import GpuCount
-from planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
-from planners.layout.violations import NO_EXPERTS, Violation, whole_heads
-from planners.memory.job import PIPELINE_SCHEDULES
-from planners.memory.profile import Profile
-from planners.questions import TrainingQuestion
+from plimsoll.planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.figures import counted, listed
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.layout.candidates import HIGHEST_ZERO_STAGE, OFFLOAD_TARGETS, RECOMPUTE_MODES
+from plimsoll.planners.layout.violations import NO_EXPERTS, Violation, whole_heads
+from plimsoll.planners.memory.job import PIPELINE_SCHEDULES
+from plimsoll.planners.memory.profile import Profile
+from plimsoll.planners.questions import TrainingQuestion
 
 DEGREES = ("data_parallel", "tensor_parallel", "pipeline_parallel", "context_parallel")
 

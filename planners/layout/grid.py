@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planners.layout.candidates import COLUMNS, BoolArray, Candidates, IntArray
+from plimsoll.planners.layout.candidates import COLUMNS, BoolArray, Candidates, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

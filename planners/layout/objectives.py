@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from planners.layout.candidates import FloatArray, IntArray
-from planners.questions import TrainingQuestion
+from plimsoll.planners.layout.candidates import FloatArray, IntArray
+from plimsoll.planners.questions import TrainingQuestion
 
 
 def run_steps(question: TrainingQuestion) -> int | None:

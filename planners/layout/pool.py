@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.errors import PlanningStopped
-from planners.hardware import Hardware
-from planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
-from planners.layout.grid import Cells, Grid
-from planners.layout.ranking import CLOSE_FRACTION, Ranked, closest, contenders
-from planners.memory.job import Job
-from planners.memory.peak import Needs, excess, have_memory, needs_of, verdicts
-from planners.plans import Step
-from planners.stopping import ShouldStop
-from planners.timing.efficiency import Efficiency, efficiency_on
-from planners.timing.step import StepSeconds, concatenated, step_of, step_seconds, told, untimed
+from plimsoll.planners.errors import PlanningStopped
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.layout.candidates import Candidates, FloatArray, IntArray, concatenate
+from plimsoll.planners.layout.grid import Cells, Grid
+from plimsoll.planners.layout.ranking import CLOSE_FRACTION, Ranked, closest, contenders
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.peak import Needs, excess, have_memory, needs_of, verdicts
+from plimsoll.planners.plans import Step
+from plimsoll.planners.stopping import ShouldStop
+from plimsoll.planners.timing.efficiency import Efficiency, efficiency_on
+from plimsoll.planners.timing.step import StepSeconds, concatenated, step_of, step_seconds, told, untimed
 
 # Arrays of this many layouts stay in a processor's larger caches and bound the search's memory; with fewer the calls of
 # Python are paid more often.

@@ -8,11 +8,11 @@ from itertools import product
 
 import numpy as np
 
-from planners.layout.candidates import NONE, BoolArray, Candidates, FloatArray, IntArray
-from planners.layout.distinct import distinct
-from planners.layout.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
-from planners.memory.peak import FITS, TIGHT, UNSURE
-from planners.questions import TrainingQuestion
+from plimsoll.planners.layout.candidates import NONE, BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layout.distinct import distinct
+from plimsoll.planners.layout.objectives import latest_step_seconds, objective_of, wants_fewest_gpus
+from plimsoll.planners.memory.peak import FITS, TIGHT, UNSURE
+from plimsoll.planners.questions import TrainingQuestion
 
 # Differences below this are within the time model's error, so the simpler layout wins.
 NEAR_EQUAL_FRACTION = 0.01

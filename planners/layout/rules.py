@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import (
+from plimsoll.planners.layout.candidates import (
     ALL_LAYERS,
     FULL,
     OFFLOAD_TARGETS,
@@ -19,14 +19,14 @@ from planners.layout.candidates import (
     BoolArray,
     Candidates,
 )
-from planners.layout.distinct import distinct
-from planners.layout.experts import expert_counts, ranks_form_groups
-from planners.layout.grid import counted
-from planners.memory.holdings import in_zero_stages, shard_ranks
-from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
-from planners.memory.recurrent import block_scan
-from planners.memory.shards import WHOLE, are_divisible, divisions, has_equal_parts, tensor_divisions
-from planners.memory.stages import compute_weighted_stages
+from plimsoll.planners.layout.distinct import distinct
+from plimsoll.planners.layout.experts import expert_counts, ranks_form_groups
+from plimsoll.planners.layout.grid import counted
+from plimsoll.planners.memory.holdings import in_zero_stages, shard_ranks
+from plimsoll.planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
+from plimsoll.planners.memory.recurrent import block_scan
+from plimsoll.planners.memory.shards import WHOLE, are_divisible, divisions, has_equal_parts, tensor_divisions
+from plimsoll.planners.memory.stages import compute_weighted_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

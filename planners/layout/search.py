@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.errors import ImpossibleLayout
-from planners.hardware import Hardware
-from planners.layout.axes import candidate_grid, gpu_counts, usual_counts
-from planners.layout.best import best_of
-from planners.layout.beyond import Beyond, all_of_few, beyond_usual, faster, least_memory
-from planners.layout.candidates import IntArray
-from planners.layout.grid import Grid
-from planners.layout.objectives import has_enough
-from planners.layout.pool import Pool, evaluated, keep_freed_memory, merged, ranked
-from planners.layout.ranking import best_index, closest_index, pareto_front
-from planners.layout.rules import obey, rule_by_name
-from planners.memory.job import Job
-from planners.memory.peak import FITS, TIGHT
-from planners.questions import TrainingQuestion
-from planners.stopping import ShouldStop, never
+from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.layout.axes import candidate_grid, gpu_counts, usual_counts
+from plimsoll.planners.layout.best import best_of
+from plimsoll.planners.layout.beyond import Beyond, all_of_few, beyond_usual, faster, least_memory
+from plimsoll.planners.layout.candidates import IntArray
+from plimsoll.planners.layout.grid import Grid
+from plimsoll.planners.layout.objectives import has_enough
+from plimsoll.planners.layout.pool import Pool, evaluated, keep_freed_memory, merged, ranked
+from plimsoll.planners.layout.ranking import best_index, closest_index, pareto_front
+from plimsoll.planners.layout.rules import obey, rule_by_name
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.peak import FITS, TIGHT
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.stopping import ShouldStop, never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

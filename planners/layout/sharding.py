@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import Split, Weight
-from planners.derived import Derived
-from planners.layout.candidates import BoolArray, Candidates, IntArray
-from planners.layout.experts import expert_tensor_ranks
-from planners.memory.job import BlockWeights, Job
-from planners.memory.stages import StageRows, all_stages, held_chunks
-from planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
-from planners.sharding import ShardLayout, framework_policy
-from planners.sharding.weights import checkpoint_tensor
+from plimsoll.planners.architecture import Split, Weight
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.layout.candidates import BoolArray, Candidates, IntArray
+from plimsoll.planners.layout.experts import expert_tensor_ranks
+from plimsoll.planners.memory.job import BlockWeights, Job
+from plimsoll.planners.memory.stages import StageRows, all_stages, held_chunks
+from plimsoll.planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
+from plimsoll.planners.sharding import ShardLayout, framework_policy
+from plimsoll.planners.sharding.weights import checkpoint_tensor
 
 MESH_ORDER = ("pipeline", "data", "context", "tensor")
 # Of the models and layouts that are asked for again and again with another batch, sequence or budget.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planners.figures import listed
-from planners.layout.able import problems, what_none_has
-from planners.memory.profile import Profile, load_profile, profiles_to_search
-from planners.plans import LeftOutStack, SearchedStacks
-from planners.questions import TrainingQuestion
+from plimsoll.planners.figures import listed
+from plimsoll.planners.layout.able import problems, what_none_has
+from plimsoll.planners.memory.profile import Profile, load_profile, profiles_to_search
+from plimsoll.planners.plans import LeftOutStack, SearchedStacks
+from plimsoll.planners.questions import TrainingQuestion
 
 
 def stacks_of(question: TrainingQuestion, searched: Sequence[str]) -> SearchedStacks:

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import ModelSpec
-from planners.figures import counted
-from planners.layout.axes import candidate_grid, gpu_counts
-from planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
-from planners.layout.experts import expert_counts
-from planners.layout.rules import RULES, Rule
-from planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
-from planners.memory.shards import tensor_divisions, uneven_matrices
-from planners.memory.stages import compute_weighted_stages
-from planners.questions import TrainingQuestion
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.figures import counted
+from plimsoll.planners.layout.axes import candidate_grid, gpu_counts
+from plimsoll.planners.layout.candidates import OFFLOAD_TARGETS, RECOMPUTE_MODES, BoolArray, Candidates, IntArray
+from plimsoll.planners.layout.experts import expert_counts
+from plimsoll.planners.layout.rules import RULES, Rule
+from plimsoll.planners.memory.job import ONE_FORWARD_ONE_BACKWARD, Job
+from plimsoll.planners.memory.shards import tensor_divisions, uneven_matrices
+from plimsoll.planners.memory.stages import compute_weighted_stages
+from plimsoll.planners.questions import TrainingQuestion
 
 NO_EXPERTS = "This model has no experts; expert_parallel must be 1."
 TRAINING_FIELDS = ("micro_batch_size", "recompute", "fused_cross_entropy", "activation_offload")

@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from planners.errors import PlanningStopped, PlimsollError
-from planners.hardware import GpuCount
-from planners.layout.axes import candidate_grid
-from planners.layout.candidates import IntArray
-from planners.layout.fixed import DEGREES
-from planners.layout.rules import RULES, Rule, batch_divides, interleaving_needs_pipeline, obey
-from planners.memory.job import Job
-from planners.plans import Alternative
-from planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.layout.axes import candidate_grid
+from plimsoll.planners.layout.candidates import IntArray
+from plimsoll.planners.layout.fixed import DEGREES
+from plimsoll.planners.layout.rules import RULES, Rule, batch_divides, interleaving_needs_pipeline, obey
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.plans import Alternative
+from plimsoll.planners.questions import Recompute, TrainingQuestion
 
 JobsOf = Callable[[TrainingQuestion], Sequence[Job]]
 BestOf = Callable[[TrainingQuestion], Alternative]

@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
-from planners.errors import ImpossibleLayout, PlanningStopped, PlimsollError
-from planners.figures import counted, duration, figure
-from planners.hardware import Hardware
-from planners.host_words import host_shortage, is_host_sure, lacking_host_bytes
-from planners.layout.chosen import layout_of
-from planners.layout.exclusion import contradictions, every_broken_rule
-from planners.layout.fixed import check_values
-from planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
-from planners.layout.pool import Pool
-from planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity
-from planners.layout.search import search
-from planners.layout.violations import TRAINING_FIELDS, Violation, named_fields
-from planners.memory.job import Job
-from planners.memory.peak import VERDICT_NAMES, memory_of
-from planners.plans import Comparison, Layout, Memory, Reason, StageMemory, Step
-from planners.questions import NamedLayout, TrainingQuestion
-from planners.stopping import ShouldStop, never
+from plimsoll.planners.errors import ImpossibleLayout, PlanningStopped, PlimsollError
+from plimsoll.planners.figures import counted, duration, figure
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.host_words import host_shortage, is_host_sure, lacking_host_bytes
+from plimsoll.planners.layout.chosen import layout_of
+from plimsoll.planners.layout.exclusion import contradictions, every_broken_rule
+from plimsoll.planners.layout.fixed import check_values
+from plimsoll.planners.layout.objectives import latest_step_seconds, run_steps, wants_fewest_gpus
+from plimsoll.planners.layout.pool import Pool
+from plimsoll.planners.layout.ranking import NEAR_EQUAL_FRACTION, complexity
+from plimsoll.planners.layout.search import search
+from plimsoll.planners.layout.violations import TRAINING_FIELDS, Violation, named_fields
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.peak import VERDICT_NAMES, memory_of
+from plimsoll.planners.plans import Comparison, Layout, Memory, Reason, StageMemory, Step
+from plimsoll.planners.questions import NamedLayout, TrainingQuestion
+from plimsoll.planners.stopping import ShouldStop, never
 
 GIB = 2**30
 # A part of the step is named as a cause when it makes up so much of the difference.

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import Split
-from planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
-from planners.layout.experts import expert_tensor_ranks
-from planners.memory.activations import KeptBytes
-from planners.memory.holdings import in_zero_stages
-from planners.memory.items import NOTHING
-from planners.memory.job import Job
-from planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
-from planners.memory.layer_moments import unneeded_bytes
-from planners.memory.rank_share import RankShare, rank_share
-from planners.memory.stages import StageRows
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Split
+from plimsoll.planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
+from plimsoll.planners.layout.experts import expert_tensor_ranks
+from plimsoll.planners.memory.activations import KeptBytes
+from plimsoll.planners.memory.holdings import in_zero_stages
+from plimsoll.planners.memory.items import NOTHING
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
+from plimsoll.planners.memory.layer_moments import unneeded_bytes
+from plimsoll.planners.memory.rank_share import RankShare, rank_share
+from plimsoll.planners.memory.stages import StageRows
+from plimsoll.planners.precision import FP32_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from planners.architecture import Block, ModelSpec, Operation, OperationKind, Part, Split, Weight
-from planners.errors import InvalidQuestion, nearest_names
-from planners.questions import Lora
+from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind, Part, Split, Weight
+from plimsoll.planners.errors import InvalidQuestion, nearest_names
+from plimsoll.planners.questions import Lora
 
 # What transformers calls the head of a model that shares its matrix with the embedding.
 SHARED_HEAD = "lm_head"

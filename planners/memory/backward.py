@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
-from planners.memory.descent import gathered_ahead, layer_gradients, left_to_do
-from planners.memory.expert_units import expert_unit_items
-from planners.memory.head_backward import FP8, head_casts, head_gradient, head_reduction
-from planners.memory.items import BELOW_ALL_LAYERS, NOTHING, Items
-from planners.memory.kinds_apart import KindApart, where_alike
-from planners.memory.mixture_backward import are_grouped
-from planners.memory.moment import Moment, items_at
-from planners.memory.tied_table import tied_table_items
+from plimsoll.planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
+from plimsoll.planners.memory.descent import gathered_ahead, layer_gradients, left_to_do
+from plimsoll.planners.memory.expert_units import expert_unit_items
+from plimsoll.planners.memory.head_backward import FP8, head_casts, head_gradient, head_reduction
+from plimsoll.planners.memory.items import BELOW_ALL_LAYERS, NOTHING, Items
+from plimsoll.planners.memory.kinds_apart import KindApart, where_alike
+from plimsoll.planners.memory.mixture_backward import are_grouped
+from plimsoll.planners.memory.moment import Moment, items_at
+from plimsoll.planners.memory.tied_table import tied_table_items
 
 # Residual, its gradient, the last matrix's output and the gradient that goes to its adapter (peft, `LoraLayer`).
 RECOMPUTED_BESIDE_UNPACKED = 4

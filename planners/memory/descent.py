@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from planners.layout.candidates import FULL, FloatArray
-from planners.memory.moment import Moment
+from plimsoll.planners.layout.candidates import FULL, FloatArray
+from plimsoll.planners.memory.moment import Moment
 
 
 def gathered_ahead(moment: Moment, layer: FloatArray) -> FloatArray:

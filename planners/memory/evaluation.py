@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.layout.candidates import FloatArray
-from planners.memory.items import EVALUATION, NOTHING, PHASES, Items
-from planners.memory.moment import Moment
-from planners.precision import FP32_BYTES
-from planners.questions import Evaluation
+from plimsoll.planners.layout.candidates import FloatArray
+from plimsoll.planners.memory.items import EVALUATION, NOTHING, PHASES, Items
+from plimsoll.planners.memory.moment import Moment
+from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.questions import Evaluation
 
 
 def evaluation_items(moment: Moment, asked: Evaluation) -> Iterator[Items]:

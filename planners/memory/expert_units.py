@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.layout.candidates import NONE, FloatArray
-from planners.memory.descent import gathered_ahead, layer_gradients, left_to_do
-from planners.memory.items import NOTHING, Items
-from planners.memory.moment import Moment, items_at
+from plimsoll.planners.layout.candidates import NONE, FloatArray
+from plimsoll.planners.memory.descent import gathered_ahead, layer_gradients, left_to_do
+from plimsoll.planners.memory.items import NOTHING, Items
+from plimsoll.planners.memory.moment import Moment, items_at
 
 # What the architecture calls the operations of experts that work on every token.
 SHARED = "shared"

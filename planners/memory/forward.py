@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from planners.layout.candidates import SELECTIVE, FloatArray
-from planners.memory.items import NOTHING, Items
-from planners.memory.job import GPIPE
-from planners.memory.kinds_apart import KindApart, where_alike
-from planners.memory.messages import keeps_first_input
-from planners.memory.mixture_backward import are_grouped
-from planners.memory.moment import Moment, items_at
+from plimsoll.planners.layout.candidates import SELECTIVE, FloatArray
+from plimsoll.planners.memory.items import NOTHING, Items
+from plimsoll.planners.memory.job import GPIPE
+from plimsoll.planners.memory.kinds_apart import KindApart, where_alike
+from plimsoll.planners.memory.messages import keeps_first_input
+from plimsoll.planners.memory.mixture_backward import are_grouped
+from plimsoll.planners.memory.moment import Moment, items_at
 
 
 def forward_items(moment: Moment, kinds: Sequence[KindApart] = ()) -> Iterator[Items]:

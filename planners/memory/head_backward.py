@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.layout.candidates import FloatArray
-from planners.memory.items import NOTHING, Items
-from planners.memory.moment import Moment, items_at
-from planners.memory.zero import ZeroBuffers
+from plimsoll.planners.layout.candidates import FloatArray
+from plimsoll.planners.memory.items import NOTHING, Items
+from plimsoll.planners.memory.moment import Moment, items_at
+from plimsoll.planners.memory.zero import ZeroBuffers
 
 FP8, FP8_BYTES = "fp8", 1
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import OperationKind, Part, Split, Weight
-from planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
-from planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
-from planners.memory.job import PIPEDREAM, BlockWeights, Job
-from planners.memory.optimizers import EIGHT_BIT_BYTES
-from planners.memory.shards import (
+from plimsoll.planners.architecture import OperationKind, Part, Split, Weight
+from plimsoll.planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
+from plimsoll.planners.memory.job import PIPEDREAM, BlockWeights, Job
+from plimsoll.planners.memory.optimizers import EIGHT_BIT_BYTES
+from plimsoll.planners.memory.shards import (
     MOST_KEPT_ANSWERS,
     WHOLE,
     Divisions,
@@ -31,8 +31,8 @@ from planners.memory.shards import (
     shard_elements,
     split_elements,
 )
-from planners.memory.stages import StageRows
-from planners.precision import FP32_BYTES
+from plimsoll.planners.memory.stages import StageRows
+from plimsoll.planners.precision import FP32_BYTES
 
 FEED_FORWARD_PARTS = (Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT, Part.ROUTER)
 

@@ -6,16 +6,16 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planners.architecture import Block, ModelSpec, Part, Split, Weight
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.figures import listed
-from planners.identity import Same
-from planners.memory.adapters import adapter_weights, learning_operations, shared_head
-from planners.memory.model_code import in_words, traits_of
-from planners.memory.optimizers import OptimizerKind, optimizer_kind
-from planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
-from planners.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
-from planners.questions import Companion, Evaluation, Lora, TrainingQuestion
+from plimsoll.planners.architecture import Block, ModelSpec, Part, Split, Weight
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.figures import listed
+from plimsoll.planners.identity import Same
+from plimsoll.planners.memory.adapters import adapter_weights, learning_operations, shared_head
+from plimsoll.planners.memory.model_code import in_words, traits_of
+from plimsoll.planners.memory.optimizers import OptimizerKind, optimizer_kind
+from plimsoll.planners.memory.profile import Fp8Storage, Profile, StateBytes, load_profile
+from plimsoll.planners.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
+from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 
 ONE_FORWARD_ONE_BACKWARD, GPIPE, PIPEDREAM = PIPELINE_SCHEDULES = ("1f1b", "gpipe", "pipedream")
 COMPANION_ROLES = ("reference", "reward", "value")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture import Block, OperationKind
-from planners.memory.activations import has_layer_norms
-from planners.memory.profile import Kernels
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Block, OperationKind
+from plimsoll.planners.memory.activations import has_layer_norms
+from plimsoll.planners.memory.profile import Kernels
+from plimsoll.planners.precision import FP32_BYTES
 
 FEED_FORWARD = "feed_forward"
 

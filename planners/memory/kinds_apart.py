@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.layout.candidates import ALL_LAYERS, BoolArray, FloatArray
-from planners.memory.activity import Activity, activity
-from planners.memory.holdings import Holdings, holdings
-from planners.memory.items import NOTHING, Items
-from planners.memory.moment import Moment, Neighbours
+from plimsoll.planners.layout.candidates import ALL_LAYERS, BoolArray, FloatArray
+from plimsoll.planners.memory.activity import Activity, activity
+from plimsoll.planners.memory.holdings import Holdings, holdings
+from plimsoll.planners.memory.items import NOTHING, Items
+from plimsoll.planners.memory.moment import Moment, Neighbours
 
 # What of a stage's account is one layer's: the others are sums, or the same for every layer.
 HELD_OF_LAYER = (

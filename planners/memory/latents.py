@@ -6,9 +6,9 @@ Traced operation by operation over transformers 5.23 (models/deepseek_v3/modelin
 
 from __future__ import annotations
 
-from planners.architecture import Block, OperationKind
-from planners.memory.profile import Kernels
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Block, OperationKind
+from plimsoll.planners.memory.profile import Kernels
+from plimsoll.planners.precision import FP32_BYTES
 
 # What the architecture calls the scores by which an indexer chooses what attention reads.
 INDEXER = "index_scores"

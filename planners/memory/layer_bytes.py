@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from planners.identity import Same
-from planners.memory.activations import (
+from plimsoll.planners.identity import Same
+from plimsoll.planners.memory.activations import (
     KeptBytes,
     checkpoint_width,
     kept_bytes,
     meeting_gradients,
     norm_backward_bytes,
 )
-from planners.memory.holdings import adapter_activation_bytes
-from planners.memory.job import BlockWeights, Job
-from planners.memory.kept_again import KeptAgain, kept_again
-from planners.memory.latents import weight_bytes
-from planners.memory.layer_moments import kept_at_attention, kept_at_first_products, kept_at_second_norm
-from planners.memory.mixture_backward import (
+from plimsoll.planners.memory.holdings import adapter_activation_bytes
+from plimsoll.planners.memory.job import BlockWeights, Job
+from plimsoll.planners.memory.kept_again import KeptAgain, kept_again
+from plimsoll.planners.memory.latents import weight_bytes
+from plimsoll.planners.memory.layer_moments import kept_at_attention, kept_at_first_products, kept_at_second_norm
+from plimsoll.planners.memory.mixture_backward import (
     beside_returned_tokens,
     grouped_sent_bytes,
     kept_as_experts_are_reduced,
@@ -26,10 +26,10 @@ from planners.memory.mixture_backward import (
     kept_at_experts_first_product,
     kept_at_experts_last_product,
 )
-from planners.memory.profile import Profile
-from planners.memory.recurrent import scan_workspace_bytes
-from planners.memory.routing import remembered_routing_bytes
-from planners.memory.selective import (
+from plimsoll.planners.memory.profile import Profile
+from plimsoll.planners.memory.recurrent import scan_workspace_bytes
+from plimsoll.planners.memory.routing import remembered_routing_bytes
+from plimsoll.planners.memory.selective import (
     exchanged_bytes,
     scattered_bytes,
     selective_input_bytes,

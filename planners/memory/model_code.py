@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 
-from planners.architecture import KvKind, ModelSpec, Operation, OperationKind, Part, ScanKernel
-from planners.identity import Same
+from plimsoll.planners.architecture import KvKind, ModelSpec, Operation, OperationKind, Part, ScanKernel
+from plimsoll.planners.identity import Same
 
 # Models whose traits are kept between questions.
 MOST_KEPT_MODELS = 1024

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import FloatArray, IntArray
-from planners.memory.items import ALLOCATED_ITEMS, COMPANION_FORWARD, EVALUATION, FORWARD, PHASES, Items
-from planners.plans import LiveItems, MemoryMoment
+from plimsoll.planners.layout.candidates import FloatArray, IntArray
+from plimsoll.planners.memory.items import ALLOCATED_ITEMS, COMPANION_FORWARD, EVALUATION, FORWARD, PHASES, Items
+from plimsoll.planners.plans import LiveItems, MemoryMoment
 
 # A companion's forward pass runs after the policy's, and an evaluation between two steps.
 IN_ORDER = (

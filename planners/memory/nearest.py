@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from planners.figures import counted, figure, listed
-from planners.plans import Layout
+from plimsoll.planners.figures import counted, figure, listed
+from plimsoll.planners.plans import Layout
 
 FILE_NAME = "measured_cases.csv"
 COLUMNS = (
@@ -59,7 +59,7 @@ class MeasuredRun:
 @functools.cache
 def measured_runs(framework: str) -> tuple[MeasuredRun, ...]:
     """Return the measured runs of one framework."""
-    text = (resources.files("planners.memory") / FILE_NAME).read_text(encoding="utf-8")
+    text = (resources.files("plimsoll.planners.memory") / FILE_NAME).read_text(encoding="utf-8")
     return tuple(
         MeasuredRun(
             framework=row["framework"],

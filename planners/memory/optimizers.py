@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planners.architecture import Part, Weight
-from planners.errors import UnknownName
-from planners.precision import FP32_BYTES
+from plimsoll.planners.architecture import Part, Weight
+from plimsoll.planners.errors import UnknownName
+from plimsoll.planners.precision import FP32_BYTES
 
 # bitsandbytes 0.50, functional.py: one byte an element and one fp32 scale for each block of 256.
 EIGHT_BIT_BYTES = 1 + 4 / 256

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.layout.candidates import FloatArray
-from planners.memory.backward import backward_items
-from planners.memory.companions import companion_items
-from planners.memory.evaluation import evaluation_items
-from planners.memory.forward import forward_items
-from planners.memory.items import FORWARD, NOTHING, Items
-from planners.memory.kinds_apart import kinds_apart
-from planners.memory.moment import Moment, items_at
-from planners.memory.zero import OPTIMIZER_DIVIDED
+from plimsoll.planners.layout.candidates import FloatArray
+from plimsoll.planners.memory.backward import backward_items
+from plimsoll.planners.memory.companions import companion_items
+from plimsoll.planners.memory.evaluation import evaluation_items
+from plimsoll.planners.memory.forward import forward_items
+from plimsoll.planners.memory.items import FORWARD, NOTHING, Items
+from plimsoll.planners.memory.kinds_apart import kinds_apart
+from plimsoll.planners.memory.moment import Moment, items_at
+from plimsoll.planners.memory.zero import OPTIMIZER_DIVIDED
 
 
 def phase_items(moment: Moment) -> Iterator[Items]:

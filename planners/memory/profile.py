@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, TypeVar
 
-from planners.errors import UnknownName
+from plimsoll.planners.errors import UnknownName
 
 T = TypeVar("T")
 
@@ -331,7 +331,7 @@ class Profile:
 
 def profile_names() -> tuple[str, ...]:
     """Return the names of the profiles that exist, sorted."""
-    folder = resources.files("planners.memory") / "profiles"
+    folder = resources.files("plimsoll.planners.memory") / "profiles"
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
 
@@ -343,7 +343,7 @@ def load_profile(name: str, kernels: str | None = None) -> Profile:
     """
     if name not in profile_names():
         raise UnknownName(name, ("any", *profile_names()), pointer="/framework")
-    text = (resources.files("planners.memory") / "profiles" / f"{name}.toml").read_text(encoding="utf-8")
+    text = (resources.files("plimsoll.planners.memory") / "profiles" / f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     changes = {} if kernels is None else table["variants"][kernels]
     return _profile({**table, **{part: {**table[part], **values} for part, values in changes.items()}})

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from planners.architecture import Block, ModelSpec, Operation, OperationKind
-from planners.errors import InvalidQuestion
+from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind
+from plimsoll.planners.errors import InvalidQuestion
 
 CORE_ATTENTION = "core_attn"
 

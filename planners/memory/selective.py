@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from planners.architecture import Block, Operation, OperationKind, Part, Region, Split, Weight
-from planners.memory.activations import (
+from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region, Split, Weight
+from plimsoll.planners.memory.activations import (
     DISPATCHED_TENSORS,
     EXPERT_TENSORS,
     ROUTER,
@@ -14,8 +14,8 @@ from planners.memory.activations import (
     checkpoint_width,
     kept_bytes,
 )
-from planners.memory.profile import Kernels
-from planners.memory.recompute_modules import CORE_ATTENTION, dropped
+from plimsoll.planners.memory.profile import Kernels
+from plimsoll.planners.memory.recompute_modules import CORE_ATTENTION, dropped
 
 # Which weights an operation multiplies by, by the first word of its name; attention's have names of their own.
 PART_OF_PREFIX = {"feed": Part.FEED_FORWARD, "shared": Part.SHARED_EXPERT}

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import Split, Weight
-from planners.errors import ImpossibleLayout
-from planners.identity import Same
-from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
-from planners.layout.distinct import distinct
-from planners.layout.experts import expert_tensor_ranks
-from planners.memory.job import BlockWeights, Job
-from planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
-from planners.sharding import (
+from plimsoll.planners.architecture import Split, Weight
+from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.identity import Same
+from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layout.distinct import distinct
+from plimsoll.planners.layout.experts import expert_tensor_ranks
+from plimsoll.planners.memory.job import BlockWeights, Job
+from plimsoll.planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
+from plimsoll.planners.sharding import (
     FirstRank,
     Mesh,
     ShardingPolicy,
@@ -31,8 +31,8 @@ from planners.sharding import (
     framework_policy,
     sharding_policy,
 )
-from planners.sharding.groups import cut_of, group_of, mesh_of
-from planners.sharding.weights import LocalWeight, local_weight
+from plimsoll.planners.sharding.groups import cut_of, group_of, mesh_of
+from plimsoll.planners.sharding.weights import LocalWeight, local_weight
 
 # Answers kept between the chunks of a search and the searches of a process: a few parts times some thousand ways.
 MOST_KEPT_ANSWERS = 1 << 16

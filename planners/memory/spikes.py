@@ -10,15 +10,15 @@ import math
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
-from planners.memory.activity import Activity
-from planners.memory.evaluation import evaluation_items
-from planners.memory.holdings import Holdings, has_weight_policy
-from planners.memory.items import EVALUATION
-from planners.memory.job import Job
-from planners.memory.moment import moment_of
-from planners.memory.stages import StageRows
-from planners.plans import Spike
+from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.memory.activity import Activity
+from plimsoll.planners.memory.evaluation import evaluation_items
+from plimsoll.planners.memory.holdings import Holdings, has_weight_policy
+from plimsoll.planners.memory.items import EVALUATION
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.moment import moment_of
+from plimsoll.planners.memory.stages import StageRows
+from plimsoll.planners.plans import Spike
 
 LOADING_REASONS = {
     "every_rank": "every rank reads the whole weights into host memory before they go to its GPU",

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import ModelSpec, OperationKind
-from planners.identity import Same
-from planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
-from planners.layout.distinct import distinct
+from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.identity import Same
+from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layout.distinct import distinct
 
 # Pipelines of some hundred models, a few dozen degrees each.
 MOST_KEPT_DEGREES = 4096

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planners.memory.items import BELOW_ALL_LAYERS, NOTHING, Items
-from planners.memory.moment import Moment, items_at
+from plimsoll.planners.memory.items import BELOW_ALL_LAYERS, NOTHING, Items
+from plimsoll.planners.memory.moment import Moment, items_at
 
 
 def tied_table_items(moment: Moment) -> Iterator[Items]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import BoolArray, Candidates, FloatArray
-from planners.memory.holdings import Holdings, are_gradients_sent
-from planners.memory.job import BlockWeights, Job
-from planners.memory.nvme import SUB_GROUP_ELEMENTS
-from planners.memory.stages import StageRows
-from planners.precision import FP32_BYTES
+from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.memory.holdings import Holdings, are_gradients_sent
+from plimsoll.planners.memory.job import BlockWeights, Job
+from plimsoll.planners.memory.nvme import SUB_GROUP_ELEMENTS
+from plimsoll.planners.memory.stages import StageRows
+from plimsoll.planners.precision import FP32_BYTES
 
 # `get_norm_dtype`: the norm of each gradient is taken in fp64.
 NORM_BYTES = 8

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from planners.errors import PlanningStopped, PlimsollError
-from planners.questions import ServingQuestion
-from planners.serving.answer import ServingAdvice
-from planners.serving.candidates import Candidate
-from planners.serving.changes import Change, changes, without_pipeline
-from planners.serving.more_gpus import Goal, most_tried
-from planners.serving.relaxed import relaxations
-from planners.serving.replica import FITS
-from planners.serving.sentences import misses
-from planners.serving.stated import stated_change
+from plimsoll.planners.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.answer import ServingAdvice
+from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.changes import Change, changes, without_pipeline
+from plimsoll.planners.serving.more_gpus import Goal, most_tried
+from plimsoll.planners.serving.relaxed import relaxations
+from plimsoll.planners.serving.replica import FITS
+from plimsoll.planners.serving.sentences import misses
+from plimsoll.planners.serving.stated import stated_change
 
 Planner = Callable[[ServingQuestion], Candidate]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from planners.serving.answer import CurvePoint
-from planners.serving.latency import ReplicaWork
-from planners.serving.pace import Pace, pace_of
-from planners.serving.queueing import place_wait, prompt_wait
-from planners.serving.traffic import Traffic
+from plimsoll.planners.serving.answer import CurvePoint
+from plimsoll.planners.serving.latency import ReplicaWork
+from plimsoll.planners.serving.pace import Pace, pace_of
+from plimsoll.planners.serving.queueing import place_wait, prompt_wait
+from plimsoll.planners.serving.traffic import Traffic
 
 # What p99 stands for, and how many standard deviations of a normal distribution lie below it.
 TAIL_PART = 0.99

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from planners.serving.engine import EngineProfile
-from planners.serving.pools import UNBOUNDED, Pools
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.pools import UNBOUNDED, Pools
 
 
 class BlockPool(ABC):

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from planners.architecture import ModelSpec
-from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB, read_table
-from planners.serving.engine_rules import MemoryRule
-from planners.serving.memory import activation_bytes, cuda_graph_bytes, non_torch_bytes
-from planners.serving.settings import Settings
-from planners.serving.static_fraction import given_fraction, graph_reserve_bytes, static_fraction
-from planners.serving.weights import Stage
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import GIB, read_table
+from plimsoll.planners.serving.engine_rules import MemoryRule
+from plimsoll.planners.serving.memory import activation_bytes, cuda_graph_bytes, non_torch_bytes
+from plimsoll.planners.serving.settings import Settings
+from plimsoll.planners.serving.static_fraction import given_fraction, graph_reserve_bytes, static_fraction
+from plimsoll.planners.serving.weights import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

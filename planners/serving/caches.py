@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from planners.questions import ServingQuestion
-from planners.serving.compressed_cache import compressed_cache, is_compressed
-from planners.serving.degrees import Degrees
-from planners.serving.engine import EngineProfile
-from planners.serving.engine_rules import CacheRule
-from planners.serving.kv_cache import cache_layout
-from planners.serving.kv_formats import CacheTerms
-from planners.serving.pools import Cache
-from planners.serving.sequence_cache import sequence_cache
-from planners.serving.settings import Settings
-from planners.serving.token_pools import token_pools
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.compressed_cache import compressed_cache, is_compressed
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.engine_rules import CacheRule
+from plimsoll.planners.serving.kv_cache import cache_layout
+from plimsoll.planners.serving.kv_formats import CacheTerms
+from plimsoll.planners.serving.pools import Cache
+from plimsoll.planners.serving.sequence_cache import sequence_cache
+from plimsoll.planners.serving.settings import Settings
+from plimsoll.planners.serving.token_pools import token_pools
 
 STATIC = "static"
 

@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from planners.calibration import (
+from plimsoll.planners.calibration import (
     LEAST_RESOLUTION,
     MOST_FROM_ESTIMATE,
     CheckedObservation,
@@ -24,13 +24,13 @@ from planners.calibration import (
     band_spread,
     fit_error,
 )
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.figures import duration, figure
-from planners.questions import ServingQuestion
-from planners.ridge import FloatArray, Ridge, ridge
-from planners.serving.batching import Deployment, SteadyState
-from planners.serving.efficiency import FACTORS, Band, Efficiency, efficiency, scaled
-from planners.serving.search import search_fleet
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.figures import duration, figure
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.ridge import FloatArray, Ridge, ridge
+from plimsoll.planners.serving.batching import Deployment, SteadyState
+from plimsoll.planners.serving.efficiency import FACTORS, Band, Efficiency, efficiency, scaled
+from plimsoll.planners.serving.search import search_fleet
 
 # Bands hold nine of ten measured values.
 BAND_COVERAGE = 0.90

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.questions import ServingQuestion
-from planners.serving.batching import Deployment, SteadyState
-from planners.serving.replica import Replica
-from planners.serving.settings import Settings
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.batching import Deployment, SteadyState
+from plimsoll.planners.serving.replica import Replica
+from plimsoll.planners.serving.settings import Settings
 
 SECONDS_PER_HOUR = 3600
 MILLION = 10**6

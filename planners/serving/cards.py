@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planners.errors import InvalidQuestion
-from planners.hardware import Gpu
-from planners.questions import ServingQuestion
-from planners.serving.engine import EngineProfile
-from planners.serving.served_models import refuses_float16
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.served_models import refuses_float16
 
 # By how a card's id begins. Source: https://developer.nvidia.com/cuda-gpus
 COMPUTE_CAPABILITIES = {

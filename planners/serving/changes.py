@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planners.architecture import KvKind
-from planners.questions import ServingQuestion
-from planners.serving.candidates import Candidate
-from planners.serving.engine_rules import MemoryRule
-from planners.serving.kv_formats import KV_FORMATS
-from planners.serving.more_gpus import Divided, Goal, divided, fewest_gpus, freed
-from planners.serving.pools import holds
-from planners.serving.replica import FITS, Replica
-from planners.serving.sentences import replicas_text
-from planners.serving.settings import Settings, longest_positions
-from planners.serving.stated import on_gpus
-from planners.serving.weight_format import WEIGHT_FORMATS
+from plimsoll.planners.architecture import KvKind
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.engine_rules import MemoryRule
+from plimsoll.planners.serving.kv_formats import KV_FORMATS
+from plimsoll.planners.serving.more_gpus import Divided, Goal, divided, fewest_gpus, freed
+from plimsoll.planners.serving.pools import holds
+from plimsoll.planners.serving.replica import FITS, Replica
+from plimsoll.planners.serving.sentences import replicas_text
+from plimsoll.planners.serving.settings import Settings, longest_positions
+from plimsoll.planners.serving.stated import on_gpus
+from plimsoll.planners.serving.weight_format import WEIGHT_FORMATS
 
 # A shorter context is offered in whole steps of this many tokens, as people set it.
 CONTEXT_STEP_TOKENS = 1024

@@ -6,8 +6,8 @@ import dataclasses
 import itertools
 from typing import TypeVar
 
-from planners.errors import InvalidQuestion
-from planners.questions import ServingQuestion
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.questions import ServingQuestion
 
 # Every combination is a search over all degrees.
 MOST_CHOICES = 64

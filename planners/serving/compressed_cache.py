@@ -16,15 +16,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from planners.architecture import KvKind, KvState, ModelSpec
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from planners.precision import FP32_BYTES
-from planners.serving.block_pool import BlockPool
-from planners.serving.engine import EngineProfile
-from planners.serving.engine_rules import CompressedLayout
-from planners.serving.kv_cache import logged_capacity
-from planners.serving.kv_formats import CacheTerms
-from planners.serving.pools import Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
+from plimsoll.planners.architecture import KvKind, KvState, ModelSpec
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.serving.block_pool import BlockPool
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.engine_rules import CompressedLayout
+from plimsoll.planners.serving.kv_cache import logged_capacity
+from plimsoll.planners.serving.kv_formats import CacheTerms
+from plimsoll.planners.serving.pools import Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
 
 # The tokens of a block of entries, which the sparse kernel asks for (sparse_swa.py, get_preferred_block_size).
 BLOCK_TOKENS = 256

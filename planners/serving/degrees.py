@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planners.architecture import KvKind, ModelSpec
-from planners.errors import ImpossibleLayout
-from planners.sharding import ShardLayout
+from plimsoll.planners.architecture import KvKind, ModelSpec
+from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.sharding import ShardLayout
 
 # Engines with a scheduler and a pool of blocks.
 POOLED = ("vllm", "sglang", "tensorrt-llm")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from planners.serving.batching import HALVINGS, TAIL_PART, Deployment, SteadyState
-from planners.serving.pace import Pace, pace_of
-from planners.serving.queueing import Waiting, place_wait, prompt_wait
+from plimsoll.planners.serving.batching import HALVINGS, TAIL_PART, Deployment, SteadyState
+from plimsoll.planners.serving.pace import Pace, pace_of
+from plimsoll.planners.serving.queueing import Waiting, place_wait, prompt_wait
 
 # Prompts are never let closer to what the prefill replicas can do than this: the wait grows without bound.
 MOST_LOAD = 0.98

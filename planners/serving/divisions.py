@@ -19,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from planners.errors import PlanningStopped
-from planners.questions import Disaggregation, ServingQuestion
-from planners.serving.candidates import Candidate, judged
-from planners.serving.disaggregation import DisaggregatedDeployment
-from planners.serving.latency import ReplicaWork
-from planners.serving.ranking import objective, rank, request_seconds
-from planners.serving.replica import Replica
-from planners.serving.settings import Settings
-from planners.stopping import ShouldStop
+from plimsoll.planners.errors import PlanningStopped
+from plimsoll.planners.questions import Disaggregation, ServingQuestion
+from plimsoll.planners.serving.candidates import Candidate, judged
+from plimsoll.planners.serving.disaggregation import DisaggregatedDeployment
+from plimsoll.planners.serving.latency import ReplicaWork
+from plimsoll.planners.serving.ranking import objective, rank, request_seconds
+from plimsoll.planners.serving.replica import Replica
+from plimsoll.planners.serving.settings import Settings
+from plimsoll.planners.stopping import ShouldStop
 
 # Each pool has a replica at least.
 FEWEST_REPLICAS = 2

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planners.errors import InvalidQuestion
-from planners.hardware import Gpu
-from planners.precision import FP32_BYTES
-from planners.serving.engine_rules import (
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.serving.engine_rules import (
     BatchTier,
     CacheRule,
     Capabilities,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planners.serving.batching import SteadyState
-from planners.serving.candidates import Candidate, keeps_slo
+from plimsoll.planners.serving.batching import SteadyState
+from plimsoll.planners.serving.candidates import Candidate, keeps_slo
 
 # As many as a chart shows apart; a longer front is thinned out evenly.
 MOST_POINTS = 16

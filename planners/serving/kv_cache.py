@@ -14,13 +14,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planners.architecture import Block, KvKind, ModelSpec
-from planners.errors import ImpossibleLayout, InvalidQuestion
-from planners.serving.block_pool import BlockPool, usable_blocks
-from planners.serving.engine import EngineProfile
-from planners.serving.engine_rules import TokensWording
-from planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
-from planners.serving.pools import Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
+from plimsoll.planners.architecture import Block, KvKind, ModelSpec
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.serving.block_pool import BlockPool, usable_blocks
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.engine_rules import TokensWording
+from plimsoll.planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
+from plimsoll.planners.serving.pools import Bucket, Capacity, Pools, caching_blocks, layer_indices, states_of
 
 # A bucket smaller than this times the smallest sets no group size of its own;
 # vllm/v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size.

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planners.architecture import Block, KvKind, KvState
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.serving.engine import EngineProfile
-from planners.serving.engine_rules import PACKED_LATENTS, LatentCaches
+from plimsoll.planners.architecture import Block, KvKind, KvState
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.engine_rules import PACKED_LATENTS, LatentCaches
 
 # The sparse attention of DeepSeek-V3.2 keeps its index in fp8 whatever the cache's format, with a float32 scale for
 # each 128 elements: vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache; sglang,

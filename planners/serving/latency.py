@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from planners.architecture import Block, ModelSpec, Operation, OperationKind, Region
-from planners.errors import NotYetAvailable
-from planners.hardware import Hardware
-from planners.identity import Same
-from planners.serving.compressed_cache import index_row_bytes, row_bytes
-from planners.serving.degrees import Degrees
-from planners.serving.efficiency import Efficiency, efficiency, engine_efficiency
-from planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
-from planners.serving.settings import Settings
-from planners.serving.weights import Stage
-from planners.timing.efficiency import network_hop_seconds
+from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind, Region
+from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.identity import Same
+from plimsoll.planners.serving.compressed_cache import index_row_bytes, row_bytes
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.efficiency import Efficiency, efficiency, engine_efficiency
+from plimsoll.planners.serving.kv_formats import layer_bytes_per_token, recurrent_state_bytes
+from plimsoll.planners.serving.settings import Settings
+from plimsoll.planners.serving.weights import Stage
+from plimsoll.planners.timing.efficiency import network_hop_seconds
 
 # Attention's output and the feed-forward's are each summed over the ranks
 # (Shoeybi et al. 2019, arXiv:1909.08053).

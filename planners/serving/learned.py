@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from planners.serving.degrees import Degrees
-from planners.serving.engine import EngineProfile
-from planners.serving.engine_rules import MemoryRule
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.engine_rules import MemoryRule
 
 # Beyond these a log is of another model, format or card than the plan: the worst public log is 5 % from its plan by
 # weights and activations, graphs depend on the sizes captured, and the farthest latency is some 2.5 times its estimate.

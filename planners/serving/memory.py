@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from planners.architecture import Block, ModelSpec, Region, Split
-from planners.identity import Same
-from planners.precision import FP32_BYTES
-from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB, EngineProfile, read_table
-from planners.serving.engine_rules import MemoryRule
-from planners.serving.settings import Settings
-from planners.serving.weight_format import BITS_PER_BYTE
-from planners.serving.weights import LATENT_UP_PROJECTION, has_vision
+from plimsoll.planners.architecture import Block, ModelSpec, Region, Split
+from plimsoll.planners.identity import Same
+from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import GIB, EngineProfile, read_table
+from plimsoll.planners.serving.engine_rules import MemoryRule
+from plimsoll.planners.serving.settings import Settings
+from plimsoll.planners.serving.weight_format import BITS_PER_BYTE
+from plimsoll.planners.serving.weights import LATENT_UP_PROJECTION, has_vision
 
 # The architecture names a feed-forward's divided tensors so: gate, up (or inner) and product.
 FEED_FORWARD_PREFIX = "feed_forward_"

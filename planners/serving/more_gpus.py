@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planners.questions import Disaggregation, ServingLayoutRequest, ServingQuestion
-from planners.serving.candidates import Candidate
-from planners.serving.stated import as_found, on_gpus
+from plimsoll.planners.questions import Disaggregation, ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.stated import as_found, on_gpus
 
 # More than eight times the GPUs is another project, not advice; small deployments may look up to 32 times as far.
 MOST_TIMES_THE_GPUS, MOST_TIMES_FEW_GPUS = 8, 32

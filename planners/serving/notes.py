@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planners.figures import figure
-from planners.questions import ServingQuestion
-from planners.serving.candidates import Candidate
-from planners.serving.engine import GIB
-from planners.serving.engine_rules import MemoryRule
-from planners.serving.learned import Learned, Ranks
-from planners.serving.served_models import runs_through_transformers
-from planners.serving.settings import Settings
-from planners.serving.weight_format import weight_format
-from planners.serving.weights import replica_stages
+from plimsoll.planners.figures import figure
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.engine import GIB
+from plimsoll.planners.serving.engine_rules import MemoryRule
+from plimsoll.planners.serving.learned import Learned, Ranks
+from plimsoll.planners.serving.served_models import runs_through_transformers
+from plimsoll.planners.serving.settings import Settings
+from plimsoll.planners.serving.weight_format import weight_format
+from plimsoll.planners.serving.weights import replica_stages
 
 LOGGED_GPU = "h100"
 # What engines make of a checkpoint in 16 bits while they load it, and the format that it has until then.

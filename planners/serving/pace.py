@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from planners.identity import Same
-from planners.serving.efficiency import Efficiency
-from planners.serving.traffic import Traffic
+from plimsoll.planners.identity import Same
+from plimsoll.planners.serving.efficiency import Efficiency
+from plimsoll.planners.serving.traffic import Traffic
 
 if TYPE_CHECKING:
-    from planners.serving.latency import ReplicaWork
+    from plimsoll.planners.serving.latency import ReplicaWork
 
 # The slowest NVLink of the fitted runs: NVLink 4, one direction (H100 whitepaper).
 REFERENCE_LINK_BYTES_PER_SECOND = 450e9

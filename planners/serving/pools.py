@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from planners.architecture import Block, KvKind, KvState, ModelSpec
-from planners.errors import InvalidQuestion
-from planners.serving.engine import EngineProfile
+from plimsoll.planners.architecture import Block, KvKind, KvState, ModelSpec
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.serving.engine import EngineProfile
 
 Pools: TypeAlias = tuple[int, ...]
 # More units than any card has; for a stage of layers that keep no cache.

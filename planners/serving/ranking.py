@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from planners.serving.candidates import Candidate
-from planners.serving.replica import FITS
+from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.replica import FITS
 
 
 def shortfall(candidate: Candidate) -> tuple[float, ...]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from planners.questions import ServiceLevel, ServingQuestion
-from planners.serving.batching import Deployment, SteadyState
-from planners.serving.candidates import Candidate, keeps_slo
-from planners.serving.changes import Change
+from plimsoll.planners.questions import ServiceLevel, ServingQuestion
+from plimsoll.planners.serving.batching import Deployment, SteadyState
+from plimsoll.planners.serving.candidates import Candidate, keeps_slo
+from plimsoll.planners.serving.changes import Change
 
 # Rates and latencies are offered to so many digits, on the side that is kept.
 DIGITS = 3

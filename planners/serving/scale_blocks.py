@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from planners.architecture import ModelSpec, Part, Split, Weight
-from planners.errors import ImpossibleLayout
-from planners.identity import Same
-from planners.questions import ServingQuestion
-from planners.serving.cards import is_amd
-from planners.serving.degrees import Degrees
-from planners.serving.engine import is_older
-from planners.serving.weights import policy_of
-from planners.sharding import ShardingPolicy, ShardLayout
-from planners.sharding.weights import checkpoint_tensor, is_expert
+from plimsoll.planners.architecture import ModelSpec, Part, Split, Weight
+from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.identity import Same
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.cards import is_amd
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import is_older
+from plimsoll.planners.serving.weights import policy_of
+from plimsoll.planners.sharding import ShardingPolicy, ShardLayout
+from plimsoll.planners.sharding.weights import checkpoint_tensor, is_expert
 
 # vllm/model_executor/layers/quantization/fp8.py and sglang/srt/layers/quantization/fp8.py, create_weights: "The
 # output_size of gate's and up's weight = 192 is not divisible by weight quantization block_n = 128", and the same of

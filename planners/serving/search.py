@@ -6,20 +6,20 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
-from planners.figures import counted
-from planners.questions import ServingQuestion
-from planners.serving.batching import Deployment
-from planners.serving.candidates import Candidate, judged
-from planners.serving.choices import allowed_choices
-from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
-from planners.serving.divisions import Pools
-from planners.serving.ranking import rank, shortfall
-from planners.serving.replica import FITS, Replica, plan_started, work_of
-from planners.serving.scale_blocks import block_obstacle
-from planners.serving.settings import Settings, resolve_settings
-from planners.serving.weights import layout_obstacle, most_tensor_parallel
-from planners.stopping import ShouldStop, never
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
+from plimsoll.planners.figures import counted
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.batching import Deployment
+from plimsoll.planners.serving.candidates import Candidate, judged
+from plimsoll.planners.serving.choices import allowed_choices
+from plimsoll.planners.serving.degrees import Degrees, degrees_obstacle, has_experts
+from plimsoll.planners.serving.divisions import Pools
+from plimsoll.planners.serving.ranking import rank, shortfall
+from plimsoll.planners.serving.replica import FITS, Replica, plan_started, work_of
+from plimsoll.planners.serving.scale_blocks import block_obstacle
+from plimsoll.planners.serving.settings import Settings, resolve_settings
+from plimsoll.planners.serving.weights import layout_obstacle, most_tensor_parallel
+from plimsoll.planners.stopping import ShouldStop, never
 
 # Every number of pipeline stages and of attention's ranks is looked at in ranges of up to so many GPUs, beyond that
 # the first few numbers and 24, 32, 48, 64 ...

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture import Block, KvKind, KvState, ModelSpec, OperationKind
-from planners.serving.engine import EngineProfile
-from planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
-from planners.serving.pools import (
+from plimsoll.planners.architecture import Block, KvKind, KvState, ModelSpec, OperationKind
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
+from plimsoll.planners.serving.pools import (
     WINDOWED,
     Bucket,
     Capacity,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planners.serving.engine import EngineProfile, is_older, read_table
+from plimsoll.planners.serving.engine import EngineProfile, is_older, read_table
 
 NOTHING: Mapping[str, Any] = {}
 

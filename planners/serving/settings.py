@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from planners.architecture import ModelSpec, OperationKind
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
-from planners.questions import LengthDistribution, RopeScaling, ServingQuestion
-from planners.serving.cards import check_formats
-from planners.serving.compressed_cache import BLOCK_TOKENS, is_compressed
-from planners.serving.engine import EngineProfile, engine_profile
-from planners.serving.engine_rules import BatchTier
-from planners.serving.kv_formats import KvFormat, kv_format
-from planners.serving.learned import Learned
-from planners.serving.traffic import Traffic, mean_tokens, sample_tokens
-from planners.serving.weight_format import WeightFormat, weight_format
-from planners.serving.which_engine import able_profile
+from plimsoll.planners.architecture import ModelSpec, OperationKind
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
+from plimsoll.planners.questions import LengthDistribution, RopeScaling, ServingQuestion
+from plimsoll.planners.serving.cards import check_formats
+from plimsoll.planners.serving.compressed_cache import BLOCK_TOKENS, is_compressed
+from plimsoll.planners.serving.engine import EngineProfile, engine_profile
+from plimsoll.planners.serving.engine_rules import BatchTier
+from plimsoll.planners.serving.kv_formats import KvFormat, kv_format
+from plimsoll.planners.serving.learned import Learned
+from plimsoll.planners.serving.traffic import Traffic, mean_tokens, sample_tokens
+from plimsoll.planners.serving.weight_format import WeightFormat, weight_format
+from plimsoll.planners.serving.which_engine import able_profile
 
 OBJECTIVES = ("throughput", "fewest_gpus", "cost", "latency")
 # The traffic assumed where the client states none: the 1k/1k scenario of InferenceX

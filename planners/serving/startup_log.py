@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from planners.errors import InvalidQuestion
-from planners.figures import figure as written_out
-from planners.serving.engine import GIB, minor_version
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.figures import figure as written_out
+from plimsoll.planners.serving.engine import GIB, minor_version
 
 LOG_POINTER = "/log"
 # A start prints some hundred lines; its longest, the engine's settings, some 6,000 characters.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from planners.hardware import GpuCount
-from planners.questions import AllowedChoices, ServiceLevel, ServingLayoutRequest, ServingQuestion
-from planners.serving.candidates import Candidate
-from planners.serving.disaggregation import DisaggregatedDeployment
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.questions import AllowedChoices, ServiceLevel, ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.disaggregation import DisaggregatedDeployment
 
 # What advice changes of the deployment, and of that what a request may leave to choose, by its name among the choices.
 SETTINGS = (

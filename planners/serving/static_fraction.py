@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from functools import lru_cache
 
-from planners.architecture import KvKind, ModelSpec, Part
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.identity import Same
-from planners.serving.degrees import Degrees
-from planners.serving.engine import GIB
-from planners.serving.engine_rules import Reserve
-from planners.serving.settings import Settings
+from plimsoll.planners.architecture import KvKind, ModelSpec, Part
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.identity import Same
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import GIB
+from plimsoll.planners.serving.engine_rules import Reserve
+from plimsoll.planners.serving.settings import Settings
 
 MIB = 2**20
 # Tiers of cuda_graph_max_bs differ below tp_size 4.

@@ -19,12 +19,12 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from planners.architecture import Block, KvKind, KvState, ModelSpec
-from planners.figures import figure
-from planners.serving.engine import EngineProfile
-from planners.serving.engine_rules import TokenPoolRules
-from planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
-from planners.serving.pools import (
+from plimsoll.planners.architecture import Block, KvKind, KvState, ModelSpec
+from plimsoll.planners.figures import figure
+from plimsoll.planners.serving.engine import EngineProfile
+from plimsoll.planners.serving.engine_rules import TokenPoolRules
+from plimsoll.planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes
+from plimsoll.planners.serving.pools import (
     UNBOUNDED,
     WINDOWED,
     Bucket,

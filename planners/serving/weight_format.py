@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planners.architecture import ModelSpec
-from planners.errors import InvalidQuestion
-from planners.formats import storage_scheme
-from planners.hardware import Gpu
-from planners.quantized_stacks import QuantizedStack, quantized_stack
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.formats import storage_scheme
+from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.quantized_stacks import QuantizedStack, quantized_stack
 
 BITS_PER_BYTE = 8
 

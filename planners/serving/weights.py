@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from planners.architecture import Block, KvKind, ModelSpec, OperationKind, Part, Split, Weight
-from planners.errors import BrokenRule, ImpossibleLayout
-from planners.identity import Same
-from planners.quantized_stacks import QuantizedStack, weight_bytes
-from planners.serving.degrees import Degrees
-from planners.serving.weight_format import WeightFormat
-from planners.sharding import POLICIES, ShardingPolicy, ShardLayout
-from planners.sharding.stages import last_but_one_first
-from planners.sharding.weights import checkpoint_tensor, expert_span, is_expert
+from plimsoll.planners.architecture import Block, KvKind, ModelSpec, OperationKind, Part, Split, Weight
+from plimsoll.planners.errors import BrokenRule, ImpossibleLayout
+from plimsoll.planners.identity import Same
+from plimsoll.planners.quantized_stacks import QuantizedStack, weight_bytes
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.weight_format import WeightFormat
+from plimsoll.planners.sharding import POLICIES, ShardingPolicy, ShardLayout
+from plimsoll.planners.sharding.stages import last_but_one_first
+from plimsoll.planners.sharding.weights import checkpoint_tensor, expert_span, is_expert
 
 VLLM = POLICIES["vllm"]
 # SGLang: layers/vocab_parallel_embedding.py and layers/moe/fused_moe_triton/layer.py (asserts that experts divide).

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planners.errors import InvalidQuestion
-from planners.hardware import Gpu
-from planners.serving.cards import card_obstacle
-from planners.serving.engine import KNOWN_ENGINES, EngineProfile, engine_profile, known_versions
-from planners.serving.served_models import model_obstacle
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.serving.cards import card_obstacle
+from plimsoll.planners.serving.engine import KNOWN_ENGINES, EngineProfile, engine_profile, known_versions
+from plimsoll.planners.serving.served_models import model_obstacle
 
 
 def able_profile(engine: str, version: str | None, *, model_type: str, gpu: Gpu) -> EngineProfile:

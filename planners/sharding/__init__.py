@@ -1,9 +1,9 @@
 """Who holds what of every weight: tensor, expert, pipeline and ZeRO or FSDP sharding, as each stack does it."""
 
-from planners.sharding.groups import Group, Shard
-from planners.sharding.layout import Mesh, ShardLayout
-from planners.sharding.policy import POLICIES, KeyValueHeads, ShardingPolicy, framework_policy, sharding_policy
-from planners.sharding.ranks import (
+from plimsoll.planners.sharding.groups import Group, Shard
+from plimsoll.planners.sharding.layout import Mesh, ShardLayout
+from plimsoll.planners.sharding.policy import POLICIES, KeyValueHeads, ShardingPolicy, framework_policy, sharding_policy
+from plimsoll.planners.sharding.ranks import (
     Account,
     FirstRank,
     RankElements,

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from planners.errors import ImpossibleLayout
-from planners.sharding.layout import IntArray
+from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.sharding.layout import IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from planners.errors import ImpossibleLayout, UnknownName
-from planners.sharding.cuts import Cut, EachTensorFlat, FirstDimension, FlatBuffers, Whole
-from planners.sharding.layout import Mesh, ShardLayout
-from planners.sharding.stages import behind_the_first, even_stages, first_stages_more, last_but_one_first
+from plimsoll.planners.errors import ImpossibleLayout, UnknownName
+from plimsoll.planners.sharding.cuts import Cut, EachTensorFlat, FirstDimension, FlatBuffers, Whole
+from plimsoll.planners.sharding.layout import Mesh, ShardLayout
+from plimsoll.planners.sharding.stages import behind_the_first, even_stages, first_stages_more, last_but_one_first
 
 # Megatron-LM, training/arguments.py, --make-vocab-size-divisible-by.
 MEGATRON_VOCABULARY_MULTIPLE = 128

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planners.architecture import Block, ModelSpec, Split, Weight
-from planners.errors import ImpossibleLayout
+from plimsoll.planners.architecture import Block, ModelSpec, Split, Weight
+from plimsoll.planners.errors import ImpossibleLayout
 
 # torchtitan's defaults: the embedding counts as one layer, last norm and head as another
 # (distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part).

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from importlib import resources
 from typing import Any, TypeVar
 
-from planners.hardware import Hardware
+from plimsoll.planners.hardware import Hardware
 
 T = TypeVar("T")
 
@@ -229,7 +229,7 @@ def _stacks() -> Mapping[str, StackEfficiency]:
 
 @functools.cache
 def _common() -> CommonEfficiency:
-    text = (resources.files("planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
+    text = (resources.files("plimsoll.planners.timing") / "efficiencies.toml").read_text(encoding="utf-8")
     return _read(CommonEfficiency, tomllib.loads(text))
 
 
@@ -239,7 +239,7 @@ def network_hop_seconds() -> float:
 
 
 def _tables(folder: str) -> dict[str, dict[str, Any]]:
-    files = sorted((resources.files("planners.timing") / folder).iterdir(), key=lambda file: file.name)
+    files = sorted((resources.files("plimsoll.planners.timing") / folder).iterdir(), key=lambda file: file.name)
     tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
     return {table["name"]: table for table in tables}
 

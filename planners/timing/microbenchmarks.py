@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.timing.collectives import all_reduce_seconds, rank_group
-from planners.timing.compute import LOW_PRECISION_FORMATS
-from planners.timing.efficiency import Efficiency, GpuEfficiency
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.timing.collectives import all_reduce_seconds, rank_group
+from plimsoll.planners.timing.compute import LOW_PRECISION_FORMATS
+from plimsoll.planners.timing.efficiency import Efficiency, GpuEfficiency
 
 
 def matmul_seconds(

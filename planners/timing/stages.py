@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.layout.candidates import IntArray
-from planners.layout.distinct import distinct
-from planners.memory.job import Job
-from planners.memory.stages import compute_weighted_stages
-from planners.timing.efficiency import StackEfficiency
+from plimsoll.planners.layout.candidates import IntArray
+from plimsoll.planners.layout.distinct import distinct
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.stages import compute_weighted_stages
+from plimsoll.planners.timing.efficiency import StackEfficiency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

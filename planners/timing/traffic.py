@@ -14,20 +14,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.hardware import Hardware
-from planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
-from planners.layout.experts import expert_tensor_ranks
-from planners.memory.compression import sent_fraction
-from planners.memory.holdings import shard_ranks
-from planners.memory.job import Job
-from planners.timing.collectives import (
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.layout.experts import expert_tensor_ranks
+from plimsoll.planners.memory.compression import sent_fraction
+from plimsoll.planners.memory.holdings import shard_ranks
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.timing.collectives import (
     RankGroup,
     all_gather_seconds,
     all_reduce_seconds,
     rank_group,
     send_seconds,
 )
-from planners.timing.efficiency import Efficiency
+from plimsoll.planners.timing.efficiency import Efficiency
 
 ALL_REDUCES_PER_LAYER = 4  # attention and feed-forward, forward and backward
 COLLECTIVES_PER_LAYER = 8  # as many all-gathers and reduce-scatters as halves of all-reduces

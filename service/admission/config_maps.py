@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from service.admission.object_parts import ObjectNotRead, below, each_of
-from service.admission.pods import Container, PodGroup, Pods
+from plimsoll.service.admission.object_parts import ObjectNotRead, below, each_of
+from plimsoll.service.admission.pods import Container, PodGroup, Pods
 
 # More than any workload names; a review asks for no more.
 MOST_CONFIG_MAPS = 16

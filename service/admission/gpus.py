@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planners.catalogue import Catalogue
-from planners.errors import UnknownCluster, UnknownGpu
-from planners.hardware import Gpu
-from planners.serving.cards import is_amd
-from service.admission.pods import Container, Pods
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.errors import UnknownCluster, UnknownGpu
+from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.serving.cards import is_amd
+from plimsoll.service.admission.pods import Container, Pods
 
 NVIDIA_RESOURCE, AMD_RESOURCE = "nvidia.com/gpu", "amd.com/gpu"
 # What NVIDIA's plugin calls GPUs shared in time where it is told to rename them (sharing.timeSlicing.renameByDefault).

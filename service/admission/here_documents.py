@@ -6,7 +6,7 @@ import posixpath
 import re
 from dataclasses import replace
 
-from service.admission.pods import Container
+from plimsoll.service.admission.pods import Container
 
 # `<<EOF`, `<<-EOF`, `<<'EOF'`; not `<<<`, which is followed by the text itself.
 HERE_DOCUMENT = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")

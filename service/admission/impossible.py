@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planners.errors import ImpossibleLayout, PlimsollError
-from service.admission.launches import Launch
+from plimsoll.planners.errors import ImpossibleLayout, PlimsollError
+from plimsoll.service.admission.launches import Launch
 
 LONG_POSITIONS = "length-within-positions"
 CARD_FORMAT = "card-computes-format"

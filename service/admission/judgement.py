@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planners.host_words import is_host_sure
-from planners.plans import TrainingAnswer
-from planners.serving.answer import KvCache, ServingAnswer
-from service.admission.findings import GIB, Finding, Share
-from service.admission.ways_out import (
+from plimsoll.planners.host_words import is_host_sure
+from plimsoll.planners.plans import TrainingAnswer
+from plimsoll.planners.serving.answer import KvCache, ServingAnswer
+from plimsoll.service.admission.findings import GIB, Finding, Share
+from plimsoll.service.admission.ways_out import (
     GPUS,
     WEIGHTS,
     flags_of,

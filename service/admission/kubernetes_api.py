@@ -17,12 +17,17 @@ from typing import Any
 import httpx
 import structlog
 
-from planners.figures import figure
-from service.admission.config_maps import ConfigMaps, NoConfigMaps
-from service.admission.object_parts import ObjectNotRead
-from service.admission.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, NoRuntimes, TrainingRuntimes
-from service.recently_used import RecentlyUsed
-from service.settings import Settings
+from plimsoll.planners.figures import figure
+from plimsoll.service.admission.config_maps import ConfigMaps, NoConfigMaps
+from plimsoll.service.admission.object_parts import ObjectNotRead
+from plimsoll.service.admission.training_runtimes import (
+    CLUSTER_RUNTIME,
+    NAMESPACED_RUNTIME,
+    NoRuntimes,
+    TrainingRuntimes,
+)
+from plimsoll.service.recently_used import RecentlyUsed
+from plimsoll.service.settings import Settings
 
 # A review has to be answered whatever the API server does.
 LONGEST_SECONDS = 1.5

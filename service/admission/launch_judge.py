@@ -9,20 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from planners.errors import PlanningStopped, PlimsollError
-from planners.plans import TrainingAnswer
-from planners.serving.answer import ServingAnswer, ServingMemory
-from planners.serving.engine import engine_profile
-from service.admission.budget import Budget
-from service.admission.findings import Finding, NotJudged, noted, softened
-from service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, SCALE_BLOCKS, is_doubtful, is_impossible
-from service.admission.judgement import serving_finding, training_finding
-from service.admission.lanes import Lane
-from service.admission.launches import Launch
-from service.admission.mig import slice_bytes
-from service.admission.policy import Policy
-from service.admission.quantization_rules import conflict
-from service.admission.sizing import Sized
+from plimsoll.planners.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.plans import TrainingAnswer
+from plimsoll.planners.serving.answer import ServingAnswer, ServingMemory
+from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.service.admission.budget import Budget
+from plimsoll.service.admission.findings import Finding, NotJudged, noted, softened
+from plimsoll.service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, SCALE_BLOCKS, is_doubtful, is_impossible
+from plimsoll.service.admission.judgement import serving_finding, training_finding
+from plimsoll.service.admission.lanes import Lane
+from plimsoll.service.admission.launches import Launch
+from plimsoll.service.admission.mig import slice_bytes
+from plimsoll.service.admission.policy import Policy
+from plimsoll.service.admission.quantization_rules import conflict
+from plimsoll.service.admission.sizing import Sized
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4

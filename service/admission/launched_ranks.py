@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from service.admission.flags import Flag, read_flags
-from service.admission.workloads import TORCHRUN_NODES, TORCHRUN_PROCESSES
+from plimsoll.service.admission.flags import Flag, read_flags
+from plimsoll.service.admission.workloads import TORCHRUN_NODES, TORCHRUN_PROCESSES
 
 LAUNCHER_FLAGS = (
     Flag(names=("nproc-per-node",), field="each", form="text"),

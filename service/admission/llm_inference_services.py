@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from service.admission.object_parts import (
+from plimsoll.service.admission.object_parts import (
     Path,
     UnreadableObject,
     as_list,
@@ -21,7 +21,7 @@ from service.admission.object_parts import (
     pod_count,
     pointer,
 )
-from service.admission.pods import PodGroup, Pods, pods_of
+from plimsoll.service.admission.pods import PodGroup, Pods, pods_of
 
 MAIN = "main"
 HUGGING_FACE_URI = re.compile(r"^hf://([^:]+)")

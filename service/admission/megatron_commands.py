@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from service.admission.flags import Flag, options_unseen, read_flags
-from service.admission.launched_ranks import Ranks
-from service.admission.launches import CannotRun, Launch, NotRead, Read
-from service.admission.megatron_rules import broken_rules
+from plimsoll.service.admission.flags import Flag, options_unseen, read_flags
+from plimsoll.service.admission.launched_ranks import Ranks
+from plimsoll.service.admission.launches import CannotRun, Launch, NotRead, Read
+from plimsoll.service.admission.megatron_rules import broken_rules
 
 FLAGS = (
     Flag(names=("num-layers",), field="layers", form="whole"),

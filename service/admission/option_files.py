@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from service.admission.pods import Container
+from plimsoll.service.admission.pods import Container
 
 # A launch file is a page; what is larger is not parsed in the way of every job.
 MOST_FILE_CHARACTERS = 32_768

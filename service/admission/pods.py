@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from service.admission.object_parts import Path, annotations_of, as_list, as_mapping, as_texts, part_at, pointer
+from plimsoll.service.admission.object_parts import (
+    Path,
+    annotations_of,
+    as_list,
+    as_mapping,
+    as_texts,
+    part_at,
+    pointer,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

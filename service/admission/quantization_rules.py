@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from planners.huggingface.stored_formats import stored_formats
-from service.admission.flags import Arguments
-from service.models.resolving import ResolvedModel
+from plimsoll.planners.huggingface.stored_formats import stored_formats
+from plimsoll.service.admission.flags import Arguments
+from plimsoll.service.models.resolving import ResolvedModel
 
 # What the engines call the schemes whose names leave no doubt, by the `quant_method` of their checkpoints.
 METHODS: Mapping[str, str] = {

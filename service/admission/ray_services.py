@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from service.admission.object_parts import UnreadableObject, below, each_of, part_at
-from service.admission.pods import PodGroup, Pods
-from service.admission.workloads import ray_pods
+from plimsoll.service.admission.object_parts import UnreadableObject, below, each_of, part_at
+from plimsoll.service.admission.pods import PodGroup, Pods
+from plimsoll.service.admission.workloads import ray_pods
 
 CONFIG_FIELD = "serveConfigV2"
 CONFIG_PATH = f"/spec/{CONFIG_FIELD}"

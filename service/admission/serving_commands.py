@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planners.serving.engine import is_older, known_versions, versions_with_changes
-from service.admission.flags import AUTO, Arguments, read_flags
-from service.admission.launches import CannotRun, Launch, NotRead, Read
-from service.admission.option_files import OptionsFileNotRead, option_words
-from service.admission.pods import Container
-from service.admission.quantization_rules import asked_quantization
-from service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
-from service.admission.serving_nodes import nodes_of
-from service.admission.serving_rules import broken_rules, lifted_rules, unchecked_rules
-from service.admission.shell import known_image
-from service.admission.tgi_commands import tgi_launch
+from plimsoll.planners.serving.engine import is_older, known_versions, versions_with_changes
+from plimsoll.service.admission.flags import AUTO, Arguments, read_flags
+from plimsoll.service.admission.launches import CannotRun, Launch, NotRead, Read
+from plimsoll.service.admission.option_files import OptionsFileNotRead, option_words
+from plimsoll.service.admission.pods import Container
+from plimsoll.service.admission.quantization_rules import asked_quantization
+from plimsoll.service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
+from plimsoll.service.admission.serving_nodes import nodes_of
+from plimsoll.service.admission.serving_rules import broken_rules, lifted_rules, unchecked_rules
+from plimsoll.service.admission.shell import known_image
+from plimsoll.service.admission.tgi_commands import tgi_launch
 
 VERSION_TAG = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[.-]|post|rc|$)")
 ENGINE_IMAGES = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from service.admission.flags import Flag
+from plimsoll.service.admission.flags import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

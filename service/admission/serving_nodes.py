@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.admission.flags import Arguments
-from service.admission.serving_engines import SGLANG, VLLM, EngineCommand
+from plimsoll.service.admission.flags import Arguments
+from plimsoll.service.admission.serving_engines import SGLANG, VLLM, EngineCommand
 
 EXECUTOR_FIELDS = ("executor", "replica_executor")
 # The executor that finds GPUs on nodes of its own cluster.

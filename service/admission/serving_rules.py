@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-from planners.figures import figure
-from service.admission.flags import AUTO, Arguments
-from service.admission.impossible import LONG_POSITIONS, SCALE_BLOCKS, divisors_text
-from service.admission.pods import Container
-from service.admission.serving_engines import SGLANG, VLLM, EngineCommand
-from service.admission.serving_nodes import broken_node_rules
+from plimsoll.planners.figures import figure
+from plimsoll.service.admission.flags import AUTO, Arguments
+from plimsoll.service.admission.impossible import LONG_POSITIONS, SCALE_BLOCKS, divisors_text
+from plimsoll.service.admission.pods import Container
+from plimsoll.service.admission.serving_engines import SGLANG, VLLM, EngineCommand
+from plimsoll.service.admission.serving_nodes import broken_node_rules
 
 # What a degree of 0 leaves nothing to divide by; engines that check no range end in that division.
 DEGREES = {"tensor_parallel": "tensor parallelism", "pipeline_parallel": "pipeline parallelism"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.admission.findings import GIB, Finding, Share
+from plimsoll.service.admission.findings import GIB, Finding, Share
 
 VLLM = "vllm"
 

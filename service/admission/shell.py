@@ -9,10 +9,10 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TypeVar
 
-from service.admission.option_files import file_text
-from service.admission.pods import Container
-from service.admission.shell_variables import ASSIGNMENT, Variables
-from service.admission.shell_words import commands
+from plimsoll.service.admission.option_files import file_text
+from plimsoll.service.admission.pods import Container
+from plimsoll.service.admission.shell_variables import ASSIGNMENT, Variables
+from plimsoll.service.admission.shell_words import commands
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 # Words that stand before a program and start it unchanged; those with options of their own name how many words to skip.

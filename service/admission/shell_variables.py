@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from service.admission.shell_arithmetic import arithmetic_value
-from service.admission.shell_words import Word
+from plimsoll.service.admission.shell_arithmetic import arithmetic_value
+from plimsoll.service.admission.shell_words import Word
 
 ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)$", re.DOTALL)
 # $NAME, ${NAME}, ${NAME:-default}, $1; other forms stand as they are written.

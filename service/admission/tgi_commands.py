@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.admission.flags import Arguments, Flag, read_flags
-from service.admission.launches import CannotRun, Launch, NotRead, Read
-from service.admission.pods import Container
-from service.admission.tgi_rules import broken_rules, longest_prompt, version_of
+from plimsoll.service.admission.flags import Arguments, Flag, read_flags
+from plimsoll.service.admission.launches import CannotRun, Launch, NotRead, Read
+from plimsoll.service.admission.pods import Container
+from plimsoll.service.admission.tgi_rules import broken_rules, longest_prompt, version_of
 
 FLAGS = (
     Flag(names=("model-id",), field="model", form="text"),

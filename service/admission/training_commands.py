@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from service.admission.flags import Flag, options_unseen, read_flags
-from service.admission.launched_ranks import Ranks, launched_ranks, mpi_ranks, too_many_processes
-from service.admission.launches import CannotRun, Launch, NotRead, Read
-from service.admission.megatron_commands import megatron_launch
-from service.admission.option_files import OptionsFileNotRead
-from service.admission.pods import Container
-from service.admission.training_files import values_of_accelerate, values_of_deepspeed
+from plimsoll.service.admission.flags import Flag, options_unseen, read_flags
+from plimsoll.service.admission.launched_ranks import Ranks, launched_ranks, mpi_ranks, too_many_processes
+from plimsoll.service.admission.launches import CannotRun, Launch, NotRead, Read
+from plimsoll.service.admission.megatron_commands import megatron_launch
+from plimsoll.service.admission.option_files import OptionsFileNotRead
+from plimsoll.service.admission.pods import Container
+from plimsoll.service.admission.training_files import values_of_accelerate, values_of_deepspeed
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 PYTHON = re.compile(r"^python[0-9.]*$")

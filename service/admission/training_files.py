@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.admission.object_parts import below
-from service.admission.option_files import OptionsFileNotRead, option_file
-from service.admission.pods import Container
+from plimsoll.service.admission.object_parts import below
+from plimsoll.service.admission.option_files import OptionsFileNotRead, option_file
+from plimsoll.service.admission.pods import Container
 
 # Numbers that DeepSpeed's integration fills in from the command's own arguments.
 AUTO = "auto"

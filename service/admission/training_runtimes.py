@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from service.admission.object_parts import ObjectNotRead, UnreadableObject, below, each_of, pointer
+from plimsoll.service.admission.object_parts import ObjectNotRead, UnreadableObject, below, each_of, pointer
 
 GROUP_AND_KIND = ("trainer.kubeflow.org", "TrainJob")
 CLUSTER_RUNTIME, NAMESPACED_RUNTIME = "ClusterTrainingRuntime", "TrainingRuntime"

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from planners.advice import ON_NVME, ON_THE_HOST, PLANNED_FOR_SPEED
-from planners.plans import Advice
-from planners.serving.answer import ServingAnswer
-from planners.serving.engine import engine_profile
-from service.artifacts import sglang, tgi
-from service.artifacts.vllm import on_loading
+from plimsoll.planners.advice import ON_NVME, ON_THE_HOST, PLANNED_FOR_SPEED
+from plimsoll.planners.plans import Advice
+from plimsoll.planners.serving.answer import ServingAnswer
+from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.service.artifacts import sglang, tgi
+from plimsoll.service.artifacts.vllm import on_loading
 
 # What a person types to make the change that an advice names, by engine; TGI serves what is planned for transformers.
 # Without an option of that name a change cannot be made on the command line, and is not offered.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from service.admission.object_parts import (
+from plimsoll.service.admission.object_parts import (
     Path,
     UnreadableObject,
     as_list,
@@ -23,7 +23,7 @@ from service.admission.object_parts import (
     pod_count,
     pointer,
 )
-from service.admission.pods import PodGroup, Pods, pods_of, told
+from plimsoll.service.admission.pods import PodGroup, Pods, pods_of, told
 
 WHOLE = re.compile(r"^[1-9][0-9]{0,5}$")
 # The pods of one replica, as LeaderWorkerSet's controller tells every container (pkg/utils/pod/pod_utils.go).

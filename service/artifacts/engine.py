@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planners.hardware import Gpu
-from planners.serving.answer import ServingPlan
-from planners.serving.cards import is_amd
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.words import shell_text
+from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.planners.serving.cards import is_amd
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.words import shell_text
 
 # One port for every engine's HTTP server in a manifest.
 SERVING_PORT = 8_000

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from planners.serving.answer import ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import NoOption, check_loadable, version_numbers
-from service.artifacts.stretched_positions import config_changes
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import NoOption, check_loadable, version_numbers
+from plimsoll.service.artifacts.stretched_positions import config_changes
 
 ROPE_PARAMETERS_SINCE = (5, 0)
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

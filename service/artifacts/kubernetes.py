@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from planners.hardware import Gpu
-from service.admission.annotations import PLAN_ID
-from service.admission.gpus import gpu_resource, product_selector
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.planners.hardware import Gpu
+from plimsoll.service.admission.annotations import PLAN_ID
+from plimsoll.service.admission.gpus import gpu_resource, product_selector
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 KUEUE_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 NAME_LABEL = "app.kubernetes.io/name"

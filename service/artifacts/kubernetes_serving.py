@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planners.serving.answer import ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, NoOption, ServingCommand, version_numbers
-from service.artifacts.kubernetes import (
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import SERVING_PORT, Engine, Nodes, NoOption, ServingCommand, version_numbers
+from plimsoll.service.artifacts.kubernetes import (
     HUB_TOKEN,
     NAME_LABEL,
     Placement,
@@ -22,7 +22,7 @@ from service.artifacts.kubernetes import (
     pod_spec,
     workload_name,
 )
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 BY_LEADER_WORKER_SET = {"rank": "$(LWS_WORKER_INDEX)", "address": "$(LWS_LEADER_ADDRESS)"}
 FILES_FOLDER = "/etc/plimsoll"

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planners.hardware import Hardware
-from planners.plans import Layout
-from service.admission.gpus import gpu_resource, product_selector
-from service.artifacts.kubernetes import Placement, gpu_container, manifest, pod_spec, workload_name
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.plans import Layout
+from plimsoll.service.admission.gpus import gpu_resource, product_selector
+from plimsoll.service.artifacts.kubernetes import Placement, gpu_container, manifest, pod_spec, workload_name
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 # The script and the image it runs in are the reader's own.
 SCRIPT = ("train.py",)

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planners.derived import Derived
-from planners.hardware import Hardware
-from planners.serving.answer import ServingLayout, ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import Engine, Nodes, NoOption
-from service.artifacts.from_pretrained import from_pretrained_arguments
-from service.artifacts.kubernetes import Placement
-from service.artifacts.kubernetes_serving import serving_manifests
-from service.artifacts.sglang import SGLANG
-from service.artifacts.tensorrt_llm import TENSORRT_LLM
-from service.artifacts.tgi import TGI
-from service.artifacts.training import LaunchFiles
-from service.artifacts.vllm import VLLM
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.serving.answer import ServingLayout, ServingPlan
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import Engine, Nodes, NoOption
+from plimsoll.service.artifacts.from_pretrained import from_pretrained_arguments
+from plimsoll.service.artifacts.kubernetes import Placement
+from plimsoll.service.artifacts.kubernetes_serving import serving_manifests
+from plimsoll.service.artifacts.sglang import SGLANG
+from plimsoll.service.artifacts.tensorrt_llm import TENSORRT_LLM
+from plimsoll.service.artifacts.tgi import TGI
+from plimsoll.service.artifacts.training import LaunchFiles
+from plimsoll.service.artifacts.vllm import VLLM
 
 ENGINES = {"vllm": VLLM, "sglang": SGLANG, "tensorrt-llm": TENSORRT_LLM}
 # transformers serves nothing by itself: its plan is an argument list, and TGI's command.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 
-from planners.serving.answer import EngineSettings, ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import (
+from plimsoll.planners.serving.answer import EngineSettings, ServingPlan
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import (
     SERVING_PORT,
     Engine,
     Nodes,
@@ -19,8 +19,8 @@ from service.artifacts.engine import (
     check_loadable,
     version_numbers,
 )
-from service.artifacts.stretched_positions import config_changes
-from service.artifacts.words import above_one, pairs
+from plimsoll.service.artifacts.stretched_positions import config_changes
+from plimsoll.service.artifacts.words import above_one, pairs
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 ON_LOADING = {"fp8": "fp8"}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planners.hardware import Hardware
-from planners.plans import Layout
-from service.artifacts.kubernetes import workload_name
-from service.artifacts.kubernetes_training import MEETING_PORT, SCRIPT
-from service.artifacts.words import shell_text
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.plans import Layout
+from plimsoll.service.artifacts.kubernetes import workload_name
+from plimsoll.service.artifacts.kubernetes_training import MEETING_PORT, SCRIPT
+from plimsoll.service.artifacts.words import shell_text
 
 
 def slurm_script(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from planners.serving.answer import EngineSettings
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import NoOption
+from plimsoll.planners.serving.answer import EngineSettings
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import NoOption
 
 OLD_NAME, NEW_NAME = "rope_scaling", "rope_parameters"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from planners.serving.answer import ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import (
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import (
     SERVING_PORT,
     Engine,
     Nodes,
@@ -19,9 +19,9 @@ from service.artifacts.engine import (
     check_loadable,
     version_numbers,
 )
-from service.artifacts.stretched_positions import config_changes
-from service.artifacts.words import above_one, pairs
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.service.artifacts.stretched_positions import config_changes
+from plimsoll.service.artifacts.words import above_one, pairs
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 OPTIONS_FILE = "trtllm-options.yaml"
 # It serves a checkpoint in the format of its files: 16 bits, or as it was quantized beforehand.

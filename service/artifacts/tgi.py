@@ -8,10 +8,10 @@ Source: launcher/src/main.rs of huggingface/text-generation-inference.
 
 from __future__ import annotations
 
-from planners.serving.answer import ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import SERVING_PORT, Engine, Nodes, NoOption, ServingCommand, check_loadable
-from service.artifacts.words import above_one, pairs
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import SERVING_PORT, Engine, Nodes, NoOption, ServingCommand, check_loadable
+from plimsoll.service.artifacts.words import above_one, pairs
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 # `--dtype` cannot stand beside `--quantize`.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 
-from planners.serving.answer import EngineSettings, ServingLayout, ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import (
+from plimsoll.planners.serving.answer import EngineSettings, ServingLayout, ServingPlan
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import (
     SERVING_PORT,
     Engine,
     Nodes,
@@ -21,8 +21,8 @@ from service.artifacts.engine import (
     check_loadable,
     version_numbers,
 )
-from service.artifacts.stretched_positions import config_changes
-from service.artifacts.words import above_one, pairs
+from plimsoll.service.artifacts.stretched_positions import config_changes
+from plimsoll.service.artifacts.words import above_one, pairs
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # The newest patch of each minor version that has any: vllm's releases on PyPI.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.calibration import Observation
-from planners.errors import InvalidQuestion
-from planners.hardware import Gpu, GpuCount, Hardware
-from planners.timing.efficiency import load_efficiency
-from planners.timing.microbenchmarks import (
+from plimsoll.planners.calibration import Observation
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.microbenchmarks import (
     attention_seconds,
     matmul_seconds,
     memory_seconds,
     one_all_reduce_seconds,
 )
-from service.requests.calibration import (
+from plimsoll.service.requests.calibration import (
     AllReduceBenchmark,
     AttentionBenchmark,
     MatmulBenchmark,

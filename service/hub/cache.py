@@ -11,8 +11,8 @@ from pathlib import Path
 
 import structlog
 
-from service.recently_used import RecentlyUsed
-from service.untrusted_files import UnusableFile, whole_content
+from plimsoll.service.recently_used import RecentlyUsed
+from plimsoll.service.untrusted_files import UnusableFile, whole_content
 
 log = structlog.get_logger(__name__)
 

@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 import httpx
 
-from planners.errors import InvalidModelConfig, InvalidQuestion
-from planners.figures import figure
-from service.errors import HubModelNotFound, HubTimedOut, HubUnreachable
-from service.hub.cache import HubCache
-from service.hub.redirects import POINTER, Redirects, Resolver, Target, addresses_of
-from service.models.config_files import CONFIG_FILE, MOST_CONFIG_BYTES, checked_config
-from service.settings import PREFIX, Settings
+from plimsoll.planners.errors import InvalidModelConfig, InvalidQuestion
+from plimsoll.planners.figures import figure
+from plimsoll.service.errors import HubModelNotFound, HubTimedOut, HubUnreachable
+from plimsoll.service.hub.cache import HubCache
+from plimsoll.service.hub.redirects import POINTER, Redirects, Resolver, Target, addresses_of
+from plimsoll.service.models.config_files import CONFIG_FILE, MOST_CONFIG_BYTES, checked_config
+from plimsoll.service.settings import PREFIX, Settings
 
 REVISION_POINTER = "/model/revision"
 MOST_REDIRECTS = 3

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 import httpx
 
-from service.errors import HubUnreachable
-from service.settings import PREFIX
+from plimsoll.service.errors import HubUnreachable
+from plimsoll.service.settings import PREFIX
 
 POINTER = "/model/hub"
 TRANSLATED = ipaddress.ip_network("64:ff9b::/96")

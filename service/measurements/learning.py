@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from planners.catalogue import Catalogue
-from planners.errors import UnknownGpu
-from planners.hardware import Gpu
-from planners.serving.learned import Learned
-from service.canonical import digest
-from service.errors import MeasurementNotFound
-from service.kept_known import KeptKnown
-from service.persistence.records import Json, LearnedKey, LearnedStart
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.errors import UnknownGpu
+from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.serving.learned import Learned
+from plimsoll.service.canonical import digest
+from plimsoll.service.errors import MeasurementNotFound
+from plimsoll.service.kept_known import KeptKnown
+from plimsoll.service.persistence.records import Json, LearnedKey, LearnedStart
 
 if TYPE_CHECKING:
     # For its name alone: planning without a database needs no SQLAlchemy.
-    from service.persistence.database import Database
+    from plimsoll.service.persistence.database import Database
 
 # Another replica's report is in force here after this long at the latest.
 KNOWN_FOR_SECONDS = 2.0

@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from planners.catalogue import Catalogue
-from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
-from planners.serving.learned import Learned, lesson
-from planners.serving.startup_log import StartupLog, read_startup_log
-from service.canonical import canonical_json
-from service.gpus import gpu_figures
-from service.measurements.learning import MEASURED_FIGURES, LearningService, model_digest
-from service.measurements.start_comparison import (
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
+from plimsoll.planners.serving.learned import Learned, lesson
+from plimsoll.planners.serving.startup_log import StartupLog, read_startup_log
+from plimsoll.service.canonical import canonical_json
+from plimsoll.service.gpus import gpu_figures
+from plimsoll.service.measurements.learning import MEASURED_FIGURES, LearningService, model_digest
+from plimsoll.service.measurements.start_comparison import (
     logged_quantities,
     measured_start,
     plan_gpu,
@@ -24,17 +24,17 @@ from service.measurements.start_comparison import (
     refuse_another_start,
     serving_predictions,
 )
-from service.measurements.start_question import question_of_log
-from service.persistence.records import LearnedKey, LearnedStart, Measurement, NewMeasurement, StoredPlan
-from service.plans.planning import PlannedAnswer
-from service.plans.stored_bodies import plan_body
-from service.rate_limits import StorageLimits
-from service.requests.measurements import MeasurementRequest
-from service.requests.serving import InferRequest
+from plimsoll.service.measurements.start_question import question_of_log
+from plimsoll.service.persistence.records import LearnedKey, LearnedStart, Measurement, NewMeasurement, StoredPlan
+from plimsoll.service.plans.planning import PlannedAnswer
+from plimsoll.service.plans.stored_bodies import plan_body
+from plimsoll.service.rate_limits import StorageLimits
+from plimsoll.service.requests.measurements import MeasurementRequest
+from plimsoll.service.requests.serving import InferRequest
 
 if TYPE_CHECKING:
     # For its name alone: clients read the answers of this module, and need no SQLAlchemy.
-    from service.persistence.database import Database
+    from plimsoll.service.persistence.database import Database
 
 # Sizes and speeds are kept as records of their own, because their errors have
 # nothing to do with each other; the first that was measured stands for its record.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 
-from service.persistence.records import EVENT_KINDS, FINAL_STATES, JOB_KINDS, JOB_STATES, PLAN_KINDS
+from plimsoll.service.persistence.records import EVENT_KINDS, FINAL_STATES, JOB_KINDS, JOB_STATES, PLAN_KINDS
 
 # Named by rule, so that a migration can name what it drops.
 metadata = sa.MetaData(

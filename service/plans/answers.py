@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn
 
 from pydantic_core import to_json
 
-from planners.plans import (
+from plimsoll.planners.plans import (
     Advice,
     Alternative,
     Comparison,
@@ -20,8 +20,14 @@ from planners.plans import (
     TrainingAnswer,
     TrainingPlan,
 )
-from planners.serving.answer import ServingAdvice, ServingAlternative, ServingAnswer, ServingFleetEntry, ServingPlan
-from service.artifacts.training import LaunchFiles
+from plimsoll.planners.serving.answer import (
+    ServingAdvice,
+    ServingAlternative,
+    ServingAnswer,
+    ServingFleetEntry,
+    ServingPlan,
+)
+from plimsoll.service.artifacts.training import LaunchFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,27 +14,27 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from planners.catalogue import Catalogue
-from planners.errors import UnknownGpu, UnknownModel
-from planners.hardware import SiteEfficiency
-from service.answers import PlanQuestion
-from service.canonical import digest
-from service.errors import PlanNotFound
-from service.measurements.learning import NOTHING_LEARNED, LearnedStarts, nothing_learned
-from service.models.resolving import ModelResolver
-from service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanKind, PlanSummary, StoredPlan
-from service.plans.answers import TimedSearch
-from service.plans.making import Answerer, infer_answer, made_plan, seen_model, stored_bytes, train_answer
-from service.plans.questions import QuestionResolver, ResolvedQuestion, asked_parts
-from service.plans.store import PlanDatabase
-from service.plans.stored_bodies import in_todays_shape
-from service.plans.threads import PlanningThreads
-from service.rate_limits import StorageLimits
-from service.recently_used import RecentlyUsed
-from service.requests.models import HubModel, PathModel
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.settings import Settings
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.errors import UnknownGpu, UnknownModel
+from plimsoll.planners.hardware import SiteEfficiency
+from plimsoll.service.answers import PlanQuestion
+from plimsoll.service.canonical import digest
+from plimsoll.service.errors import PlanNotFound
+from plimsoll.service.measurements.learning import NOTHING_LEARNED, LearnedStarts, nothing_learned
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanKind, PlanSummary, StoredPlan
+from plimsoll.service.plans.answers import TimedSearch
+from plimsoll.service.plans.making import Answerer, infer_answer, made_plan, seen_model, stored_bytes, train_answer
+from plimsoll.service.plans.questions import QuestionResolver, ResolvedQuestion, asked_parts
+from plimsoll.service.plans.store import PlanDatabase
+from plimsoll.service.plans.stored_bodies import in_todays_shape
+from plimsoll.service.plans.threads import PlanningThreads
+from plimsoll.service.rate_limits import StorageLimits
+from plimsoll.service.recently_used import RecentlyUsed
+from plimsoll.service.requests.models import HubModel, PathModel
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.settings import Settings
 
 MOST_REMEMBERED_PLANS = 512
 # In each of two memories, which mostly hold the same answers; an ordinary one takes 10 to 60 kB.

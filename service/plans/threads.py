@@ -16,13 +16,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from planners.errors import PlanningStopped, PlimsollError
-from planners.figures import figure
-from planners.stopping import ShouldStop
-from service.errors import Overloaded, SearchLimitReached
-from service.rate_limits import MOST_CALLERS
-from service.recently_used import RecentlyUsed
-from service.shares import Turns
+from plimsoll.planners.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.figures import figure
+from plimsoll.planners.stopping import ShouldStop
+from plimsoll.service.errors import Overloaded, SearchLimitReached
+from plimsoll.service.rate_limits import MOST_CALLERS
+from plimsoll.service.recently_used import RecentlyUsed
+from plimsoll.service.shares import Turns
 
 MOST_AT_ONCE = 4
 LONGEST_WAIT_FRACTION = 0.1

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.errors import DatabaseUnavailable
-from service.processes import launched
+from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.processes import launched
 
 # What root is called inside the namespace. Any id but 0 does; this one is in
 # every /etc/passwd, and initdb asks for the name of the one that it runs as.

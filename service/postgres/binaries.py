@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.errors import DatabaseUnavailable
+from plimsoll.service.errors import DatabaseUnavailable
 
 _NEEDED = ("postgres", "initdb")
 

@@ -26,10 +26,10 @@ from urllib.parse import quote
 
 import psycopg
 
-from service.errors import DatabaseUnavailable
-from service.postgres.account import Account, choose_account, hand_over
-from service.postgres.binaries import find_postgres
-from service.postgres.leftovers import clear_leftovers
+from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.postgres.account import Account, choose_account, hand_over
+from plimsoll.service.postgres.binaries import find_postgres
+from plimsoll.service.postgres.leftovers import clear_leftovers
 
 _SUPERUSER = "postgres"
 _DATABASE = "postgres"

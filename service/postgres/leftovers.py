@@ -13,7 +13,7 @@ import signal
 import time
 from pathlib import Path
 
-from service.errors import DatabaseUnavailable
+from plimsoll.service.errors import DatabaseUnavailable
 
 # A fast shutdown waits for a checkpoint, not for clients.
 _SHUTDOWN_TIMEOUT_SECONDS = 30.0

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from planners.hardware import Gpu, GpuCount, Hardware, Network
-from service.requests.values import (
+from plimsoll.planners.hardware import Gpu, GpuCount, Hardware, Network
+from plimsoll.service.requests.values import (
     MOST_GPUS,
     ByteCount,
     Degree,

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from service.requests.serving import CacheFormat, WeightFormat
-from service.requests.values import ByteCount, Name, PositiveByteCount, Seconds, TokensPerSecond, Wire
+from plimsoll.service.requests.serving import CacheFormat, WeightFormat
+from plimsoll.service.requests.values import ByteCount, Name, PositiveByteCount, Seconds, TokensPerSecond, Wire
 
 TokenCount = Annotated[int, Field(ge=1, le=2**50)]
 Requests = Annotated[float, Field(ge=1e-9, le=1e9)]

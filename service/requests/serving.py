@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-import planners.questions
-from planners.architecture import ModelSpec
-from planners.hardware import Gpu, Hardware
-from planners.huggingface.rope_scaling import MOST_FACTOR
-from planners.questions import (
+from plimsoll.planners import questions
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.hardware import Gpu, Hardware
+from plimsoll.planners.huggingface.rope_scaling import MOST_FACTOR
+from plimsoll.planners.questions import (
     AllowedChoices,
     Disaggregation,
     RopeScaling,
@@ -20,9 +20,9 @@ from planners.questions import (
     ServingQuestion,
     Speculation,
 )
-from service.requests.hardware import Fleet, HardwareRequest
-from service.requests.models import ModelRef
-from service.requests.values import (
+from plimsoll.service.requests.hardware import Fleet, HardwareRequest
+from plimsoll.service.requests.models import ModelRef
+from plimsoll.service.requests.values import (
     Concurrency,
     Degree,
     Fraction,
@@ -104,9 +104,9 @@ class LengthDistribution(Wire):
     p99: TokenLength | None = None
     histogram: Histogram | None = None
 
-    def to_distribution(self) -> planners.questions.LengthDistribution:
+    def to_distribution(self) -> questions.LengthDistribution:
         """Return the planner's distribution."""
-        return planners.questions.LengthDistribution(
+        return questions.LengthDistribution(
             mean=self.mean,
             p50=self.p50,
             p90=self.p90,
@@ -285,7 +285,7 @@ def _allowed(serving: ServingPart) -> AllowedChoices | None:
     return None if choices == AllowedChoices() else choices
 
 
-def _distribution(length: LengthDistribution | None) -> planners.questions.LengthDistribution | None:
+def _distribution(length: LengthDistribution | None) -> questions.LengthDistribution | None:
     return None if length is None else length.to_distribution()
 
 

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
-from planners.figures import figure
-from planners.hardware import Hardware
-from planners.huggingface import describe_config
-from planners.memory.recompute_modules import MODULES
-from planners.questions import (
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.figures import figure
+from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.recompute_modules import MODULES
+from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
     PESSIMISTIC_GPU_FAILURES_PER_MONTH,
     Companion,
@@ -25,10 +25,10 @@ from planners.questions import (
     Resilience,
     TrainingQuestion,
 )
-from service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
-from service.requests.hardware import HardwareRequest
-from service.requests.models import ModelRef
-from service.requests.values import (
+from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
+from plimsoll.service.requests.hardware import HardwareRequest
+from plimsoll.service.requests.models import ModelRef
+from plimsoll.service.requests.values import (
     Degree,
     MicroBatch,
     Name,

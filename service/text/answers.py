@@ -6,13 +6,24 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planners.figures import counted, figure
-from planners.memory.profile import load_profile
-from service.persistence.records import Job, Page, PlanSummary
-from service.text.choices import choices_text, serving_choices_text
-from service.text.labels import recompute_text, serving_labels, training_labels
-from service.text.memory import memory_text, ranged, shares, spikes_text
-from service.text.tables import cell, gib, joined, notes, pairs, printable, seconds_text, table, titled, wrapped
+from plimsoll.planners.figures import counted, figure
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.service.persistence.records import Job, Page, PlanSummary
+from plimsoll.service.text.choices import choices_text, serving_choices_text
+from plimsoll.service.text.labels import recompute_text, serving_labels, training_labels
+from plimsoll.service.text.memory import memory_text, ranged, shares, spikes_text
+from plimsoll.service.text.tables import (
+    cell,
+    gib,
+    joined,
+    notes,
+    pairs,
+    printable,
+    seconds_text,
+    table,
+    titled,
+    wrapped,
+)
 
 # An availability of 99.995 % is not 100 %.
 AVAILABILITY_DIGITS = 5

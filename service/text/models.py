@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from service.checkpoints.comparison import CheckpointReport
-from service.models.description import BlockDescription, CacheDescription, CacheGroup, ModelDescription
-from service.text.tables import gib, joined, notes, pairs, table, titled, wrapped
+from plimsoll.service.checkpoints.comparison import CheckpointReport
+from plimsoll.service.models.description import BlockDescription, CacheDescription, CacheGroup, ModelDescription
+from plimsoll.service.text.tables import gib, joined, notes, pairs, table, titled, wrapped
 
 GIGA = 1e9
 

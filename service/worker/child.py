@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from planners.figures import duration
-from service.worker.child_main import (
+import plimsoll
+from plimsoll.planners.figures import duration
+from plimsoll.service.worker.child_main import (
     LOG_LINES,
     MAX_RESULT_BYTES,
     MAX_TEXT_CHARACTERS,
@@ -42,7 +43,7 @@ MAX_LINE_BYTES = MAX_RESULT_BYTES + 4_096
 """A result and what is around it."""
 LOG_BYTES = 16 * 1024
 READ_BYTES = 2**16
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
+PROJECT_ROOT = Path(plimsoll.__path__[0]).parent
 # A task has no business with any of these, which may hold passwords, and its environment shows in /proc.
 SECRET_VARIABLES = ("PLIMSOLL_DATABASE_URL", "PLIMSOLL_HUB_URL", "PLIMSOLL_TRACES_URL", "PLIMSOLL_API_KEY")
 
@@ -337,7 +338,7 @@ def _start(
         stdin.write(json.dumps(request).encode())
         stdin.seek(0)
         return subprocess.Popen(
-            [sys.executable, "-m", "service.worker.child_main", target, limits_json],
+            [sys.executable, "-m", "plimsoll.service.worker.child_main", target, limits_json],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -23,10 +23,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.load.server import free_port
-from service.postgres.embedded import running_server_url
-from service.settings import Settings
-from service.supervisor import API, WORKER, Child, Supervisor
-from service.worker.child import PROJECT_ROOT
+from plimsoll.service.postgres.embedded import running_server_url
+from plimsoll.service.settings import Settings
+from plimsoll.service.supervisor import API, WORKER, Child, Supervisor
+from plimsoll.service.worker.child import PROJECT_ROOT
 from tests.faults.books import Books, is_settled, settle
 from tests.faults.load import loaded
 from tests.faults.processes import PATIENCE_SECONDS, answers_ready, wait_for

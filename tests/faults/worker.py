@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from service.settings import Settings
-from service.worker.main import run_worker
+from plimsoll.service.settings import Settings
+from plimsoll.service.worker.main import run_worker
 
 
 def quantize(settings: Settings) -> None:

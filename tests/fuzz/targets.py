@@ -20,23 +20,23 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from api.strict_json import MalformedBody, strict_json
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.huggingface.registry import READERS
-from service.admission.annotations import PLAN, PLAN_ID
-from service.admission.judge import AdmissionService
-from service.admission.object_parts import ObjectNotRead
-from service.admission.policy import Policies
-from service.admission.review import InvalidReview, answered, read_review
-from service.admission.sizing import Sizer
-from service.catalogue_pages import CataloguePages
-from service.checkpoints.headers import INDEX_FILE, SINGLE_FILE, read_checkpoint, read_header
-from service.errors import InvalidCheckpoint, PathNotAllowed, PlanNotFound
-from service.models.resolving import ModelResolver
-from service.requests.models import DescribeRequest
-from service.settings import Settings
-from service.untrusted_files import UnusableFile
+from plimsoll.api.strict_json import MalformedBody, strict_json
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.huggingface.registry import READERS
+from plimsoll.service.admission.annotations import PLAN, PLAN_ID
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.object_parts import ObjectNotRead
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.review import InvalidReview, answered, read_review
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.catalogue_pages import CataloguePages
+from plimsoll.service.checkpoints.headers import INDEX_FILE, SINGLE_FILE, read_checkpoint, read_header
+from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed, PlanNotFound
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.requests.models import DescribeRequest
+from plimsoll.service.settings import Settings
+from plimsoll.service.untrusted_files import UnusableFile
 from tests.fuzz.strategies import spoiled, values
 from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
 
@@ -268,7 +268,7 @@ _logs = st.lists(st.sampled_from(_LOG_LINES) | st.text(max_size=60), max_size=20
 
 def check_log(text: str) -> None:
     """Read a log: its figures, or that it is none that can be read."""
-    from planners.serving.startup_log import read_startup_log
+    from plimsoll.planners.serving.startup_log import read_startup_log
 
     with suppress(PlimsollError):
         read_startup_log(text)
@@ -279,5 +279,5 @@ TARGETS: Mapping[str, Target] = {
     "safetensors": Target(examples=_safetensors_files(), check=check_safetensors),
     "admission": Target(examples=_reviews(), check=check_admission),
     "json": Target(examples=_bodies, check=check_json),
-    **({"log": Target(examples=_logs, check=check_log)} if find_spec("planners.serving.startup_log") else {}),
+    **({"log": Target(examples=_logs, check=check_log)} if find_spec("plimsoll.planners.serving.startup_log") else {}),
 }

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import migrations.versions
-from migrations.additive import violations
+from plimsoll.migrations import versions
+from plimsoll.migrations.additive import violations
 
-STEPS = sorted(Path(migrations.versions.__path__[0]).glob("0*.py"))
+STEPS = sorted(Path(versions.__path__[0]).glob("0*.py"))
 # No version ran before these. The queue's own schema comes as the script of a package.
 FIRST_STEPS = ("0001_our_tables.py", "0002_queue.py")
 

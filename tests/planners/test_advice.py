@@ -3,14 +3,14 @@ from dataclasses import replace
 
 import pytest
 
-from planners.advice import advice_for
-from planners.catalogue import catalogue
-from planners.changes import changing_more, keeping_the_result
-from planners.errors import InvalidQuestion, PlanningStopped
-from planners.huggingface import describe_config
-from planners.plans import Alternative
-from planners.questions import Recompute
-from planners.training import plan_training
+from plimsoll.planners.advice import advice_for
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.changes import changing_more, keeping_the_result
+from plimsoll.planners.errors import InvalidQuestion, PlanningStopped
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.plans import Alternative
+from plimsoll.planners.questions import Recompute
+from plimsoll.planners.training import plan_training
 from tests.planners.factories import LLAMA_3_70B, hardware, llama, question
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from planners.calibration import (
+from plimsoll.planners.calibration import (
     FRACTIONS,
     MICROBENCHMARK_ERROR,
     Calibration,
@@ -12,8 +12,8 @@ from planners.calibration import (
     prior_spread,
     run_error,
 )
-from planners.errors import InvalidQuestion
-from planners.timing.efficiency import GpuEfficiency, load_efficiency, shipped_generations
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.timing.efficiency import GpuEfficiency, load_efficiency, shipped_generations
 
 SHIPPED = load_efficiency("reference", "h100-sxm-80gb").gpu
 PRIOR = prior_spread(shipped_generations())

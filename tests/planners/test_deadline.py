@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planners.questions import Resilience, TrainingQuestion
-from planners.training import plan_training
+from plimsoll.planners.questions import Resilience, TrainingQuestion
+from plimsoll.planners.training import plan_training
 from tests.planners.factories import question
 
 # One GPU in ten fails each day, so that failures cost a part of the time that no rounding hides.

@@ -2,11 +2,11 @@ from typing import Any
 
 import numpy as np
 
-from planners.derived import Derived
-from planners.elastic import resized
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.job import Job
-from planners.memory.peak import memory_and_needs, memory_of, needs_of
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.elastic import resized
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.memory.job import Job
+from plimsoll.planners.memory.peak import memory_and_needs, memory_of, needs_of
 from tests.planners.factories import hardware, small_mixtral
 from tests.planners.training_cases import job, one_layout
 

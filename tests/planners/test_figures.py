@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planners.figures import count_in_words, counted, duration, figure, listed
+from plimsoll.planners.figures import count_in_words, counted, duration, figure, listed
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.fleet import plan_fleet
-from planners.questions import LayoutRequest, NamedLayout
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.fleet import plan_fleet
+from plimsoll.planners.questions import LayoutRequest, NamedLayout
 from tests.planners.factories import gpu, hardware, question
 
 FAST = {"id": "fast", "peak_flops_per_second": {"bf16": 2 * 989.4e12, "fp32": 67e12}}

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.errors import InvalidQuestion, UnknownName
-from planners.formats import FORMATS, STORAGE_SCHEMES, bytes_per_parameter, number_format, storage_scheme, tensor_bytes
+from plimsoll.planners.errors import InvalidQuestion, UnknownName
+from plimsoll.planners.formats import (
+    FORMATS,
+    STORAGE_SCHEMES,
+    bytes_per_parameter,
+    number_format,
+    storage_scheme,
+    tensor_bytes,
+)
 
 GIB = 2**30
 NESTING = ("nf4", "fp4")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.host_words import host_notes, host_shortage, is_host_sure, lacking_host_bytes
-from planners.training import plan_without_advice
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.host_words import host_notes, host_shortage, is_host_sure, lacking_host_bytes
+from plimsoll.planners.training import plan_without_advice
 from tests.planners.factories import hardware, question
 
 GIB = 2**30

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.inference import plan_serving
-from planners.questions import LengthDistribution, ServiceLevel, Speculation
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.questions import LengthDistribution, ServiceLevel, Speculation
 from tests.planners.serving.factories import (
     GIB,
     GPT2,

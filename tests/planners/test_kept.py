@@ -6,13 +6,13 @@ from types import ModuleType
 
 import pytest
 
-from planners.kept import bounded_caches, forget
+from plimsoll.planners.kept import bounded_caches, forget
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Return a module of the planners with a bounded cache and one without end, each with an entry."""
-    made = ModuleType("planners.made_for_a_test")
+    made = ModuleType("plimsoll.planners.made_for_a_test")
     made.bounded = functools.lru_cache(maxsize=4)(abs)
     made.endless = functools.cache(abs)
     made.bounded(-1), made.endless(-1)
@@ -28,9 +28,9 @@ def test_what_was_asked_about_is_forgotten_and_what_was_read_of_files_is_not(mod
 
 
 def test_caches_of_models_and_layouts_are_among_them():
-    from planners.layout import sharding
-    from planners.memory import shards
-    from planners.serving import weights
+    from plimsoll.planners.layout import sharding
+    from plimsoll.planners.memory import shards
+    from plimsoll.planners.serving import weights
 
     known = tuple(bounded_caches())
     assert all(cache in known for cache in (sharding._weights, shards._held, shards._way, weights._rank_bytes))

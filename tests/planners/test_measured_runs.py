@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from planners.hardware import SiteEfficiency
-from planners.measured_runs import MeasuredRun, layout_as_candidates, observed_run
-from planners.timing.efficiency import efficiency_on, load_efficiency
-from planners.training import plan_training
+from plimsoll.planners.hardware import SiteEfficiency
+from plimsoll.planners.measured_runs import MeasuredRun, layout_as_candidates, observed_run
+from plimsoll.planners.timing.efficiency import efficiency_on, load_efficiency
+from plimsoll.planners.training import plan_training
 from tests.planners.factories import hardware, question
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from planners.errors import InvalidQuestion, UnknownName
-from planners.precision import dtype_bytes, training_precision
+from plimsoll.planners.errors import InvalidQuestion, UnknownName
+from plimsoll.planners.precision import dtype_bytes, training_precision
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,16 @@ from contextlib import nullcontext
 
 import pytest
 
-from planners.architecture import Part, Split, Weight
-from planners.errors import InvalidQuestion, NotYetAvailable, UnknownName
-from planners.huggingface import describe_config
-from planners.quantization import (
+from plimsoll.planners.architecture import Part, Split, Weight
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable, UnknownName
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.quantization import (
     check_writable,
     quantization_estimate,
     scheme_settings,
     skip_reason,
 )
-from planners.quantized_stacks import matrix_shape
+from plimsoll.planners.quantized_stacks import matrix_shape
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from planners.architecture import ModelSpec, Part, Split, Weight
-from planners.catalogue import Catalogue
-from planners.errors import UnknownName
-from planners.formats import STORAGE_SCHEMES
-from planners.huggingface import describe_config
-from planners.quantized_stacks import (
+from plimsoll.planners.architecture import ModelSpec, Part, Split, Weight
+from plimsoll.planners.catalogue import Catalogue
+from plimsoll.planners.errors import UnknownName
+from plimsoll.planners.formats import STORAGE_SCHEMES
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.quantized_stacks import (
     BY_EVERY_STACK,
     QUANTIZED_STACKS,
     STACK_OF_SCHEME,

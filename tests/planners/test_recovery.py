@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.plans import Recovery
-from planners.questions import Resilience
-from planners.recovery import Failing, host_copy_seconds, node_range, recoveries
-from planners.timing.efficiency import load_efficiency
-from planners.training import plan_training
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.plans import Recovery
+from plimsoll.planners.questions import Resilience
+from plimsoll.planners.recovery import Failing, host_copy_seconds, node_range, recoveries
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.training import plan_training
 from tests.planners.factories import hardware, question
 
 LAYOUT = replace(

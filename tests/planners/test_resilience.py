@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from planners import resilience
-from planners.questions import Resilience
+from plimsoll.planners import resilience
+from plimsoll.planners.questions import Resilience
 from tests.planners.factories import LLAMA_7B, llama
 from tests.planners.training_cases import job
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planners.ridge import ridge
+from plimsoll.planners.ridge import ridge
 
 
 def test_one_measurement_moves_its_offset_as_far_as_its_error_allows():

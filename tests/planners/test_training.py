@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from planners.architecture import Operation, OperationKind
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError, UnknownName
-from planners.huggingface import describe_config
-from planners.questions import Lora, Recompute
-from planners.training import plan_training
+from plimsoll.planners.architecture import Operation, OperationKind
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable, PlimsollError, UnknownName
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.questions import Lora, Recompute
+from plimsoll.planners.training import plan_training
 from tests.planners.factories import LLAMA_7B, gpu, hardware, llama, question, small_llama
 
 

@@ -8,17 +8,24 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.hardware import Gpu, GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.memory.job import training_job
-from planners.memory.profile import load_profile, profile_names
-from planners.plans import Layout, TrainingAnswer, TrainingPlan
-from planners.questions import GPU_FAILURES_PER_MONTH, Evaluation, Lora, Recompute, Resilience, TrainingQuestion
-from planners.timing.efficiency import load_efficiency, shipped_generations
-from planners.training import plan_training
-from planners.training_notes import NOTES, Told, counted, summary
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.memory.profile import load_profile, profile_names
+from plimsoll.planners.plans import Layout, TrainingAnswer, TrainingPlan
+from plimsoll.planners.questions import (
+    GPU_FAILURES_PER_MONTH,
+    Evaluation,
+    Lora,
+    Recompute,
+    Resilience,
+    TrainingQuestion,
+)
+from plimsoll.planners.timing.efficiency import load_efficiency, shipped_generations
+from plimsoll.planners.training import plan_training
+from plimsoll.planners.training_notes import NOTES, Told, counted, summary
 from tests.planners.factories import question, small_llama, small_mixtral
 
 # Where a sentence ends another may begin: with a capital, a figure, or the lower-case name of a field or stack.

@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.huggingface import describe_config
-from planners.layout.candidates import FULL
-from planners.memory.profile import load_profile, profile_names
-from planners.plans import MemoryMoment
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.layout.candidates import FULL
+from plimsoll.planners.memory.profile import load_profile, profile_names
+from plimsoll.planners.plans import MemoryMoment
 from tests.planners.training_cases import memory
 from tests.properties.laws import law
 

@@ -15,27 +15,27 @@ from typing import Any, NoReturn, TypeVar
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from planners.derived import Derived
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.hardware import GpuCount
-from planners.inference import plan_serving
-from planners.layout.bases import divisors
-from planners.plans import Omitted
-from planners.questions import (
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.layout.bases import divisors
+from plimsoll.planners.plans import Omitted
+from plimsoll.planners.questions import (
     AllowedChoices,
     Disaggregation,
     ServiceLevel,
     ServingLayoutRequest,
     ServingQuestion,
 )
-from planners.serving.answer import ServingAnswer
-from planners.serving.candidates import Candidate
-from planners.serving.search import search_fleet
-from service.gpus import resolve_hardware
-from service.models.resolving import ModelResolver
-from service.requests.hardware import OneHardware
-from service.settings import Settings
+from plimsoll.planners.serving.answer import ServingAnswer
+from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.search import search_fleet
+from plimsoll.service.gpus import resolve_hardware
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.requests.hardware import OneHardware
+from plimsoll.service.settings import Settings
 from tests.properties.laws import law
 
 CATALOGUE = catalogue()

@@ -17,17 +17,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.derived import UNEXPECTED, Derived
-from planners.errors import ImpossibleLayout, PlimsollError
-from planners.hardware import GpuCount
-from planners.huggingface import describe_config
-from planners.memory.profile import profile_names
-from planners.plans import Alternative, Omitted
-from planners.questions import LayoutRequest, Lora, NamedLayout, Resilience, TrainingQuestion
-from planners.training import best_layout, plan_training, plan_without_advice
-from service.artifacts.training import training_artifacts
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.derived import UNEXPECTED, Derived
+from plimsoll.planners.errors import ImpossibleLayout, PlimsollError
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.plans import Alternative, Omitted
+from plimsoll.planners.questions import LayoutRequest, Lora, NamedLayout, Resilience, TrainingQuestion
+from plimsoll.planners.training import best_layout, plan_training, plan_without_advice
+from plimsoll.service.artifacts.training import training_artifacts
 from tests.planners.factories import question, small_llama, small_mixtral
 from tests.properties.laws import law
 from tests.service.artifacts.training.launches import launch

@@ -12,14 +12,14 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from planners.catalogue.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.layout.able import jobs_of, problems
-from planners.layout.fixed import check_fixed
-from planners.layout.search import Found, search
-from planners.memory.peak import FITS, UNSURE
-from planners.memory.profile import load_profile
-from planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.layout.able import jobs_of, problems
+from plimsoll.planners.layout.fixed import check_fixed
+from plimsoll.planners.layout.search import Found, search
+from plimsoll.planners.memory.peak import FITS, UNSURE
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.questions import Recompute, TrainingQuestion
 from tests.planners.factories import question
 from tests.properties.laws import law
 from tests.properties.trainings import STACKS, described, fixed, on, questions

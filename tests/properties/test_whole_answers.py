@@ -17,12 +17,12 @@ import yaml
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cli.asking import NoAnswer
-from cli.local import Local
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.memory.profile import profile_names
-from service.text.answers import plan_text
+from plimsoll.cli.asking import NoAnswer
+from plimsoll.cli.local import Local
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.memory.profile import profile_names
+from plimsoll.service.text.answers import plan_text
 from tests.properties.laws import law
 
 LOCAL = Local()

@@ -9,16 +9,16 @@ from math import gcd
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from planners.architecture import ModelSpec
-from planners.catalogue.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.layout.able import problems
-from planners.layout.bases import divisors
-from planners.memory.profile import Profile, load_profile, profile_names
-from planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
-from planners.training import check_question
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue.catalogue import catalogue
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.hardware import GpuCount, Hardware
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.layout.able import problems
+from plimsoll.planners.layout.bases import divisors
+from plimsoll.planners.memory.profile import Profile, load_profile, profile_names
+from plimsoll.planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
+from plimsoll.planners.training import check_question
 
 GPUS = ("h100-sxm-80gb", "a100-sxm-40gb", "rtx-4090-24gb", "h200-sxm-141gb")
 COUNTS = (1, 2, 3, 4, 6, 8, 16, 24, 40, 48, 64, 96, 128, 256, 512, 1000, 1024, 1152, 4096, 16_384)

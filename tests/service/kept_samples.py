@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from service.settings import Settings
+from plimsoll.service.settings import Settings
 
 LOADED_BY = os.getpid()
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.allowed_paths import allowed_path
-from service.errors import PathNotAllowed
+from plimsoll.service.allowed_paths import allowed_path
+from plimsoll.service.errors import PathNotAllowed
 
 TOO_LONG = 256 * "x"  # NAME_MAX is 255 (linux/limits.h)
 

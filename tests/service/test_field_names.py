@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from service.requests.calibration import CalibrationRequest
-from service.requests.field_names import fields_at, initials
-from service.requests.jobs import QuantizeRequest
-from service.requests.pointers import field_errors
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.requests.values import MOST_NAME_CHARACTERS
+from plimsoll.service.requests.calibration import CalibrationRequest
+from plimsoll.service.requests.field_names import fields_at, initials
+from plimsoll.service.requests.jobs import QuantizeRequest
+from plimsoll.service.requests.pointers import field_errors
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.requests.values import MOST_NAME_CHARACTERS
 from tests.api.questions import infer, train
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from service.requests.calibration import CalibrationRequest
-from service.requests.field_names import _paths
-from service.requests.foreign_names import FIELDS, value_meant
-from service.requests.jobs import QuantizeRequest
-from service.requests.pointers import field_errors
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
+from plimsoll.service.requests.calibration import CalibrationRequest
+from plimsoll.service.requests.field_names import _paths
+from plimsoll.service.requests.foreign_names import FIELDS, value_meant
+from plimsoll.service.requests.jobs import QuantizeRequest
+from plimsoll.service.requests.pointers import field_errors
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 from tests.api.questions import infer, train
 
 FRAMEWORKS = "'any', 'fsdp2', 'ddp', 'megatron', 'megatron-deepspeed', 'accelerate' or 'atorch'"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, UnknownCluster
-from planners.hardware import Hardware
-from service.gpus import resolve_hardware
-from service.requests.hardware import OneHardware
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion, UnknownCluster
+from plimsoll.planners.hardware import Hardware
+from plimsoll.service.gpus import resolve_hardware
+from plimsoll.service.requests.hardware import OneHardware
 
 BY_HAND = {
     "memory_bytes": 10**11,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.heartbeats import Heartbeats
+from plimsoll.service.heartbeats import Heartbeats
 
 SILENT_AFTER_SECONDS = 6.0
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

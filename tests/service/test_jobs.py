@@ -7,13 +7,13 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from service import jobs as jobs_module
-from service.errors import IdempotencyConflict, JobNotFound, StorageLimitReached
-from service.jobs import JobService
-from service.persistence.addresses import libpq_url
-from service.persistence.database import Database
-from service.persistence.records import Progress
-from service.settings import Settings
+from plimsoll.service import jobs as jobs_module
+from plimsoll.service.errors import IdempotencyConflict, JobNotFound, StorageLimitReached
+from plimsoll.service.jobs import JobService
+from plimsoll.service.persistence.addresses import libpq_url
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import Progress
+from plimsoll.service.settings import Settings
 
 # Nothing here takes as long but on a machine that stands still.
 PATIENCE_SECONDS = 240.0

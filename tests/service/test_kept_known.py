@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from service.errors import DatabaseUnavailable
-from service.kept_known import KeptKnown
+from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.kept_known import KeptKnown
 
 MOST_SECONDS = 2.0
 

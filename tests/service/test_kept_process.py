@@ -19,7 +19,7 @@ class Kept:
     def __init__(self, folder, function):
         self.said = folder / "said"
         self.said.touch()
-        command = [sys.executable, "-m", "service.kept_process", f"tests.service.kept_samples:{function}"]
+        command = [sys.executable, "-m", "plimsoll.service.kept_process", f"tests.service.kept_samples:{function}"]
         self.process = subprocess.Popen(command, env={**os.environ, "SAID": str(self.said)})
 
     def copies(self, count):

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from planners.errors import InvalidQuestion
-from service.errors import DatabaseUnavailable, KeyNotFound, ScopeMissing, Unauthenticated
-from service.keys import (
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.service.errors import DatabaseUnavailable, KeyNotFound, ScopeMissing, Unauthenticated
+from plimsoll.service.keys import (
     ANONYMOUS,
     CREATED_WITHIN_SECONDS,
     REVOKED_WITHIN_SECONDS,
@@ -23,8 +23,8 @@ from service.keys import (
     KeyRing,
     make_key,
 )
-from service.persistence.addresses import libpq_url
-from service.persistence.records import KeysOnRecord
+from plimsoll.service.persistence.addresses import libpq_url
+from plimsoll.service.persistence.records import KeysOnRecord
 
 # The database's time; nobody here looks at another clock.
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -135,7 +135,7 @@ async def test_a_key_with_one_character_changed_is_none_and_no_error_tells_it():
 
 async def test_keys_are_compared_in_constant_time(monkeypatch):
     compared = []
-    monkeypatch.setattr("service.keys.hmac.compare_digest", lambda a, b: compared.append((a, b)) or a == b)
+    monkeypatch.setattr("plimsoll.service.keys.hmac.compare_digest", lambda a, b: compared.append((a, b)) or a == b)
     new = make_key("ci", ["plan"], lifetime=None)
     ring, _, _ = a_ring()
     with pytest.raises(Unauthenticated):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.listening import check_address, check_listening
-from service.settings import Settings
-from service.starting import CannotStart
+from plimsoll.service.listening import check_address, check_listening
+from plimsoll.service.settings import Settings
+from plimsoll.service.starting import CannotStart
 
 OPENSSL = shutil.which("openssl")
 

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.child import PROJECT_ROOT
 from tests.service.hub_server import running_hub
 
 PROGRAM = """
 import logging, structlog
-from service.logging import configure_logging
+from plimsoll.service.logging import configure_logging
 configure_logging("warning")
 structlog.get_logger("ours").info("unseen")
 structlog.get_logger("ours").warning("ours", job_id="j1")
@@ -25,10 +25,10 @@ except ZeroDivisionError:
 FETCHING = """
 import sys
 from pathlib import Path
-from service.errors import HubModelNotFound
-from service.hub.configs import HubClient
-from service.logging import configure_logging
-from service.settings import Settings
+from plimsoll.service.errors import HubModelNotFound
+from plimsoll.service.hub.configs import HubClient
+from plimsoll.service.logging import configure_logging
+from plimsoll.service.settings import Settings
 configure_logging("debug")
 try:
     HubClient(Settings(hub_url=sys.argv[1], data_dir=Path(sys.argv[2]))).config("org/name", "main")

@@ -5,11 +5,11 @@ import shlex
 
 import pytest
 
-from service import main_job
-from service.requests.jobs import QuantizeRequest
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.supervisor import banner
+from plimsoll.service import main_job
+from plimsoll.service.requests.jobs import QuantizeRequest
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.supervisor import banner
 
 REQUESTS = {
     "/plan/train?format=text": (TrainRequest, main_job.PLAN_TRAINING),

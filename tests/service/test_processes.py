@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from service import processes
-from service.processes import CANNOT_LAUNCH, launched
+from plimsoll.service import processes
+from plimsoll.service.processes import CANNOT_LAUNCH, launched
 from tests.service.accounts import as_root, in_disguise, why_not_in_disguise  # noqa: F401 - the mark asks it
 
 WHO_AM_I = ["/bin/sh", "-c", "id -u; id -g; id -G"]

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, NotYetAvailable
-from service.errors import InvalidCheckpoint, PathNotAllowed
-from service.models.resolving import ModelResolver
-from service.quantizing import QuantizationService
-from service.requests.jobs import QuantizeRequest
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.quantizing import QuantizationService
+from plimsoll.service.requests.jobs import QuantizeRequest
+from plimsoll.service.settings import Settings
 from tests.service.worker.quantization.small_llama import CONFIG, weights, write_checkpoint
 
 

@@ -11,10 +11,10 @@ import pytest
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
 
-from service.heartbeats import Heartbeats
-from service.persistence.addresses import libpq_url
-from service.persistence.records import NewJob
-from service.queue import (
+from plimsoll.service.heartbeats import Heartbeats
+from plimsoll.service.persistence.addresses import libpq_url
+from plimsoll.service.persistence.records import NewJob
+from plimsoll.service.queue import (
     FencedJobManager,
     HandedBack,
     WorkerForgotten,
@@ -23,7 +23,7 @@ from service.queue import (
     hand_back_stalled_jobs,
     run_queue_worker,
 )
-from service.worker.child import PROJECT_ROOT
+from plimsoll.service.worker.child import PROJECT_ROOT
 
 STALLED_AFTER_SECONDS = 10.0
 # Nothing here takes as long but on a machine that stands still.
@@ -310,7 +310,7 @@ async def test_a_retry_waits_by_the_databases_clock(manager, job, database_url, 
     _, fetched = await fetched_by_a_new_worker(manager)
     ahead = datetime.now(UTC) + timedelta(hours=5)
     # This machine's clock is five hours ahead, and the job is to wait for two seconds.
-    monkeypatch.setattr("service.queue.utcnow", lambda: ahead)
+    monkeypatch.setattr("plimsoll.service.queue.utcnow", lambda: ahead)
     await manager.retry_job(fetched, retry_at=ahead + timedelta(seconds=2))
     ((wait,),) = ask(database_url, "SELECT extract(epoch FROM scheduled_at - now())::float8 FROM procrastinate_jobs")
     assert wait <= 2

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.errors import RateLimited, StorageLimitReached, TooManyWrongKeys
-from service.rate_limits import RateLimits, StorageLimits, WrongKeyLimits, caller_at
+from plimsoll.service.errors import RateLimited, StorageLimitReached, TooManyWrongKeys
+from plimsoll.service.rate_limits import RateLimits, StorageLimits, WrongKeyLimits, caller_at
 
 
 class Clock:

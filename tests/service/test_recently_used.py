@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from service.recently_used import RecentlyUsed
+from plimsoll.service.recently_used import RecentlyUsed
 
 
 def texts(most_bytes: int) -> RecentlyUsed[str, str]:

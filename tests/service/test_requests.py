@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
-from planners.huggingface import describe_config
-from planners.questions import LayoutRequest, NamedLayout, Recompute
-from service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
-from service.requests.calibration import CalibrationRequest
-from service.requests.configs import MOST_CONFIG_DEPTH
-from service.requests.hardware import OneHardware
-from service.requests.jobs import QuantizeRequest, ValidateRequest
-from service.requests.measurements import MeasurementRequest
-from service.requests.models import ConfigModel, DescribeRequest
-from service.requests.pointers import field_errors, field_name, json_pointer
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.requests.values import MOST_SEQUENCE_TOKENS
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
+from plimsoll.service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
+from plimsoll.service.requests.calibration import CalibrationRequest
+from plimsoll.service.requests.configs import MOST_CONFIG_DEPTH
+from plimsoll.service.requests.hardware import OneHardware
+from plimsoll.service.requests.jobs import QuantizeRequest, ValidateRequest
+from plimsoll.service.requests.measurements import MeasurementRequest
+from plimsoll.service.requests.models import ConfigModel, DescribeRequest
+from plimsoll.service.requests.pointers import field_errors, field_name, json_pointer
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.requests.values import MOST_SEQUENCE_TOKENS
 from tests.api.questions import TINY_CONFIG, infer, train
 
 BY_HAND: dict[str, Any] = {

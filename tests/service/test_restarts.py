@@ -1,6 +1,6 @@
 import pytest
 
-from service.restarts import Restarts
+from plimsoll.service.restarts import Restarts
 
 
 @pytest.fixture

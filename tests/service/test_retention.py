@@ -7,13 +7,13 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from service.errors import PlanNotFound
-from service.keys import make_key
-from service.persistence import retention as sql_retention
-from service.persistence.addresses import libpq_url
-from service.queue import build_queue
-from service.retention import Retention
-from service.settings import Settings
+from plimsoll.service.errors import PlanNotFound
+from plimsoll.service.keys import make_key
+from plimsoll.service.persistence import retention as sql_retention
+from plimsoll.service.persistence.addresses import libpq_url
+from plimsoll.service.queue import build_queue
+from plimsoll.service.retention import Retention
+from plimsoll.service.settings import Settings
 from tests.service.persistence.factories import a_job, a_measurement, a_plan
 
 

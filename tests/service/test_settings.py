@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service.settings import Settings, settings_reference
+from plimsoll.service.settings import Settings, settings_reference
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.errors import StreamLimitReached
-from service.shares import StreamShares, Turns
+from plimsoll.service.errors import StreamLimitReached
+from plimsoll.service.shares import StreamShares, Turns
 
 
 async def test_one_caller_has_its_share_of_the_places_and_another_has_the_rest():

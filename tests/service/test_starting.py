@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
-from service.errors import DatabaseUnavailable
-from service.settings import Settings
-from service.starting import CANNOT_START, CannotStart, told_in_a_line
-from service.worker.child import PROJECT_ROOT
+from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.settings import Settings
+from plimsoll.service.starting import CANNOT_START, CannotStart, told_in_a_line
+from plimsoll.service.worker.child import PROJECT_ROOT
+
+CLI = ["-m", "plimsoll.cli.main"]
 
 
 @pytest.mark.parametrize(
@@ -46,10 +48,18 @@ def test_a_mistake_of_ours_keeps_its_traceback():
 @pytest.mark.parametrize(
     ("command", "changes", "told"),
     [
-        (["-m", "api"], {}, "PLIMSOLL_DATABASE_URL is not set."),
-        (["-m", "api"], {"PLIMSOLL_PORT": "many"}, "PLIMSOLL_PORT: Input should be a valid integer"),
-        (["-m", "cli.main", "serve"], {"PLIMSOLL_DATABASE_URL": "mysql://x"}, "PLIMSOLL_DATABASE_URL: 'mysql' is not"),
-        (["-m", "cli.main", "serve"], {"PLIMSOLL_DATA_DIR": "/dev/null"}, "cannot be kept in /dev/null/postgres"),
+        (["-m", "plimsoll.api"], {}, "PLIMSOLL_DATABASE_URL is not set."),
+        (["-m", "plimsoll.api"], {"PLIMSOLL_PORT": "many"}, "PLIMSOLL_PORT: Input should be a valid integer"),
+        (
+            ["-m", "plimsoll.cli.main", "serve"],
+            {"PLIMSOLL_DATABASE_URL": "mysql://x"},
+            "PLIMSOLL_DATABASE_URL: 'mysql' is not",
+        ),
+        (
+            ["-m", "plimsoll.cli.main", "serve"],
+            {"PLIMSOLL_DATA_DIR": "/dev/null"},
+            "cannot be kept in /dev/null/postgres",
+        ),
     ],
 )
 def test_a_process_that_cannot_start_says_why_in_a_line(command: list[str], changes: dict[str, str], told: str):

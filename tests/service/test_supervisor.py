@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.load.server import free_port
-from service.supervisor import API, WORKER
+from plimsoll.service.supervisor import API, WORKER
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("supervisor")]
 
@@ -35,7 +35,7 @@ class Service:
         self.log = data_folder.with_suffix(".log")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "serve", "--port", str(self.port)],
+                [sys.executable, "-m", "plimsoll.cli.main", "serve", "--port", str(self.port)],
                 env=environment, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60.0, trust_env=False)
@@ -181,7 +181,7 @@ def test_a_taken_port_is_named_and_ends_the_start(tmp_path):
         taken.listen()
         environment = {**os.environ, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "cli.main", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "plimsoll.cli.main", "serve", "--port", str(port)]
         ended = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=READY_SECONDS, check=False
         )

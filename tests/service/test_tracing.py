@@ -13,13 +13,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from api.tracing import Traced
-from service import tracing
-from service.jobs import JobService
-from service.queue import build_queue, run_queue_worker
-from service.settings import Settings
-from service.tracing import Tracer, TracingNotInstalled, current_traceparent, tracer_to
-from service.worker.child import PROJECT_ROOT
+from plimsoll.api.tracing import Traced
+from plimsoll.service import tracing
+from plimsoll.service.jobs import JobService
+from plimsoll.service.queue import build_queue, run_queue_worker
+from plimsoll.service.settings import Settings
+from plimsoll.service.tracing import Tracer, TracingNotInstalled, current_traceparent, tracer_to
+from plimsoll.service.worker.child import PROJECT_ROOT
 
 # The example of https://www.w3.org/TR/trace-context/, 3.2: trace and span of the caller.
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -107,7 +107,7 @@ def test_without_a_collector_nothing_is_traced_and_nothing_imported():
     assert tracer_to(None, service="test") is None
     program = (
         "import sys, api.main, service.worker.main; from service.settings import Settings; "
-        "api.main.create_app(Settings()); "
+        "plimsoll.api.main.create_app(Settings()); "
         "sys.exit(any(name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=PROJECT_ROOT, check=False).returncode == 0

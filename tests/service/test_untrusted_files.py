@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service import untrusted_files
-from service.untrusted_files import UnusableFile, opened, parsed_object, shown, whole_content
+from plimsoll.service import untrusted_files
+from plimsoll.service.untrusted_files import UnusableFile, opened, parsed_object, shown, whole_content
 
 
 def test_a_file_is_read_up_to_its_limit_and_not_beyond(tmp_path: Path):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.pages import assets as assets_module
+from plimsoll.api.pages import assets as assets_module
 
 STATIC = Path(assets_module.__file__).parent / "static"
 NODE = shutil.which("node")

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.serving.latencies import LatencyCase, latency_cases
-from planners.serving.efficiency import AT_PEAK
-from planners.serving.pace import decode_terms, prefill_terms
+from plimsoll.planners.serving.efficiency import AT_PEAK
+from plimsoll.planners.serving.pace import decode_terms, prefill_terms
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import NotYetAvailable, PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.questions import ServingQuestion
-from planners.serving.degrees import Degrees, has_experts
-from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.replica import plan_replica
-from planners.serving.settings import Settings, resolve_settings
-from planners.serving.traffic import Traffic
-from planners.serving.weights import replica_stages
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import NotYetAvailable, PlimsollError
+from plimsoll.planners.hardware import GpuCount, Hardware
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.degrees import Degrees, has_experts
+from plimsoll.planners.serving.latency import ReplicaWork, replica_work
+from plimsoll.planners.serving.replica import plan_replica
+from plimsoll.planners.serving.settings import Settings, resolve_settings
+from plimsoll.planners.serving.traffic import Traffic
+from plimsoll.planners.serving.weights import replica_stages
 
 LATENCIES = Path(__file__).parents[2] / "data" / "serving_latency.csv"
 GPUS = {

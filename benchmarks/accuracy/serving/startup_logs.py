@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planners.catalogue import catalogue
-from planners.errors import PlimsollError
-from planners.hardware import GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.inference import plan_serving
-from planners.questions import ServingLayoutRequest, ServingQuestion
-from planners.serving.answer import ServingPlan
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.hardware import GpuCount, Hardware
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.serving.answer import ServingPlan
 
 LOGS = Path(__file__).parents[2] / "data" / "vllm_startup_logs.csv"
 GIB = 2**30

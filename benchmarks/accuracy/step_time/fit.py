@@ -29,9 +29,9 @@ import numpy as np
 from benchmarks.accuracy.step_time.cases import Case, all_cases
 from benchmarks.accuracy.step_time.estimates import Group, grouped
 from benchmarks.accuracy.step_time.statistics import FloatArray
-from planners.timing.efficiency import Efficiency, load_efficiency
-from planners.timing.stalls import stall_seconds
-from planners.timing.step import step_seconds
+from plimsoll.planners.timing.efficiency import Efficiency, load_efficiency
+from plimsoll.planners.timing.stalls import stall_seconds
+from plimsoll.planners.timing.step import step_seconds
 
 # Beyond this error (in logarithms, about 10 %) a case pulls with a constant force only (Huber 1964): the mean error is
 # to be least, and one published run in ten stalled.
@@ -256,7 +256,7 @@ def _set(path: Path, key: str, value: float) -> None:
 
 
 def _path(folder: str, file: str) -> Path:
-    return Path(str(resources.files("planners.timing") / folder / f"{file}.toml"))
+    return Path(str(resources.files("plimsoll.planners.timing") / folder / f"{file}.toml"))
 
 
 def main() -> None:

@@ -11,26 +11,26 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planners.derived import Derived
-from planners.plans import Omitted
-from service.artifacts.training.accelerate import ACCELERATE
-from service.artifacts.training.adapters import BITSANDBYTES, PEFT
-from service.artifacts.training.atorch import ATORCH
-from service.artifacts.training.composer import COMPOSER
-from service.artifacts.training.deepspeed import DEEPSPEED
-from service.artifacts.training.dlrover import DLROVER
-from service.artifacts.training.horovod import HOROVOD, HOROVOD_HOSTS
-from service.artifacts.training.launch import Content, Target, TrainingLaunch, given_reasons
-from service.artifacts.training.litgpt import LITGPT
-from service.artifacts.training.megatron import MEGATRON
-from service.artifacts.training.megatron_deepspeed import MEGATRON_DEEPSPEED
-from service.artifacts.training.nanotron import NANOTRON
-from service.artifacts.training.paddle import PADDLE
-from service.artifacts.training.pai_megatron import PAI_MEGATRON
-from service.artifacts.training.torchrun import RENDEZVOUS_PORT, TORCHRUN
-from service.artifacts.training.torchtitan import TORCHTITAN
-from service.artifacts.training.torchtune import TORCHTUNE
-from service.artifacts.training.transformers import TRANSFORMERS
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.plans import Omitted
+from plimsoll.service.artifacts.training.accelerate import ACCELERATE
+from plimsoll.service.artifacts.training.adapters import BITSANDBYTES, PEFT
+from plimsoll.service.artifacts.training.atorch import ATORCH
+from plimsoll.service.artifacts.training.composer import COMPOSER
+from plimsoll.service.artifacts.training.deepspeed import DEEPSPEED
+from plimsoll.service.artifacts.training.dlrover import DLROVER
+from plimsoll.service.artifacts.training.horovod import HOROVOD, HOROVOD_HOSTS
+from plimsoll.service.artifacts.training.launch import Content, Target, TrainingLaunch, given_reasons
+from plimsoll.service.artifacts.training.litgpt import LITGPT
+from plimsoll.service.artifacts.training.megatron import MEGATRON
+from plimsoll.service.artifacts.training.megatron_deepspeed import MEGATRON_DEEPSPEED
+from plimsoll.service.artifacts.training.nanotron import NANOTRON
+from plimsoll.service.artifacts.training.paddle import PADDLE
+from plimsoll.service.artifacts.training.pai_megatron import PAI_MEGATRON
+from plimsoll.service.artifacts.training.torchrun import RENDEZVOUS_PORT, TORCHRUN
+from plimsoll.service.artifacts.training.torchtitan import TORCHTITAN
+from plimsoll.service.artifacts.training.torchtune import TORCHTUNE
+from plimsoll.service.artifacts.training.transformers import TRANSFORMERS
 
 __all__ = ["RENDEZVOUS_PORT", "STARTERS", "TARGETS", "LaunchFiles", "TrainingLaunch", "training_artifacts"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.artifacts.training.deepspeed import DEEPSPEED
-from service.artifacts.training.launch import (
+from plimsoll.service.artifacts.training.deepspeed import DEEPSPEED
+from plimsoll.service.artifacts.training.launch import (
     DEEPSPEED_FILE,
     Target,
     TrainingLaunch,
@@ -20,8 +20,8 @@ from service.artifacts.training.launch import (
     of_stacks,
     uneven_nodes,
 )
-from service.artifacts.training.megatron import recompute_options
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.service.artifacts.training.megatron import recompute_options
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 # utils/dataclasses.py, MODEL_CONFIGS_TO_MEGATRON_PARSERS: those of them that are planned.
 MEGATRON_MODELS = frozenset({"gpt2", "llama"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.artifacts.training.launch import Target, TrainingLaunch
+from plimsoll.service.artifacts.training.launch import Target, TrainingLaunch
 
 # bitsandbytes keeps the packed numbers in a tensor of this dtype. FSDP flattens and gathers only tensors of one
 # dtype, which its guide therefore makes that of the computation

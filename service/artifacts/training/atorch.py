@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.artifacts.training.launch import Target, TrainingLaunch, chosen_dtypes, given_reasons, of_stacks
+from plimsoll.service.artifacts.training.launch import Target, TrainingLaunch, chosen_dtypes, given_reasons, of_stacks
 
 # The class of a family's layers (transformers 5.23, `_no_split_modules` of its model).
 LAYER_CLASSES: Mapping[str, str] = {

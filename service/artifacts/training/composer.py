@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from planners.memory.profile import load_profile
-from service.artifacts.training.launch import (
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.service.artifacts.training.launch import (
     LEARNING_RATE,
     Placeholder,
     Target,
@@ -18,7 +18,7 @@ from service.artifacts.training.launch import (
     given_reasons,
     of_stacks,
 )
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 PRECISIONS = {"bf16-mixed": "amp_bf16", "fp16-mixed": "amp_fp16", "fp32": "fp32"}
 OPTIMIZERS = {"adamw": "decoupled_adamw", "lion": "decoupled_lionw"}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planners.memory import nvme
-from planners.memory.profile import load_profile
-from service.artifacts.training.launch import LEARNING_RATE, Target, TrainingLaunch, given_reasons, of_stacks
+from plimsoll.planners.memory import nvme
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.service.artifacts.training.launch import LEARNING_RATE, Target, TrainingLaunch, given_reasons, of_stacks
 
 # The folder of the drives; every node has its own.
 NVME_FOLDER = "/nvme"

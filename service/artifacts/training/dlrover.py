@@ -9,8 +9,8 @@ outlives the process, and is written to storage at a fault.
 
 from __future__ import annotations
 
-from planners.memory.profile import profile_names
-from service.artifacts.training.launch import (
+from plimsoll.planners.memory.profile import profile_names
+from plimsoll.service.artifacts.training.launch import (
     MAX_RESTARTS,
     Placeholder,
     Target,
@@ -19,8 +19,8 @@ from service.artifacts.training.launch import (
     of_stacks,
     uneven_nodes,
 )
-from service.artifacts.training.torchrun import environment, node_range_text, script
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.service.artifacts.training.torchrun import environment, node_range_text, script
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 JOB_NAME = "plimsoll-training"
 NAMESPACE = "dlrover"

@@ -6,7 +6,7 @@ Options: Horovod 0.28.1, `runner/launch.py`; what it makes of the script's lines
 
 from __future__ import annotations
 
-from service.artifacts.training.launch import (
+from plimsoll.service.artifacts.training.launch import (
     MAX_RESTARTS,
     Target,
     TrainingLaunch,

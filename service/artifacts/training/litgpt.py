@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.artifacts.training.launch import (
+from plimsoll.service.artifacts.training.launch import (
     LEARNING_RATE,
     Target,
     TrainingLaunch,
@@ -18,7 +18,7 @@ from service.artifacts.training.launch import (
     of_stacks,
     uneven_nodes,
 )
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 PRECISIONS = {"bf16-mixed": "bf16-mixed", "bf16": "bf16-true", "fp32": "32-true"}
 CHECKPOINTS = "checkpoints"  # where `litgpt download` puts a model

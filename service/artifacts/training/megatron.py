@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planners.plans import Layout
-from service.artifacts.training.launch import LEARNING_RATE, Target, TrainingLaunch, given_reasons, of_stacks
-from service.artifacts.training.megatron_model import model_options, why_not_plain
-from service.artifacts.training.options import Value, option_lines
+from plimsoll.planners.plans import Layout
+from plimsoll.service.artifacts.training.launch import LEARNING_RATE, Target, TrainingLaunch, given_reasons, of_stacks
+from plimsoll.service.artifacts.training.megatron_model import model_options, why_not_plain
+from plimsoll.service.artifacts.training.options import Value, option_lines
 
 PRECISIONS: Mapping[str, Mapping[str, Value]] = {
     "bf16-mixed": {"bf16": True},

@@ -6,9 +6,9 @@ older than Megatron-LM's; how they go together, `examples_deepspeed/`.
 
 from __future__ import annotations
 
-from planners.plans import Layout
-from service.artifacts.training.deepspeed import DEEPSPEED
-from service.artifacts.training.launch import (
+from plimsoll.planners.plans import Layout
+from plimsoll.service.artifacts.training.deepspeed import DEEPSPEED
+from plimsoll.service.artifacts.training.launch import (
     DEEPSPEED_FILE,
     LEARNING_RATE,
     Placeholder,
@@ -17,9 +17,9 @@ from service.artifacts.training.launch import (
     given_reasons,
     of_stacks,
 )
-from service.artifacts.training.megatron_model import GPT2, gpt2_sizes, llama_sizes, why_not_plain
-from service.artifacts.training.model_facts import norm_epsilon, rope_kind, rope_theta
-from service.artifacts.training.options import Value, option_lines
+from plimsoll.service.artifacts.training.megatron_model import GPT2, gpt2_sizes, llama_sizes, why_not_plain
+from plimsoll.service.artifacts.training.model_facts import norm_epsilon, rope_kind, rope_theta
+from plimsoll.service.artifacts.training.options import Value, option_lines
 
 MODELS = frozenset({"gpt2", "llama", "mistral"})
 PRECISIONS = {"bf16-mixed": {"bf16": True}, "fp16-mixed": {"fp16": True}, "fp32": {}}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.artifacts.training.launch import Placeholder, TrainingLaunch, given_reasons
-from service.artifacts.training.model_facts import norm_epsilon, rope_factor, rope_kind, rope_theta, slides
-from service.artifacts.training.options import Value
+from plimsoll.service.artifacts.training.launch import Placeholder, TrainingLaunch, given_reasons
+from plimsoll.service.artifacts.training.model_facts import norm_epsilon, rope_factor, rope_kind, rope_theta, slides
+from plimsoll.service.artifacts.training.options import Value
 
 # Families whose layer is Llama's, with one difference each that Megatron-LM has an option for.
 LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"})

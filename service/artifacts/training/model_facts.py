@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service.artifacts.training.launch import Placeholder, TrainingLaunch
+from plimsoll.service.artifacts.training.launch import Placeholder, TrainingLaunch
 
 # What transformers takes where a config leaves a key away (configuration_llama.py and its kin).
 ROPE_THETA = 10_000.0

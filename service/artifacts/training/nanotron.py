@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.artifacts.training.launch import (
+from plimsoll.service.artifacts.training.launch import (
     LEARNING_RATE,
     SEED,
     Target,
@@ -18,8 +18,8 @@ from service.artifacts.training.launch import (
     given_reasons,
     of_stacks,
 )
-from service.artifacts.training.model_facts import norm_epsilon, rope_kind, rope_theta
-from service.artifacts.yaml_text import yaml_text
+from plimsoll.service.artifacts.training.model_facts import norm_epsilon, rope_kind, rope_theta
+from plimsoll.service.artifacts.yaml_text import yaml_text
 
 # torch.optim.AdamW's defaults but for Llama's second beta, weight decay and clipping
 # (Touvron et al. 2023, arXiv:2302.13971, section 2.3); required, and the reader's to change.

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from service.artifacts.training.launch import Placeholder
+from plimsoll.service.artifacts.training.launch import Placeholder
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 Options: TypeAlias = Mapping[str, Value]

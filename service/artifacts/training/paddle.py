@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.artifacts.training.launch import Target, TrainingLaunch, given_reasons, of_stacks
+from plimsoll.service.artifacts.training.launch import Target, TrainingLaunch, given_reasons, of_stacks
 
 # The axes of the process grid, outermost first, as in the plan's mesh.
 ORDER = ["pp", "dp", "sharding", "sep", "mp"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from service.artifacts.training import megatron
-from service.artifacts.training.launch import Placeholder, Target, TrainingLaunch, of_stacks
-from service.artifacts.training.options import Value, option_lines
+from plimsoll.service.artifacts.training import megatron
+from plimsoll.service.artifacts.training.launch import Placeholder, Target, TrainingLaunch, of_stacks
+from plimsoll.service.artifacts.training.options import Value, option_lines
 
 # `megatron_patch/tokenizer/__init__.py`, --patch-tokenizer-type, by transformers' model_type.
 TOKENIZERS: Mapping[str, str] = {"qwen2": "Qwen2Tokenizer", "qwen3": "Qwen3Tokenizer", "qwen3_moe": "Qwen3Tokenizer"}

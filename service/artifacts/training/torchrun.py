@@ -5,9 +5,9 @@ Options: torch 2.13, `torch/distributed/run.py`.
 
 from __future__ import annotations
 
-from planners.memory.profile import profile_names
-from service.artifacts.training import megatron, megatron_deepspeed, torchtitan
-from service.artifacts.training.launch import (
+from plimsoll.planners.memory.profile import profile_names
+from plimsoll.service.artifacts.training import megatron, megatron_deepspeed, torchtitan
+from plimsoll.service.artifacts.training.launch import (
     MAX_RESTARTS,
     Target,
     TrainingLaunch,
@@ -15,8 +15,8 @@ from service.artifacts.training.launch import (
     of_stacks,
     uneven_nodes,
 )
-from service.artifacts.training.nanotron import NANOTRON
-from service.artifacts.training.options import option_lines
+from plimsoll.service.artifacts.training.nanotron import NANOTRON
+from plimsoll.service.artifacts.training.options import option_lines
 
 RENDEZVOUS_PORT = 29_500  # torch.distributed.run's own default
 # The reader names the node where the processes meet.

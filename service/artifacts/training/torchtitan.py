@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planners.plans import Layout
-from service.artifacts.training.launch import (
+from plimsoll.planners.plans import Layout
+from plimsoll.service.artifacts.training.launch import (
     LEARNING_RATE,
     Target,
     TrainingLaunch,
@@ -19,8 +19,8 @@ from service.artifacts.training.launch import (
     given_reasons,
     of_stacks,
 )
-from service.artifacts.training.toml_text import toml_text
-from service.artifacts.training.torchtitan_models import Flavor, torchtitan_flavor
+from plimsoll.service.artifacts.training.toml_text import toml_text
+from plimsoll.service.artifacts.training.torchtitan_models import Flavor, torchtitan_flavor
 
 # What parameters lie in, and what they are gathered and multiplied in.
 DTYPES: Mapping[str, tuple[str, str]] = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planners.questions import Lora
-from service.artifacts.training.launch import (
+from plimsoll.planners.questions import Lora
+from plimsoll.service.artifacts.training.launch import (
     Target,
     TrainingLaunch,
     chosen_dtypes,

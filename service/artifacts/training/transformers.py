@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planners.memory.profile import load_profile
-from service.artifacts.training.deepspeed import DEEPSPEED
-from service.artifacts.training.launch import (
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.service.artifacts.training.deepspeed import DEEPSPEED
+from plimsoll.service.artifacts.training.launch import (
     DEEPSPEED_FILE,
     LEARNING_RATE,
     Target,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.errors import NoSuitableDevice
-from service.worker.device_run.devices import Device
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.traceable import is_fully_sharded
+from plimsoll.service.errors import NoSuitableDevice
+from plimsoll.service.worker.device_run.devices import Device
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.traceable import is_fully_sharded
 
 GIB = 1 << 30
 # More processes than this do not get their turn on one host's processors: our own choice.

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from service.worker.dry_run.families import PartNames, part_names
+from plimsoll.service.worker.dry_run.families import PartNames, part_names
 
 
 def decoder_layers(model: Any) -> Any:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.layout.experts import experts_are_cut
-from planners.memory.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
-from planners.memory.profile import load_profile
-from planners.memory.recompute_modules import CORE_ATTENTION
-from planners.memory.stages import distinct_stages, held_chunks
-from planners.questions import Lora
-from service.worker.dry_run.families import NOT_TRACED, number_of_layers
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.layout.experts import experts_are_cut
+from plimsoll.planners.memory.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.memory.recompute_modules import CORE_ATTENTION
+from plimsoll.planners.memory.stages import distinct_stages, held_chunks
+from plimsoll.planners.questions import Lora
+from plimsoll.service.worker.dry_run.families import NOT_TRACED, number_of_layers
 
 # transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
 # know by name, and the others' are fused or stand in another order.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.families import BIASED_EXPERT_MODEL_TYPES, CONV1D_MODEL_TYPES, OTHER_NAMES
-from service.worker.dry_run.job import (
+from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.families import BIASED_EXPERT_MODEL_TYPES, CONV1D_MODEL_TYPES, OTHER_NAMES
+from plimsoll.service.worker.dry_run.job import (
     GROUPED_MODEL_TYPES,
     LATENT_MODEL_TYPES,
     LAYER_NORM,
@@ -12,9 +12,9 @@ from service.worker.dry_run.job import (
     SHAPED_OPTIMIZERS,
     TraceJob,
 )
-from service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
-from service.worker.dry_run.kernels.liger_jobs import refuse_liger_kernels
-from service.worker.dry_run.stacks import Replication, Stack
+from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
+from plimsoll.service.worker.dry_run.kernels.liger_jobs import refuse_liger_kernels
+from plimsoll.service.worker.dry_run.stacks import Replication, Stack
 
 # Matrices of experts, which transformers holds as two tensors and no linear layers (Mixtral's checkpoints: w1 to w3).
 EXPERT_MATRICES = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})

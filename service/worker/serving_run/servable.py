@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES
-from service.worker.serving_run.weight_names import MXFP4, PACKED_WEIGHTS, SERVED_WEIGHTS
+from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES
+from plimsoll.service.worker.serving_run.weight_names import MXFP4, PACKED_WEIGHTS, SERVED_WEIGHTS
 
 if TYPE_CHECKING:
-    from service.worker.serving_run.deployment import Deployment
+    from plimsoll.service.worker.serving_run.deployment import Deployment
 
 VLLM = "vllm"
 SERVED_ENGINES = (VLLM, "transformers")

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.device.cases import CASES
 from benchmarks.device.table import table
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
 
 GIB = 1 << 30
 

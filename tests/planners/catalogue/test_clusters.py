@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planners.catalogue import Cluster, catalogue
-from planners.catalogue.catalogue import FOLDER, name_key
-from planners.errors import UnknownCluster
+from plimsoll.planners.catalogue import Cluster, catalogue
+from plimsoll.planners.catalogue.catalogue import FOLDER, name_key
+from plimsoll.planners.errors import UnknownCluster
 
 FILES = sorted((FOLDER / "clusters").glob("*.toml"))
 GIB = 2**30

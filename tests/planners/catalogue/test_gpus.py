@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.catalogue.catalogue import FOLDER
-from planners.hardware import Gpu
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.catalogue.catalogue import FOLDER
+from plimsoll.planners.hardware import Gpu
 
 FILES = sorted((FOLDER / "gpus").glob("*.toml"))
 GIB = 2**30

@@ -1,7 +1,7 @@
 import pytest
 
-from planners.catalogue import catalogue
-from planners.catalogue.host_memory import known_hosts
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.catalogue.host_memory import known_hosts
 from tests.planners.factories import gpu
 
 GIB = 2**30

@@ -13,8 +13,8 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from planners.huggingface import describe_config
-from planners.quantized_stacks import quantized_stack
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.quantized_stacks import quantized_stack
 from tests.planners.huggingface.test_exactness import VARIANTS, built_module
 
 pytestmark = pytest.mark.slow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planners.architecture import Part
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import Part
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
 
 
 @pytest.mark.parametrize(

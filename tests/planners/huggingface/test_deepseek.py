@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from planners.architecture import KvKind, ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import KvKind, ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import describe_config
 from tests.planners.huggingface.small_mixtures import SPARSE
 
 

@@ -26,9 +26,9 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from planners.architecture import ModelSpec
-from planners.catalogue import CatalogueModel, catalogue
-from planners.huggingface import describe_config, known_model_types
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import CatalogueModel, catalogue
+from plimsoll.planners.huggingface import describe_config, known_model_types
 from tests.planners.huggingface.published_names import published_shapes
 from tests.planners.huggingface.small_hybrids import HYBRID_VARIANTS
 from tests.planners.huggingface.small_mixtures import MIXTURE_VARIANTS

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import Block, ModelSpec
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import Block, ModelSpec
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import describe_config
 from tests.planners.huggingface.small_recent import GEMMA3N, GEMMA4_SMALL
 
 both_families = pytest.mark.parametrize("model_type", ["gemma3n_text", "gemma4_text"])

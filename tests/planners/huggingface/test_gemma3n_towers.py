@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import Part
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
-from planners.huggingface.mobilenet_v5 import mobilenet_v5_shapes
+from plimsoll.planners.architecture import Part
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.huggingface.mobilenet_v5 import mobilenet_v5_shapes
 from tests.planners.huggingface.small_recent import GEMMA3N, GEMMA3N_EARS
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import KvKind, ModelSpec, OperationKind
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import KvKind, ModelSpec, OperationKind
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import describe_config
 
 FALCON: dict[str, Any] = {
     "model_type": "falcon",

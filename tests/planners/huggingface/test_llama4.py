@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import KvKind, ModelSpec, OperationKind, Part
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import KvKind, ModelSpec, OperationKind, Part
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import describe_config
 from tests.planners.huggingface.small_mixtures import LLAMA4, LLAMA4_VISION
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import describe_config
 
 SIZES = {"model_type": "nemotron-nas", "vocab_size": 128, "hidden_size": 512, "num_attention_heads": 8}
 WHOLE: dict[str, Any] = {"attention": {"n_heads_in_group": 4, "no_op": False}, "ffn": {"ffn_mult": 1.0, "no_op": False}}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.huggingface import describe_config
-from planners.memory.activations import KeptBytes, kept_bytes
-from planners.memory.profile import load_profile
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.activations import KeptBytes, kept_bytes
+from plimsoll.planners.memory.profile import load_profile
 
 TRANSFORMERS, MEGATRON = load_profile("accelerate").kernels, load_profile("megatron").kernels
 HIDDEN, INNER, VOCABULARY = 64, 256, 101

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from planners import huggingface
-from planners.errors import InvalidModelConfig, UnknownModelType
-from planners.huggingface import describe_config, known_model_types, registry
+from plimsoll.planners import huggingface
+from plimsoll.planners.errors import InvalidModelConfig, UnknownModelType
+from plimsoll.planners.huggingface import describe_config, known_model_types, registry
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.huggingface.rope_scaling import stretched_positions
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.huggingface.rope_scaling import stretched_positions
 from tests.planners.serving.factories import LLAMA_8B
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}

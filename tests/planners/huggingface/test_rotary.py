@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.huggingface.rotary import interpolated_tables, rotary_fraction
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.huggingface.rotary import interpolated_tables, rotary_fraction
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import describe_config
 from tests.planners.huggingface.small_recent import STEP3_TEXT
 
 OTHER = {"attention_type": "sliding_attention", "num_attention_heads": 12, "num_attention_groups": 2, "head_dim": 12}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig
-from planners.huggingface import describe_config
-from planners.huggingface.stored_formats import StoredFormats, stored_formats
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.huggingface.stored_formats import StoredFormats, stored_formats
 
 FLOAT_8 = {"num_bits": 8, "type": "float"}
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig
-from planners.huggingface import described_parts, read_model
-from planners.huggingface.registry import MOST_DESCRIBED_PARTS, MOST_NAMED_KEYS
-from planners.huggingface.stored_formats import stored_formats, without_repeats
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.huggingface import described_parts, read_model
+from plimsoll.planners.huggingface.registry import MOST_DESCRIBED_PARTS, MOST_NAMED_KEYS
+from plimsoll.planners.huggingface.stored_formats import stored_formats, without_repeats
 
 # One model of each family: those of a family are read alike.
 FAMILIES = {model.config["model_type"]: model for model in catalogue().models}.values()

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
-from planners.huggingface import describe_config
-from planners.layout.able import jobs_of, listed
-from planners.questions import Recompute
-from planners.training import plan_training
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.layout.able import jobs_of, listed
+from plimsoll.planners.questions import Recompute
+from plimsoll.planners.training import plan_training
 from tests.planners.factories import question
 
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners.hardware import GpuCount
-from planners.layout.axes import candidate_grid, gpu_counts, usual_counts
-from planners.layout.candidates import COLUMNS
-from planners.questions import Recompute
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.layout.axes import candidate_grid, gpu_counts, usual_counts
+from plimsoll.planners.layout.candidates import COLUMNS
+from plimsoll.planners.questions import Recompute
 from tests.planners.factories import question
 from tests.planners.training_cases import job
 

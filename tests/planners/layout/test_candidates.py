@@ -1,4 +1,4 @@
-from planners.layout.candidates import candidates_from_rows, concatenate
+from plimsoll.planners.layout.candidates import candidates_from_rows, concatenate
 
 
 def test_gpus_are_the_product_of_four_degrees():

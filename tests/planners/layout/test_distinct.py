@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from planners.layout.distinct import LEAST_TABLE, MOST_TABLE_MULTIPLE, distinct
+from plimsoll.planners.layout.distinct import LEAST_TABLE, MOST_TABLE_MULTIPLE, distinct
 
 LARGEST_IN_TABLE = MOST_TABLE_MULTIPLE * LEAST_TABLE - 1
 

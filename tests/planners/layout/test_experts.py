@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from planners.huggingface import describe_config
-from planners.layout.axes import candidate_grid
-from planners.layout.exclusion import every_broken_rule
-from planners.layout.experts import busiest_rank_multiple, expert_degrees, expert_tensor_ranks
-from planners.layout.rules import RULES, obey
-from planners.layout.violations import DETAILS
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.layout.axes import candidate_grid
+from plimsoll.planners.layout.exclusion import every_broken_rule
+from plimsoll.planners.layout.experts import busiest_rank_multiple, expert_degrees, expert_tensor_ranks
+from plimsoll.planners.layout.rules import RULES, obey
+from plimsoll.planners.layout.violations import DETAILS
 from tests.planners.factories import question
 from tests.planners.memory.test_experts import CONFIG
 from tests.planners.training_cases import job, one_layout

@@ -1,9 +1,9 @@
 import pytest
 
-from planners.errors import ImpossibleLayout, InvalidQuestion
-from planners.layout.fixed import check_fixed, check_framework
-from planners.memory.profile import load_profile
-from planners.questions import Recompute
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.layout.fixed import check_fixed, check_framework
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.questions import Recompute
 from tests.planners.factories import question
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 
-from planners.layout.axes import candidate_grid
-from planners.layout.candidates import ALL_LAYERS, FULL
-from planners.layout.grid import Cells, counted
+from plimsoll.planners.layout.axes import candidate_grid
+from plimsoll.planners.layout.candidates import ALL_LAYERS, FULL
+from plimsoll.planners.layout.grid import Cells, counted
 from tests.planners.factories import question, small_llama
 from tests.planners.training_cases import job
 

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from planners.layout.axes import gpu_counts
-from planners.layout.objectives import has_enough, latest_step_seconds, wants_fewest_gpus
-from planners.training import plan_training
+from plimsoll.planners.layout.axes import gpu_counts
+from plimsoll.planners.layout.objectives import has_enough, latest_step_seconds, wants_fewest_gpus
+from plimsoll.planners.training import plan_training
 from tests.planners.factories import hardware, question
 
 # 100 steps of 64 x 8,192 tokens.

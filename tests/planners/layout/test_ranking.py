@@ -2,10 +2,10 @@ import math
 
 import numpy as np
 
-from planners.layout.candidates import candidates_from_rows
-from planners.layout.objectives import run_steps
-from planners.layout.ranking import Ranked, best_index, closest_index, complexity, pareto_front
-from planners.memory.peak import FITS, NO, TIGHT, UNSURE
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.layout.objectives import run_steps
+from plimsoll.planners.layout.ranking import Ranked, best_index, closest_index, complexity, pareto_front
+from plimsoll.planners.memory.peak import FITS, NO, TIGHT, UNSURE
 from tests.planners.factories import question
 
 G = 1e9

@@ -1,7 +1,7 @@
 import pytest
 
-from planners.layout.candidates import candidates_from_rows
-from planners.layout.rules import RULES, obey, rule_by_name
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.layout.rules import RULES, obey, rule_by_name
 from tests.planners.factories import llama
 from tests.planners.training_cases import job
 

@@ -1,18 +1,18 @@
 import numpy as np
 import pytest
 
-from planners.errors import ImpossibleLayout, PlanningStopped
-from planners.layout.axes import grid_over
-from planners.layout.bases import with_shard_groups
-from planners.layout.beyond import beyond_usual
-from planners.layout.rules import obey
-from planners.layout.search import search
-from planners.memory.job import training_job
-from planners.memory.peak import FITS, needs_of, verdicts
-from planners.memory.profile import load_profile, profiles_to_search
-from planners.questions import Recompute
-from planners.timing.efficiency import load_efficiency
-from planners.timing.step import step_seconds
+from plimsoll.planners.errors import ImpossibleLayout, PlanningStopped
+from plimsoll.planners.layout.axes import grid_over
+from plimsoll.planners.layout.bases import with_shard_groups
+from plimsoll.planners.layout.beyond import beyond_usual
+from plimsoll.planners.layout.rules import obey
+from plimsoll.planners.layout.search import search
+from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.memory.peak import FITS, needs_of, verdicts
+from plimsoll.planners.memory.profile import load_profile, profiles_to_search
+from plimsoll.planners.questions import Recompute
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.step import step_seconds
 from tests.planners.factories import LLAMA_3_70B, llama, question, small_llama
 
 

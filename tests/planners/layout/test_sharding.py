@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from planners.derived import Derived
-from planners.layout.sharding import sharding_of
+from plimsoll.planners.derived import Derived
+from plimsoll.planners.layout.sharding import sharding_of
 from tests.planners.factories import llama
 from tests.planners.sharding.models import DEEPSEEK, GPT_OSS, spec
 from tests.planners.training_cases import job, one_layout

@@ -2,14 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from planners.errors import ImpossibleLayout, PlanningStopped
-from planners.hardware import GpuCount
-from planners.layout.ways_out import way_out
-from planners.memory.job import Job, training_job
-from planners.memory.profile import load_profile
-from planners.plans import Alternative, Layout
-from planners.questions import TrainingQuestion
-from planners.training import best_layout, plan_training
+from plimsoll.planners.errors import ImpossibleLayout, PlanningStopped
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.layout.ways_out import way_out
+from plimsoll.planners.memory.job import Job, training_job
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.plans import Alternative, Layout
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.training import best_layout, plan_training
 from tests.planners.factories import question, small_llama
 
 

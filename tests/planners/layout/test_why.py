@@ -1,8 +1,8 @@
 import pytest
 
-from planners.plans import Comparison
-from planners.questions import LayoutRequest, NamedLayout, Recompute
-from planners.training import plan_training
+from plimsoll.planners.plans import Comparison
+from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
+from plimsoll.planners.training import plan_training
 from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question
 
 

@@ -2,15 +2,15 @@ import dataclasses
 
 import pytest
 
-from planners.huggingface import describe_config
-from planners.memory.activations import (
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.activations import (
     checkpoint_width,
     has_dropout,
     kept_bytes,
     meeting_gradients,
     norm_backward_bytes,
 )
-from planners.memory.profile import load_profile
+from plimsoll.planners.memory.profile import load_profile
 from tests.planners.factories import gpt, llama
 from tests.planners.huggingface.small_hybrids import NEMOTRON_H
 

@@ -1,10 +1,10 @@
 import pytest
 
-from planners.architecture import Split
-from planners.errors import InvalidQuestion
-from planners.huggingface import describe_config
-from planners.memory.adapters import adapter_weights, check_targets, matrix_features, module_name
-from planners.questions import Lora
+from plimsoll.planners.architecture import Split
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.adapters import adapter_weights, check_targets, matrix_features, module_name
+from plimsoll.planners.questions import Lora
 from tests.planners.factories import gpt, llama
 
 PHI_3 = {

@@ -4,20 +4,20 @@ import dataclasses
 
 import pytest
 
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.activity import activity
-from planners.memory.companions import companion_bytes, companion_items, with_companions
-from planners.memory.holdings import holdings
-from planners.memory.job import training_job
-from planners.memory.peak import memory_of
-from planners.memory.profile import load_profile
-from planners.memory.stages import all_stages
-from planners.questions import Companion
-from planners.timing.efficiency import load_efficiency
-from planners.timing.step import step_seconds
-from planners.training import plan_without_advice
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.companions import companion_bytes, companion_items, with_companions
+from plimsoll.planners.memory.holdings import holdings
+from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.memory.peak import memory_of
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.memory.stages import all_stages
+from plimsoll.planners.questions import Companion
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.step import step_seconds
+from plimsoll.planners.training import plan_without_advice
 from tests.planners.factories import hardware, question, small_llama
 
 PARAMETERS = 4 * 36_992 + 2 * 64_000 + 64

@@ -5,14 +5,14 @@ A layer has 36,992 parameters and 2 layers' matrices and norms alike; embedding 
 
 import pytest
 
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.activity import activity
-from planners.memory.forward import forward_items
-from planners.memory.holdings import holdings
-from planners.memory.job import training_job
-from planners.memory.moment import moment_of
-from planners.memory.profile import load_profile
-from planners.memory.stages import all_stages
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.memory.activity import activity
+from plimsoll.planners.memory.forward import forward_items
+from plimsoll.planners.memory.holdings import holdings
+from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.memory.moment import moment_of
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.memory.stages import all_stages
 from tests.planners.factories import question, small_llama
 
 LAYER, HEAD, ROOT = 36_992, 64_064, 128_064

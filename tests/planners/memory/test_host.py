@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners.catalogue import catalogue
-from planners.hardware import GpuCount
-from planners.layout.candidates import candidates_from_rows
-from planners.layout.search import search
-from planners.memory.job import training_job
-from planners.memory.peak import FITS, NO, UNSURE, Needs, excess, have_memory, memory_of, needs_of, verdicts
-from planners.memory.profile import load_profile
-from planners.training import plan_without_advice
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.layout.search import search
+from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.memory.peak import FITS, NO, UNSURE, Needs, excess, have_memory, memory_of, needs_of, verdicts
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.training import plan_without_advice
 from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question
 
 GIB = 2**30

@@ -1,15 +1,15 @@
 """A small Llama's layer: hidden 64, 4 heads and 2 of keys and values of 16, feed-forward 128."""
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.memory.layer_moments import (
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.layer_moments import (
     NOTHING_KEPT,
     kept_at_attention,
     kept_at_first_products,
     kept_at_second_norm,
     unneeded_bytes,
 )
-from planners.memory.profile import load_profile
+from plimsoll.planners.memory.profile import load_profile
 from tests.planners.factories import small_llama
 
 KERNELS = load_profile("fsdp2").kernels

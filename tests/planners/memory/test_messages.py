@@ -2,11 +2,11 @@
 
 import pytest
 
-from planners.layout.candidates import FULL, candidates_from_rows
-from planners.memory.job import training_job
-from planners.memory.messages import message_bytes, received_gradient_bytes
-from planners.memory.profile import load_profile
-from planners.memory.stages import all_stages
+from plimsoll.planners.layout.candidates import FULL, candidates_from_rows
+from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.memory.messages import message_bytes, received_gradient_bytes
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.memory.stages import all_stages
 from tests.planners.factories import question, small_llama
 
 MESSAGE = 2 * 32 * 64

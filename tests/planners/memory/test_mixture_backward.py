@@ -1,7 +1,7 @@
 """A small Mixtral: 64 features, experts of 32, two of them for each token: tokens are sent as 128 features."""
 
-from planners.memory.activations import kept_bytes
-from planners.memory.mixture_backward import (
+from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.memory.mixture_backward import (
     beside_returned_tokens,
     grouped_sent_bytes,
     kept_as_experts_are_reduced,
@@ -9,7 +9,7 @@ from planners.memory.mixture_backward import (
     kept_at_experts_first_product,
     kept_at_experts_last_product,
 )
-from planners.memory.profile import load_profile
+from plimsoll.planners.memory.profile import load_profile
 from tests.planners.factories import small_llama, small_mixtral
 
 ACCELERATE = load_profile("accelerate").kernels

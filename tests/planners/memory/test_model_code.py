@@ -6,12 +6,12 @@ import functools
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.memory.job import why_unsupported
-from planners.memory.model_code import TRAITS, traits_of
-from planners.memory.profile import load_profile, profile_names
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.job import why_unsupported
+from plimsoll.planners.memory.model_code import TRAITS, traits_of
+from plimsoll.planners.memory.profile import load_profile, profile_names
 from tests.planners.factories import question
 
 BERT, MAMBA, BLOOM = "google-bert/bert-large-uncased", "state-spaces/mamba-2.8b-hf", "bigscience/bloom"

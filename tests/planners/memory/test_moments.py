@@ -1,8 +1,8 @@
 """The moments of a step, in order."""
 
-from planners.memory.items import PHASES
-from planners.memory.moments import IN_ORDER
-from planners.questions import Evaluation
+from plimsoll.planners.memory.items import PHASES
+from plimsoll.planners.memory.moments import IN_ORDER
+from plimsoll.planners.questions import Evaluation
 from tests.planners.factories import small_llama
 from tests.planners.training_cases import memory
 

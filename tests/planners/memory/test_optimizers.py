@@ -1,7 +1,7 @@
 import pytest
 
-from planners.errors import UnknownName
-from planners.memory.optimizers import optimizer_kind
+from plimsoll.planners.errors import UnknownName
+from plimsoll.planners.memory.optimizers import optimizer_kind
 from tests.planners.factories import LLAMA_7B, llama
 from tests.planners.training_cases import memory
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.peak import (
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.memory.peak import (
     FITS,
     NEAR_CAPACITY_FRACTION,
     NO,
@@ -19,7 +19,7 @@ from planners.memory.peak import (
     peak_bytes,
     verdicts,
 )
-from planners.questions import Lora, Recompute
+from plimsoll.planners.questions import Lora, Recompute
 from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_llama
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import job, memory, one_layout

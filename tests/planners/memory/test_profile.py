@@ -3,8 +3,8 @@ from importlib import resources
 
 import pytest
 
-from planners.errors import UnknownName
-from planners.memory.profile import load_profile, profile_names, profiles_to_search
+from plimsoll.planners.errors import UnknownName
+from plimsoll.planners.memory.profile import load_profile, profile_names, profiles_to_search
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -59,7 +59,7 @@ def test_a_named_framework_is_searched_alone():
 
 
 def test_profile_files_hold_no_key_twice_and_no_unknown_one():
-    folder = resources.files("planners.memory") / "profiles"
+    folder = resources.files("plimsoll.planners.memory") / "profiles"
     own = {"variants", "fp8", "run_ahead", "zero"}
     keys = {entry.name: set(tomllib.loads(entry.read_text())) - own for entry in folder.iterdir()}
     assert len({frozenset(names) for names in keys.values()}) == 1

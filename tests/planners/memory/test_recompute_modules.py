@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.huggingface import describe_config
-from planners.memory.activations import kept_bytes
-from planners.memory.profile import load_profile
-from planners.memory.recompute_modules import again, check_modules, dropped
-from planners.memory.selective import selectively_kept_bytes
-from planners.questions import Recompute
-from planners.timing.compute import layer_seconds
-from planners.timing.efficiency import load_efficiency
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.memory.activations import kept_bytes
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.memory.recompute_modules import again, check_modules, dropped
+from plimsoll.planners.memory.selective import selectively_kept_bytes
+from plimsoll.planners.questions import Recompute
+from plimsoll.planners.timing.compute import layer_seconds
+from plimsoll.planners.timing.efficiency import load_efficiency
 from tests.planners.factories import gpt, hardware, llama
 from tests.planners.training_cases import job, one_layout
 

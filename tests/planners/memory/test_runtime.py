@@ -1,6 +1,6 @@
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.profile import load_profile
-from planners.memory.runtime import runtime_bytes
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.memory.runtime import runtime_bytes
 
 
 def test_every_axis_with_ranks_has_a_communicator():

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.layout.candidates import candidates_from_rows
-from planners.memory.stages import (
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.memory.stages import (
     all_stages,
     compute_weighted_stages,
     deciding_stages,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from planners.architecture import ModelSpec
-from planners.hardware import Gpu, GpuCount, Hardware
-from planners.huggingface import describe_config
-from planners.questions import ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
 
 GIB = 2**30
 

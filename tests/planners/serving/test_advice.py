@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import PlanningStopped
-from planners.huggingface import describe_config
-from planners.inference import plan_serving
-from planners.questions import ServiceLevel
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import PlanningStopped
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.questions import ServiceLevel
 from tests.planners.serving.factories import GIB, LLAMA_70B, hardware, model, question
 
 ONE_CARD = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}

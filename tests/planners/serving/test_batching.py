@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.serving.batching import Deployment, closed_loop
-from planners.serving.degrees import Degrees
-from planners.serving.pace import pace_of
-from planners.serving.replica import plan_replica, work_of
-from planners.serving.settings import resolve_settings
-from planners.serving.traffic import Traffic
+from plimsoll.planners.serving.batching import Deployment, closed_loop
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.pace import pace_of
+from plimsoll.planners.serving.replica import plan_replica, work_of
+from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.traffic import Traffic
 from tests.planners.serving.factories import QWEN3_8B, model, question
 
 ASKED = question()

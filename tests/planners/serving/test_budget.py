@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import ImpossibleLayout, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.inference import plan_serving
-from planners.serving.budget import requested_bytes
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import ImpossibleLayout, NotYetAvailable
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.serving.budget import requested_bytes
 from tests.planners.serving.factories import GIB, H100, hardware, model, question
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.serving.caches import batches_under_way, replica_cache
-from planners.serving.degrees import Degrees
-from planners.serving.engine import engine_profile
-from planners.serving.settings import resolve_settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.caches import batches_under_way, replica_cache
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import GIB, question
 
 ALONE = Degrees(tensor_parallel=1, pipeline_parallel=1, attention_data_parallel=1, expert_parallel=1)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.serving.compressed_cache import CompressedCache, compressed_cache, is_compressed, least_padding
-from planners.serving.engine import EngineProfile, engine_profile
-from planners.serving.kv_formats import KV_FORMATS, CacheTerms
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.compressed_cache import CompressedCache, compressed_cache, is_compressed, least_padding
+from plimsoll.planners.serving.engine import EngineProfile, engine_profile
+from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms
 from tests.planners.serving.factories import GIB, model
 
 FLASH, PRO = "deepseek-ai/DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Pro"

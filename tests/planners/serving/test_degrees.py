@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planners.serving.degrees import Degrees, degrees_obstacle, has_experts
+from plimsoll.planners.serving.degrees import Degrees, degrees_obstacle, has_experts
 from tests.planners.serving.factories import MIXTRAL, model
 
 MIXTURE = model(MIXTRAL)

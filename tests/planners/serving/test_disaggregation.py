@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from planners.errors import ImpossibleLayout, NotYetAvailable
-from planners.inference import plan_serving
-from planners.questions import Disaggregation
-from planners.serving.batching import Deployment
-from planners.serving.degrees import Degrees
-from planners.serving.disaggregation import MOST_LOAD, DisaggregatedDeployment
-from planners.serving.pace import pace_of
-from planners.serving.replica import plan_replica, work_of
-from planners.serving.settings import resolve_settings
-from planners.serving.traffic import Traffic
+from plimsoll.planners.errors import ImpossibleLayout, NotYetAvailable
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.questions import Disaggregation
+from plimsoll.planners.serving.batching import Deployment
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.disaggregation import MOST_LOAD, DisaggregatedDeployment
+from plimsoll.planners.serving.pace import pace_of
+from plimsoll.planners.serving.replica import plan_replica, work_of
+from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.traffic import Traffic
 from tests.planners.serving.factories import hardware, model, question
 
 ASKED = question()

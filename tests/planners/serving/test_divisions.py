@@ -6,17 +6,17 @@ import dataclasses
 
 import pytest
 
-from planners.errors import ImpossibleLayout
-from planners.hardware import GpuCount
-from planners.questions import Disaggregation, ServiceLevel
-from planners.serving.candidates import judged
-from planners.serving.degrees import Degrees
-from planners.serving.disaggregation import MOST_LOAD, DisaggregatedDeployment
-from planners.serving.divisions import Pools
-from planners.serving.ranking import rank
-from planners.serving.replica import plan_replica, work_of
-from planners.serving.search import search_layouts
-from planners.serving.settings import resolve_settings
+from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.questions import Disaggregation, ServiceLevel
+from plimsoll.planners.serving.candidates import judged
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.disaggregation import MOST_LOAD, DisaggregatedDeployment
+from plimsoll.planners.serving.divisions import Pools
+from plimsoll.planners.serving.ranking import rank
+from plimsoll.planners.serving.replica import plan_replica, work_of
+from plimsoll.planners.serving.search import search_layouts
+from plimsoll.planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
 
 LAYOUT = {"tensor_parallel": 1, "pipeline_parallel": 1}

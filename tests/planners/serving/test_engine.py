@@ -6,9 +6,15 @@ import dataclasses
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.serving.engine import KNOWN_ENGINES, engine_profile, minor_version, read_table, versions_with_changes
-from planners.serving.engine_rules import TokensWording
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.serving.engine import (
+    KNOWN_ENGINES,
+    engine_profile,
+    minor_version,
+    read_table,
+    versions_with_changes,
+)
+from plimsoll.planners.serving.engine_rules import TokensWording
 from tests.planners.serving.factories import GIB, H100
 
 

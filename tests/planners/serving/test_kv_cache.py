@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.architecture import KvKind
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
-from planners.huggingface import describe_config
-from planners.serving.block_pool import usable_blocks
-from planners.serving.engine import engine_profile
-from planners.serving.kv_cache import (
+from plimsoll.planners.architecture import KvKind
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.block_pool import usable_blocks
+from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.kv_cache import (
     CacheLayout,
     cache_layout,
     capacity,
     group_size,
 )
-from planners.serving.kv_formats import KV_FORMATS, CacheTerms, kv_format, layer_bytes_per_token
+from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms, kv_format, layer_bytes_per_token
 from tests.planners.serving.factories import GIB, LLAMA_7B, LLAMA_70B, hybrid, model
 
 V19 = engine_profile("vllm", "0.19")

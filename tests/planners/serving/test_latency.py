@@ -6,16 +6,16 @@ import dataclasses
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import NotYetAvailable
-from planners.serving.batching import Deployment
-from planners.serving.degrees import Degrees
-from planners.serving.efficiency import efficiency
-from planners.serving.latency import ReplicaWork, replica_work
-from planners.serving.pace import decode_terms, pace_of, pipe_part, prefill_terms
-from planners.serving.replica import plan_replica, work_of
-from planners.serving.settings import resolve_settings
-from planners.serving.traffic import Traffic
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.serving.batching import Deployment
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.efficiency import efficiency
+from plimsoll.planners.serving.latency import ReplicaWork, replica_work
+from plimsoll.planners.serving.pace import decode_terms, pace_of, pipe_part, prefill_terms
+from plimsoll.planners.serving.replica import plan_replica, work_of
+from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.traffic import Traffic
 from tests.planners.serving.factories import GPT2, LLAMA_7B, MIXTRAL, hardware, hybrid, model, question
 
 

@@ -11,13 +11,13 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import ModelSpec
-from planners.catalogue import catalogue
-from planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.serving.engine import EngineProfile, engine_profile
-from planners.serving.kv_cache import CacheLayout, cache_layout, capacity
-from planners.serving.kv_formats import KV_FORMATS, CacheTerms, layer_bytes_per_token
+from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.engine import EngineProfile, engine_profile
+from plimsoll.planners.serving.kv_cache import CacheLayout, cache_layout, capacity
+from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms, layer_bytes_per_token
 from tests.planners.serving.factories import GIB, model
 
 V19 = engine_profile("vllm", "0.19")

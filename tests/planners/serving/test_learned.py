@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from planners.inference import plan_serving
-from planners.serving.degrees import Degrees
-from planners.serving.engine import engine_profile
-from planners.serving.learned import Learned, MeasuredStart, PlannedStart, Ranks, lesson, ranks_of
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.learned import Learned, MeasuredStart, PlannedStart, Ranks, lesson, ranks_of
 from tests.planners.serving.factories import GIB, question
 
 

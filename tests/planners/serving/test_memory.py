@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.serving.budget import requested_bytes, stage_budgets
-from planners.serving.degrees import Degrees
-from planners.serving.engine import engine_profile
-from planners.serving.memory import (
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.budget import requested_bytes, stage_budgets
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.memory import (
     activation_bytes,
     captured_sizes,
     cuda_graph_bytes,
@@ -21,8 +21,8 @@ from planners.serving.memory import (
     sampler_bytes,
     unpacked_elements,
 )
-from planners.serving.settings import resolve_settings
-from planners.serving.weights import replica_stages
+from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.weights import replica_stages
 from tests.planners.serving.factories import GIB, H100, MIXTRAL, model, question
 
 

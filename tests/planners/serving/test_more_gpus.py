@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from planners.serving.more_gpus import Goal, fewest_gpus, freed
-from planners.serving.search import search_fleet
+from plimsoll.planners.serving.more_gpus import Goal, fewest_gpus, freed
+from plimsoll.planners.serving.search import search_fleet
 from tests.planners.serving.factories import hardware, question
 
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import KvKind
-from planners.errors import InvalidQuestion
-from planners.serving.pools import (
+from plimsoll.planners.architecture import KvKind
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.serving.pools import (
     Bucket,
     caching_blocks,
     concurrency,

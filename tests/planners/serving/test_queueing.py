@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.serving.queueing import Waiting, erlang_delay, place_wait, prompt_wait
+from plimsoll.planners.serving.queueing import Waiting, erlang_delay, place_wait, prompt_wait
 
 
 def test_a_wait_is_none_for_those_who_find_the_way_free():

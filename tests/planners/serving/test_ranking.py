@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.questions import ServiceLevel
-from planners.serving.batching import SteadyState
-from planners.serving.candidates import Candidate
-from planners.serving.ranking import rank
-from planners.serving.search import search_fleet
+from plimsoll.planners.questions import ServiceLevel
+from plimsoll.planners.serving.batching import SteadyState
+from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.ranking import rank
+from plimsoll.planners.serving.search import search_fleet
 from tests.planners.serving.factories import LLAMA_70B, model, question
 
 LEVEL = ServiceLevel(tpot_seconds=0.01)

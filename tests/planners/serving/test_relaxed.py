@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from planners.inference import plan_serving
-from planners.questions import ServiceLevel
-from planners.serving.relaxed import relaxations
-from planners.serving.search import search_fleet
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.questions import ServiceLevel
+from plimsoll.planners.serving.relaxed import relaxations
+from plimsoll.planners.serving.search import search_fleet
 from tests.planners.serving.factories import question
 
 ONE_CARD = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}

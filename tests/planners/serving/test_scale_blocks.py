@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.questions import ServingQuestion
-from planners.serving.degrees import Degrees
-from planners.serving.scale_blocks import block_obstacle
-from planners.serving.search import search_fleet
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.scale_blocks import block_obstacle
+from plimsoll.planners.serving.search import search_fleet
 from tests.planners.serving.factories import hardware, model, question
 
 # Experts of 1,536 features, 12 blocks of 128: over 4 ranks 384 each, over 8 ranks 192.

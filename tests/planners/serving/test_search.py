@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped
-from planners.huggingface import describe_config
-from planners.questions import Disaggregation, ServiceLevel
-from planners.serving.search import search_fleet, search_layouts
-from planners.serving.settings import resolve_settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.questions import Disaggregation, ServiceLevel
+from plimsoll.planners.serving.search import search_fleet, search_layouts
+from plimsoll.planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import LLAMA_70B, MIXTRAL, hardware, model, question
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.serving.engine import engine_profile
-from planners.serving.kv_formats import KV_FORMATS, CacheTerms
-from planners.serving.sequence_cache import SequenceCache, sequence_cache
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms
+from plimsoll.planners.serving.sequence_cache import SequenceCache, sequence_cache
 from tests.planners.serving.factories import GIB, hybrid, model
 
 

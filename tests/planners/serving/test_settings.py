@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.questions import LengthDistribution, ServiceLevel, ServingLayoutRequest, Speculation
-from planners.serving.settings import resolve_settings
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.questions import LengthDistribution, ServiceLevel, ServingLayoutRequest, Speculation
+from plimsoll.planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import H100, hardware, model, question
 
 

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import KvKind
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, PlimsollError
-from planners.questions import ServingQuestion
-from planners.serving.search import search_layouts
-from planners.serving.settings import resolve_settings
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.architecture import KvKind
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.search import search_layouts
+from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.settings import Settings
 from tests.planners.serving.factories import hardware, question
 
 RESOLVER = ModelResolver(catalogue(), Settings())

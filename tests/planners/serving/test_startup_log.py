@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planners.errors import InvalidQuestion
-from planners.serving.startup_log import MOST_LINE_CHARACTERS, MOST_LINES, read_startup_log
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.serving.startup_log import MOST_LINE_CHARACTERS, MOST_LINES, read_startup_log
 
 GIB = 2**30
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from planners.questions import AllowedChoices, Disaggregation, ServiceLevel, ServingLayoutRequest
-from planners.serving.search import search_fleet
-from planners.serving.stated import as_found, on_gpus, stated_change
+from plimsoll.planners.questions import AllowedChoices, Disaggregation, ServiceLevel, ServingLayoutRequest
+from plimsoll.planners.serving.search import search_fleet
+from plimsoll.planners.serving.stated import as_found, on_gpus, stated_change
 from tests.planners.serving.factories import question
 
 

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion, NotYetAvailable
-from planners.huggingface import describe_config
-from planners.serving.degrees import Degrees
-from planners.serving.settings import resolve_settings
-from planners.serving.static_fraction import graph_reserve_bytes, static_fraction
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.static_fraction import graph_reserve_bytes, static_fraction
 from tests.planners.serving.factories import GIB, model, question
 
 H100_MIB = 81090.56

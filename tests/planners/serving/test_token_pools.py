@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.huggingface import describe_config
-from planners.serving.engine import engine_profile
-from planners.serving.kv_formats import KV_FORMATS, CacheTerms
-from planners.serving.pools import UNBOUNDED
-from planners.serving.token_pools import TokenPools, token_pools
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms
+from plimsoll.planners.serving.pools import UNBOUNDED
+from plimsoll.planners.serving.token_pools import TokenPools, token_pools
 from tests.planners.serving.factories import GIB, model
 
 

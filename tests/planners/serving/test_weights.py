@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
-from planners.huggingface import describe_config
-from planners.serving.degrees import Degrees
-from planners.serving.weight_format import WEIGHT_FORMATS, weight_format
-from planners.serving.weights import (
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.serving.degrees import Degrees
+from plimsoll.planners.serving.weight_format import WEIGHT_FORMATS, weight_format
+from plimsoll.planners.serving.weights import (
     has_vision,
     layout_obstacle,
     padded_vocabulary,

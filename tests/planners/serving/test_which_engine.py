@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidQuestion
-from planners.huggingface.registry import known_model_types
-from planners.inference import plan_serving
-from planners.serving.engine import KNOWN_ENGINES, engine_profile, known_versions, read_table
-from planners.serving.served_models import model_obstacle, runs_through_transformers
-from planners.serving.settings import resolve_settings
-from planners.serving.which_engine import able_profile
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.huggingface.registry import known_model_types
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.serving.engine import KNOWN_ENGINES, engine_profile, known_versions, read_table
+from plimsoll.planners.serving.served_models import model_obstacle, runs_through_transformers
+from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.which_engine import able_profile
 from tests.planners.serving.factories import hardware, model, question
 
 H100, V100, T4, MI300X = "h100-sxm-80gb", "v100-sxm-32gb", "t4-16gb", "mi300x-192gb"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.architecture import ModelSpec, Part, Split, Weight
-from planners.sharding import ShardingPolicy, ShardLayout
+from plimsoll.planners.architecture import ModelSpec, Part, Split, Weight
+from plimsoll.planners.sharding import ShardingPolicy, ShardLayout
 
 PADDED_TO = {"megatron": 128, "vllm": 64}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planners.errors import UnknownName
-from planners.memory.profile import profile_names
-from planners.sharding import POLICIES, ShardLayout, framework_policy, sharding_policy
+from plimsoll.planners.errors import UnknownName
+from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.sharding import POLICIES, ShardLayout, framework_policy, sharding_policy
 
 
 def test_every_policy_has_its_source():

@@ -1,7 +1,7 @@
 import pytest
 
-from planners.timing import efficiency
-from planners.timing.efficiency import CommonEfficiency, StackEfficiency, load_efficiency
+from plimsoll.planners.timing import efficiency
+from plimsoll.planners.timing.efficiency import CommonEfficiency, StackEfficiency, load_efficiency
 
 FRACTIONS = (
     "matmul_peak_fraction",

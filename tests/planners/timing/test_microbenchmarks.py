@@ -2,10 +2,10 @@ import dataclasses
 
 import pytest
 
-from planners.architecture import OperationKind
-from planners.timing.compute import layer_seconds
-from planners.timing.efficiency import load_efficiency
-from planners.timing.microbenchmarks import (
+from plimsoll.planners.architecture import OperationKind
+from plimsoll.planners.timing.compute import layer_seconds
+from plimsoll.planners.timing.efficiency import load_efficiency
+from plimsoll.planners.timing.microbenchmarks import (
     attention_seconds,
     matmul_seconds,
     memory_seconds,

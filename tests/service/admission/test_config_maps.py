@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from service.admission.config_maps import (
+from plimsoll.service.admission.config_maps import (
     MOST_CONFIG_MAPS,
     GivenConfigMaps,
     NoConfigMaps,
     ObjectNotRead,
     with_config_maps,
 )
-from service.admission.pods import Container
-from service.admission.workloads import pod_group
+from plimsoll.service.admission.pods import Container
+from plimsoll.service.admission.workloads import pod_group
 
 SETTINGS = {"MODEL": "m", "TP": "2"}
 GIVEN = GivenConfigMaps({("serving", "settings"): SETTINGS})

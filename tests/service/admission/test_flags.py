@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.flags import Flag, read_flags
+from plimsoll.service.admission.flags import Flag, read_flags
 
 FLAGS = (
     Flag(names=("tensor-parallel-size", "tp"), field="tensor", form="whole"),

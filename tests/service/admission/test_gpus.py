@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from service.admission.gpus import container_gpus, gpu_demand, takes_other_share
-from service.admission.workloads import pod_group
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.gpus import container_gpus, gpu_demand, takes_other_share
+from plimsoll.service.admission.workloads import pod_group
 from tests.service.admission.reviews import a_container
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.here_documents import with_here_documents
-from service.admission.shell import programs
+from plimsoll.service.admission.here_documents import with_here_documents
+from plimsoll.service.admission.shell import programs
 from tests.service.admission.reviews import a_plain_container
 
 BODY = "a: 1\nb: don't"

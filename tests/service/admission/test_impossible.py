@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import planners
-import service
-from planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
-from planners.layout.rules import RULES
-from service.admission.impossible import (
+from plimsoll import planners, service
+from plimsoll.planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
+from plimsoll.planners.layout.rules import RULES
+from plimsoll.service.admission.impossible import (
     CARD_FORMAT,
     CHECKED_BY,
     CHECKED_OF_PLANS,
@@ -21,7 +20,7 @@ from service.admission.impossible import (
     is_impossible,
     is_impossible_plan,
 )
-from service.admission.launches import Launch
+from plimsoll.service.admission.launches import Launch
 
 # Rules that are the planner's own way of dividing, or that programs are not known to check before they start.
 NOT_KNOWN_TO_BE_CHECKED = {
@@ -38,13 +37,13 @@ def a_launch(engine: str, unchecked: frozenset[str] = frozenset()) -> Launch:
 def every_error() -> Iterator[type[PlimsollError]]:
     for package in (planners, service):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.startswith("service.worker"):
+            if not module.name.startswith("plimsoll.service.worker"):
                 importlib.import_module(module.name)
     waiting = [PlimsollError]
     while waiting:
         error = waiting.pop()
         waiting.extend(error.__subclasses__())
-        if not error.__module__.startswith(("service.worker", "tests.")):
+        if not error.__module__.startswith(("plimsoll.service.worker", "tests.")):
             yield error
 
 

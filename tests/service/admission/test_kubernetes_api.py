@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.admission.config_maps import NoConfigMaps
-from service.admission.kubernetes_api import (
+from plimsoll.service.admission.config_maps import NoConfigMaps
+from plimsoll.service.admission.kubernetes_api import (
     MOST_BYTES,
     KubernetesApi,
     KubernetesConfigMaps,
@@ -16,9 +16,9 @@ from service.admission.kubernetes_api import (
     config_maps_of,
     runtimes_of,
 )
-from service.admission.object_parts import ObjectNotRead
-from service.admission.training_runtimes import NoRuntimes
-from service.settings import Settings
+from plimsoll.service.admission.object_parts import ObjectNotRead
+from plimsoll.service.admission.training_runtimes import NoRuntimes
+from plimsoll.service.settings import Settings
 from tests.service.hub_server import Answer, running_hub
 
 PATH = "/api/v1/namespaces/serving/configmaps/settings"

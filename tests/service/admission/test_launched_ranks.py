@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.launched_ranks import Ranks, launched_ranks, mpi_ranks
-from service.admission.launches import CannotRun, Launch
-from service.admission.training_commands import training_launch
+from plimsoll.service.admission.launched_ranks import Ranks, launched_ranks, mpi_ranks
+from plimsoll.service.admission.launches import CannotRun, Launch
+from plimsoll.service.admission.training_commands import training_launch
 from tests.service.admission.reviews import a_plain_container
 
 TRAINER = "train.py --model_name_or_path m --max_seq_length 4096 --per_device_train_batch_size 2"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from service.admission.llm_inference_services import llm_inference_service
-from service.admission.object_parts import UnreadableObject
-from service.admission.shell import programs
+from plimsoll.service.admission.llm_inference_services import llm_inference_service
+from plimsoll.service.admission.object_parts import UnreadableObject
+from plimsoll.service.admission.shell import programs
 
 
 def a_service(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:

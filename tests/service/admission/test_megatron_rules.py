@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.launches import CannotRun
-from service.admission.training_commands import training_launch
+from plimsoll.service.admission.launches import CannotRun
+from plimsoll.service.admission.training_commands import training_launch
 from tests.service.admission.reviews import a_plain_container
 
 COMMAND = (

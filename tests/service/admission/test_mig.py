@@ -4,8 +4,8 @@ import tomllib
 
 import pytest
 
-from planners.catalogue import catalogue
-from service.admission.mig import GIB, PROFILES_FILE, slice_bytes
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.mig import GIB, PROFILES_FILE, slice_bytes
 
 CARDS = tomllib.loads(PROFILES_FILE.read_text())["card"]
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from service.admission.option_files import (
+from plimsoll.service.admission.option_files import (
     MOST_FILE_CHARACTERS,
     MOST_OPTIONS,
     OptionsFileNotRead,
     option_file,
     option_words,
 )
-from service.admission.pods import Container
+from plimsoll.service.admission.pods import Container
 from tests.service.admission.reviews import a_plain_container
 
 

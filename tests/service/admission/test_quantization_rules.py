@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from planners.catalogue import catalogue
-from service.admission.quantization_rules import conflict, stored_methods
-from service.admission.serving_commands import serving_launch
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.quantization_rules import conflict, stored_methods
+from plimsoll.service.admission.serving_commands import serving_launch
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.settings import Settings
 from tests.service.admission.reviews import a_plain_container
 
 RESOLVER = ModelResolver(catalogue(), Settings())

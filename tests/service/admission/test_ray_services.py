@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from service.admission.object_parts import UnreadableObject
-from service.admission.ray_services import MOST_CONFIG_CHARACTERS, MOST_MODELS, ray_service
+from plimsoll.service.admission.object_parts import UnreadableObject
+from plimsoll.service.admission.ray_services import MOST_CONFIG_CHARACTERS, MOST_MODELS, ray_service
 
 LLM_APP = "ray.serve.llm:build_openai_app"
 MODEL = {"model_loading_config": {"model_id": "chat", "model_source": "Qwen/Qwen3-8B"}}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.admission.launches import Launch, NotRead
-from service.admission.serving_commands import serving_launch
+from plimsoll.service.admission.launches import Launch, NotRead
+from plimsoll.service.admission.serving_commands import serving_launch
 from tests.service.admission.reviews import a_plain_container
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.pods import Container
-from service.admission.shell import image_name, known_image, programs
+from plimsoll.service.admission.pods import Container
+from plimsoll.service.admission.shell import image_name, known_image, programs
 from tests.service.admission.reviews import a_plain_container
 
 

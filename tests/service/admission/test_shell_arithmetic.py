@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.shell_arithmetic import arithmetic_value
+from plimsoll.service.admission.shell_arithmetic import arithmetic_value
 
 VALUES = {"NODES": "2", "LOCAL": "8", "WORD": "a b"}
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.shell_words import commands
+from plimsoll.service.admission.shell_words import commands
 
 
 def plain(text: str) -> list[list[str]]:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.launches import CannotRun, Launch
-from service.admission.tgi_rules import version_of
+from plimsoll.service.admission.launches import CannotRun, Launch
+from plimsoll.service.admission.tgi_rules import version_of
 from tests.service.admission.test_tgi_commands import launch
 
 TGI = "ghcr.io/huggingface/text-generation-inference"

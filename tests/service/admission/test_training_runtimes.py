@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from service.admission.object_parts import ObjectNotRead, UnreadableObject
-from service.admission.pods import PodGroup
-from service.admission.training_runtimes import GivenRuntimes, NoRuntimes, with_runtime
-from service.admission.workloads import pod_group
+from plimsoll.service.admission.object_parts import ObjectNotRead, UnreadableObject
+from plimsoll.service.admission.pods import PodGroup
+from plimsoll.service.admission.training_runtimes import GivenRuntimes, NoRuntimes, with_runtime
+from plimsoll.service.admission.workloads import pod_group
 
 
 def a_runtime(**container: Any) -> dict[str, Any]:

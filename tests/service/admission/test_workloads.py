@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.admission.object_parts import UnreadableObject
-from service.admission.workloads import pod_group
+from plimsoll.service.admission.object_parts import UnreadableObject
+from plimsoll.service.admission.workloads import pod_group
 from tests.service.admission.reviews import GROUPS, a_container, a_template, an_object
 
 

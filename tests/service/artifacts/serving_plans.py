@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from planners.catalogue import catalogue
-from planners.hardware import GpuCount, Hardware
-from planners.inference import plan_serving
-from planners.questions import ServingQuestion
-from planners.serving.answer import ServingPlan
-from planners.serving.cards import activations_format
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.kubernetes import Placement
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.hardware import GpuCount, Hardware
+from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.planners.serving.cards import activations_format
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.kubernetes import Placement
 
 MODEL = "org/tiny"
 PLAN_ID = "0123456789abcdef0123456789abcdef"
@@ -30,7 +30,7 @@ def placement(gpu: str = "h100-sxm-80gb") -> Placement:
 
 def serving_plan(*, layout: dict[str, int] | None = None, **settings: Any) -> ServingPlan:
     """Return a plan for a tiny model with some of its layout and its settings replaced."""
-    from planners.huggingface import describe_config
+    from plimsoll.planners.huggingface import describe_config
     from tests.api.questions import TINY_CONFIG
 
     spec = describe_config(TINY_CONFIG, name="tiny")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.artifacts.training import TARGETS
+from plimsoll.service.artifacts.training import TARGETS
 from tests.service.artifacts.test_saved_files import all_files
 
 PAGE = (Path(__file__).parents[3] / "docs" / "artifacts.md").read_text(encoding="utf-8")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.engine import NoOption
-from service.artifacts.from_pretrained import from_pretrained_arguments
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.engine import NoOption
+from plimsoll.service.artifacts.from_pretrained import from_pretrained_arguments
 from tests.service.artifacts.serving_plans import CHECKPOINT, serving_plan
 
 

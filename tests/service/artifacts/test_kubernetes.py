@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.catalogue import catalogue
-from service.admission.gpus import GPU_RESOURCES, gpu_demand, product_selector
-from service.admission.judge import AdmissionService
-from service.admission.policy import Policies
-from service.admission.review import Answer, read_review
-from service.admission.sizing import Sizer
-from service.admission.workloads import pod_group
-from service.artifacts.kubernetes import Placement, in_queue, workload_name
-from service.artifacts.kubernetes_training import training_manifests
-from service.artifacts.serving import serving_artifacts
-from service.models.resolving import ModelResolver
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.gpus import GPU_RESOURCES, gpu_demand, product_selector
+from plimsoll.service.admission.judge import AdmissionService
+from plimsoll.service.admission.policy import Policies
+from plimsoll.service.admission.review import Answer, read_review
+from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.admission.workloads import pod_group
+from plimsoll.service.artifacts.kubernetes import Placement, in_queue, workload_name
+from plimsoll.service.artifacts.kubernetes_training import training_manifests
+from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.settings import Settings
 from tests.service.admission.reviews import a_review
 from tests.service.artifacts.published_schemas import NotOfItsKind, check
 from tests.service.artifacts.serving_plans import CHECKPOINT, hardware, placement, serving_plan

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.serving.answer import ServingPlan
-from service.admission.config_maps import GivenConfigMaps, with_config_maps
-from service.admission.launches import Launch
-from service.admission.serving_commands import SERVING_FIELDS, serving_launch
-from service.admission.shell import programs
-from service.admission.workloads import pod_group
-from service.artifacts.serving import serving_artifacts
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.admission.config_maps import GivenConfigMaps, with_config_maps
+from plimsoll.service.admission.launches import Launch
+from plimsoll.service.admission.serving_commands import SERVING_FIELDS, serving_launch
+from plimsoll.service.admission.shell import programs
+from plimsoll.service.admission.workloads import pod_group
+from plimsoll.service.artifacts.serving import serving_artifacts
 from tests.service.admission.reviews import a_plain_container
 from tests.service.artifacts.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
 

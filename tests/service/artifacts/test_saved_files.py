@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.memory.profile import profile_names
-from service.artifacts.saved_files import file_name, file_text
-from service.artifacts.serving import serving_artifacts
-from service.artifacts.training import training_artifacts
+from plimsoll.planners.memory.profile import profile_names
+from plimsoll.service.artifacts.saved_files import file_name, file_text
+from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
 from tests.service.artifacts.serving_plans import CHECKPOINT, hardware, placement, serving_plan
 from tests.service.artifacts.test_kubernetes import SERVING, training_manifests_of
 from tests.service.artifacts.training.launches import launch

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.catalogue import catalogue
-from planners.serving.answer import ServingPlan
-from service.artifacts.checkpoint import Checkpoint
-from service.artifacts.serving import serving_artifacts
-from service.artifacts.training import LaunchFiles
-from service.artifacts.vllm import VLLM
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.artifacts.checkpoint import Checkpoint
+from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.artifacts.training import LaunchFiles
+from plimsoll.service.artifacts.vllm import VLLM
 from tests.service.artifacts.documented_parsers import parsed
 from tests.service.artifacts.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from service.artifacts.slurm import slurm_script
+from plimsoll.service.artifacts.slurm import slurm_script
 from tests.service.artifacts.serving_plans import PLAN_ID, hardware
 from tests.service.artifacts.training_layouts import layout
 

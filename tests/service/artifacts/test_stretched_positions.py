@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.questions import RopeScaling
-from service.artifacts.checkpoint import Checkpoint, stated_rope_theta
-from service.artifacts.serving import serving_artifacts
+from plimsoll.planners.questions import RopeScaling
+from plimsoll.service.artifacts.checkpoint import Checkpoint, stated_rope_theta
+from plimsoll.service.artifacts.serving import serving_artifacts
 from tests.service.artifacts.documented_parsers import parsed
 from tests.service.artifacts.serving_plans import CHECKPOINT, hardware, placement, serving_plan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planners.plans import Layout
+from plimsoll.planners.plans import Layout
 
 
 def layout(gpus: int) -> Layout:

@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from planners.errors import InvalidModelConfig, InvalidQuestion, PlimsollError
-from service.errors import HubModelNotFound, HubTimedOut, HubUnreachable
-from service.hub.cache import MOST_FILES, HubCache
-from service.hub.configs import HubClient
-from service.hub.redirects import IpAddress, Redirects
-from service.models.config_files import MOST_CONFIG_BYTES
-from service.settings import Settings
+from plimsoll.planners.errors import InvalidModelConfig, InvalidQuestion, PlimsollError
+from plimsoll.service.errors import HubModelNotFound, HubTimedOut, HubUnreachable
+from plimsoll.service.hub.cache import MOST_FILES, HubCache
+from plimsoll.service.hub.configs import HubClient
+from plimsoll.service.hub.redirects import IpAddress, Redirects
+from plimsoll.service.models.config_files import MOST_CONFIG_BYTES
+from plimsoll.service.settings import Settings
 from tests.api.questions import TINY_CONFIG
 from tests.service.hub_server import Answer, Hub, running_hub
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.persistence.addresses import libpq_url, sqlalchemy_url
+from plimsoll.service.persistence.addresses import libpq_url, sqlalchemy_url
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])

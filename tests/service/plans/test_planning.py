@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.errors import InvalidModelConfig, InvalidQuestion, UnknownModel
-from planners.hardware import SiteEfficiency
-from service.errors import HubUnreachable, InvalidCheckpoint, Overloaded, PathNotAllowed, StorageLimitReached
-from service.models.resolving import ModelResolver
-from service.persistence.database import Database
-from service.persistence.records import PlanFilter
-from service.plans.planning import OnPlanned, PlannedAnswer, PlanningService
-from service.plans.store import DatabaseInMemory, PlanDatabase, PlansInMemory
-from service.plans.threads import PlanningTimedOut
-from service.requests.serving import InferRequest
-from service.requests.training import TrainRequest
-from service.settings import Settings
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.errors import InvalidModelConfig, InvalidQuestion, UnknownModel
+from plimsoll.planners.hardware import SiteEfficiency
+from plimsoll.service.errors import HubUnreachable, InvalidCheckpoint, Overloaded, PathNotAllowed, StorageLimitReached
+from plimsoll.service.models.resolving import ModelResolver
+from plimsoll.service.persistence.database import Database
+from plimsoll.service.persistence.records import PlanFilter
+from plimsoll.service.plans.planning import OnPlanned, PlannedAnswer, PlanningService
+from plimsoll.service.plans.store import DatabaseInMemory, PlanDatabase, PlansInMemory
+from plimsoll.service.plans.threads import PlanningTimedOut
+from plimsoll.service.requests.serving import InferRequest
+from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.settings import Settings
 from tests.api.questions import TINY_CONFIG, infer, train
 from tests.service.hub_server import Answer, running_hub
 from tests.service.safetensors_files import stored, tiny_shapes

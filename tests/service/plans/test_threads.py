@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.errors import Overloaded, SearchLimitReached
-from service.plans.threads import LATEST_SHARE, MOST_AT_ONCE, PlanningThreads, PlanningTimedOut
+from plimsoll.service.errors import Overloaded, SearchLimitReached
+from plimsoll.service.plans.threads import LATEST_SHARE, MOST_AT_ONCE, PlanningThreads, PlanningTimedOut
 
 # A request may take so long, and so wait for 10 s at most.
 TIMEOUT_SECONDS = 100.0

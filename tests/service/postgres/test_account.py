@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import DatabaseUnavailable
-from service.postgres.account import Account, choose_account, hand_over
-from service.postgres.binaries import find_postgres
-from service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.postgres.account import Account, choose_account, hand_over
+from plimsoll.service.postgres.binaries import find_postgres
+from plimsoll.service.postgres.embedded import EmbeddedPostgres
 from tests.service.accounts import as_root, in_disguise, why_not_in_disguise  # noqa: F401 - the mark asks it
 
 as_another = pytest.mark.skipif(os.geteuid() == 0, reason="root does not run it as himself")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import DatabaseUnavailable
-from service.postgres import binaries as postgres_binaries
-from service.postgres.binaries import find_postgres
+from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.postgres import binaries as postgres_binaries
+from plimsoll.service.postgres.binaries import find_postgres
 
 
 def programs(folder: Path, *names: str) -> Path:

@@ -14,9 +14,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.errors import DatabaseUnavailable
-from service.postgres.embedded import EmbeddedPostgres
-from service.postgres.leftovers import server_processes
+from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.postgres.leftovers import server_processes
 
 CHECKOUT = Path(__file__).parents[3]
 
@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).parents[3]
 OWNER = """
 import sys, time
 from pathlib import Path
-from service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.postgres.embedded import EmbeddedPostgres
 server = EmbeddedPostgres(Path(sys.argv[1]), durable=False).start()
 print(server.process_id, flush=True)
 time.sleep(600)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import MIXTURE_MODEL_TYPES, TraceJob
-from service.worker.dry_run.stacks import Stack
+from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.job import MIXTURE_MODEL_TYPES, TraceJob
+from plimsoll.service.worker.dry_run.stacks import Stack
 
 FP8_MIXED = "fp8-mixed"
 

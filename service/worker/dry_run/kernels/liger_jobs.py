@@ -5,9 +5,9 @@ Source: linkedin/Liger-Kernel 0.8.5, `transformers/monkey_patch.py`, `ops/`.
 
 from __future__ import annotations
 
-from planners.errors import NotYetAvailable
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.stacks import SelectiveRecompute, Stack
+from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.stacks import SelectiveRecompute, Stack
 
 # Dense families that both Liger has a patch for and the trace has a model of.
 LIGER_MODEL_TYPES = ("gemma", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3")

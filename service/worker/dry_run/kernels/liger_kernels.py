@@ -19,7 +19,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from service.worker.dry_run.kernels.fused_kernels import InPlaceCrossEntropy, has_values, normed, normed_gradients
+from plimsoll.service.worker.dry_run.kernels.fused_kernels import (
+    InPlaceCrossEntropy,
+    has_values,
+    normed,
+    normed_gradients,
+)
 
 # Streaming multiprocessors of an H100 SXM (NVIDIA H100 white paper, table 2); an H200 has as many.
 MULTIPROCESSORS = 132

@@ -11,11 +11,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from planners.sharding import Mesh, framework_policy
-from service.worker.dry_run.decoder_parts import decoder_layers, head, last_norm, token_embedding
-from service.worker.dry_run.job import TraceJob
-from service.worker.dry_run.parallel.experts import EXPERT_TENSORS, mixtures
-from service.worker.dry_run.precision import sharding_policy
+from plimsoll.planners.sharding import Mesh, framework_policy
+from plimsoll.service.worker.dry_run.decoder_parts import decoder_layers, head, last_norm, token_embedding
+from plimsoll.service.worker.dry_run.job import TraceJob
+from plimsoll.service.worker.dry_run.parallel.experts import EXPERT_TENSORS, mixtures
+from plimsoll.service.worker.dry_run.precision import sharding_policy
 
 
 def shard_fully(

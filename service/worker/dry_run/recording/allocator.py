@@ -12,7 +12,7 @@ import bisect
 from dataclasses import dataclass, field
 from itertools import count
 
-from service.worker.dry_run.recording.ledger import ALLOCATION_GRAIN_BYTES, Event, rounded_bytes
+from plimsoll.service.worker.dry_run.recording.ledger import ALLOCATION_GRAIN_BYTES, Event, rounded_bytes
 
 MIB = 1 << 20
 

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from planners.memory import nvme
-from planners.memory.profile import load_profile
-from service.worker.dry_run.optimizers import Optimizer
-from service.worker.dry_run.recording.ledger import Kind
+from plimsoll.planners.memory import nvme
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.service.worker.dry_run.optimizers import Optimizer
+from plimsoll.service.worker.dry_run.recording.ledger import Kind
 
 # DeepSpeed 0.19.8, runtime/zero/config.py, `DeepSpeedZeroConfig`: what a config without a word of them asks for.
 PERSISTENCE_THRESHOLD_ELEMENTS = 100_000  # stage3_param_persistence_threshold

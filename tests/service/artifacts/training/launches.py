@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planners.huggingface import describe_config
-from planners.plans import Layout, TrainingPlan
-from planners.training import plan_training
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.plans import Layout, TrainingPlan
+from plimsoll.planners.training import plan_training
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.planners.factories import LLAMA_3_8B, hardware, question
 
 # Llama 3.1 8B as its config.json has it.

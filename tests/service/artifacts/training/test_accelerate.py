@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import launch
 
 
@@ -136,7 +136,7 @@ def test_what_accelerate_cannot_be_told_is_not_written(given: TrainingLaunch, re
 def test_accelerate_describes_few_models_to_megatron():
     from accelerate.utils.dataclasses import MODEL_CONFIGS_TO_MEGATRON_PARSERS
 
-    from service.artifacts.training.accelerate import MEGATRON_MODELS
+    from plimsoll.service.artifacts.training.accelerate import MEGATRON_MODELS
     from tests.service.artifacts.training.launches import QWEN_3_30B_A3B
 
     assert set(MODEL_CONFIGS_TO_MEGATRON_PARSERS) >= MEGATRON_MODELS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planners.questions import Lora
-from service.artifacts.training import training_artifacts
+from plimsoll.planners.questions import Lora
+from plimsoll.service.artifacts.training import training_artifacts
 from tests.service.artifacts.training.launches import launch
 
 LORA = Lora(rank=32, target_modules=("q_proj", "v_proj"), double_quantization=False)

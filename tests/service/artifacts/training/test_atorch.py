@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.artifacts.training import TrainingLaunch, training_artifacts
-from service.artifacts.training.atorch import LAYER_CLASSES
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training.atorch import LAYER_CLASSES
 from tests.service.artifacts.training.launches import LLAMA_31_8B, golden, launch, why_missing
 
 

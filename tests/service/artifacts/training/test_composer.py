@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from planners.questions import Evaluation, Lora
-from service.artifacts.training import TrainingLaunch
+from plimsoll.planners.questions import Evaluation, Lora
+from plimsoll.service.artifacts.training import TrainingLaunch
 from tests.service.artifacts.training.launches import golden, launch, why_missing, written
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planners.memory.profile import load_profile
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.planners.memory.profile import load_profile
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import launch
 
 

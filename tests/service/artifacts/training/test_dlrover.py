@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.artifacts.training import TrainingLaunch
+from plimsoll.service.artifacts.training import TrainingLaunch
 from tests.service.artifacts.training.launches import golden, launch, why_missing, written
 
 

@@ -28,7 +28,7 @@ def test_the_script_names_the_hosts_that_answer(tmp_path: Path):
 
 
 def test_only_whole_models_on_every_rank_have_it():
-    from service.artifacts.training import training_artifacts
+    from plimsoll.service.artifacts.training import training_artifacts
 
     assert "horovod" not in training_artifacts(launch("fsdp2", data_parallel=8, zero_stage=3)).files
     assert "not a whole number of nodes" in why_missing("horovod", launch("ddp", data_parallel=12))

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from service.admission.launches import Launch
-from service.admission.pods import Container
-from service.admission.shell import programs
-from service.admission.training_commands import training_launch
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.service.admission.launches import Launch
+from plimsoll.service.admission.pods import Container
+from plimsoll.service.admission.shell import programs
+from plimsoll.service.admission.training_commands import training_launch
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch
 
 # megatron-core compiles small functions with torch.jit as it is imported, and misses Transformer Engine on a machine

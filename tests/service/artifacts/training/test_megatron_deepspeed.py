@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import LLAMA_31_8B, golden, launch, why_missing, written
 
 LLAMA_2_7B: dict[str, Any] = {

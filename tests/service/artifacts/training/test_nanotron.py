@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import LLAMA_31_8B, launch
 
 GOLDEN = Path(__file__).parent / "golden" / "nanotron.yaml"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.artifacts.training import training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
 from tests.service.artifacts.training.launches import golden, launch, why_missing
 
 

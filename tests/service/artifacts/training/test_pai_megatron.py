@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.artifacts.training import training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
 from tests.service.artifacts.training.launches import QWEN_3_30B_A3B, golden, launch, why_missing, written
 
 

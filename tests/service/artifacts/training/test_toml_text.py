@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from service.artifacts.training.toml_text import toml_text
+from plimsoll.service.artifacts.training.toml_text import toml_text
 
 
 def test_tables_are_read_back():

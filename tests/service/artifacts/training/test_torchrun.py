@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import launch
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from planners.catalogue import catalogue
-from planners.questions import Recompute
-from service.artifacts.training import TrainingLaunch, training_artifacts
-from service.artifacts.training.torchtitan_models import FAMILIES, torchtitan_flavor
+from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.questions import Recompute
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training.torchtitan_models import FAMILIES, torchtitan_flavor
 from tests.service.artifacts.training.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch
 
 SPEC = importlib.util.find_spec("torchtitan")

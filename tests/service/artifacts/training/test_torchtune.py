@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from planners.questions import Lora
-from service.artifacts.training import TrainingLaunch
+from plimsoll.planners.questions import Lora
+from plimsoll.service.artifacts.training import TrainingLaunch
 from tests.service.artifacts.training.launches import golden, launch, why_missing, written
 
 LLAMA = "meta-llama/Llama-3.1-8B"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic_core import to_json
 
-from planners.memory.profile import profile_names
-from planners.questions import Recompute
-from service.artifacts.training import STARTERS, TARGETS, training_artifacts
+from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.questions import Recompute
+from plimsoll.service.artifacts.training import STARTERS, TARGETS, training_artifacts
 from tests.service.artifacts.training.launches import QWEN_3_30B_A3B, launch
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planners.questions import Evaluation
-from service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.planners.questions import Evaluation
+from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import launch
 
 
