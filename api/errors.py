@@ -16,7 +16,13 @@ from starlette.routing import Match
 
 from plimsoll.api.problems import MEANINGS, ProblemResponse
 from plimsoll.api.strict_json import MalformedBody
-from plimsoll.planners.errors import ImpossibleLayout, PlimsollError, UnknownModelType, UnknownName, nearest_names
+from plimsoll.planners.ground.errors import (
+    ImpossibleLayout,
+    PlimsollError,
+    UnknownModelType,
+    UnknownName,
+    nearest_names,
+)
 from plimsoll.service.errors import TryLater, Unauthenticated
 from plimsoll.service.requests.pointers import FieldError, field_errors, field_name, parameter_error
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from plimsoll.api.metrics import Metrics
 from plimsoll.api.problems import ProblemResponse
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.figures import figure
 from plimsoll.service.errors import TryLater
 
 REQUEST_ID_HEADER = b"x-request-id"

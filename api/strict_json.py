@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll.planners.errors import nearest_names
+from plimsoll.planners.ground.errors import nearest_names
 from plimsoll.service.requests.pointers import FieldError, escaped_step
 
 MOST_JSON_ENTRIES = 100_000

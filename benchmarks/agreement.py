@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import NotYetAvailable
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
-from plimsoll.planners.training import plan_without_advice
+from plimsoll.planners.training.planning import plan_without_advice
 from plimsoll.service.worker.dry_run.families import depth_key, number_of_layers
 from plimsoll.service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, TraceJob, read_job
 

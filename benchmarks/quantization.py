@@ -22,7 +22,7 @@ import bitsandbytes
 import bitsandbytes.functional
 import torch
 
-from plimsoll.planners.quantization import scheme_settings
+from plimsoll.planners.quantization.planning import scheme_settings
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
 from plimsoll.service.worker.quantization.error import quantization_error
 from plimsoll.service.worker.quantization.initialization import fill_normal

@@ -31,7 +31,7 @@ import bitsandbytes.functional
 import torch
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.service.worker.child import ChildLimits, ChildOutcome, run_child
 from plimsoll.service.worker.child_main import peak_host_bytes
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers

@@ -24,9 +24,9 @@ import httpx
 
 from plimsoll.api.app import create_app
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.questions import ServingQuestion
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.service.gpus import resolve_hardware
 from plimsoll.service.logging import configure_logging
 from plimsoll.service.persistence.upgrade import upgrade

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
+from plimsoll.planners.serving.planning import plan_serving
 
 GPU = "h100-sxm-80gb"
 GIB = 2**30

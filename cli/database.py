@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.persistence.upgrade import upgrade
 from plimsoll.service.postgres.embedded import running_server_url
 from plimsoll.service.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.keys import make_key
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.records import KEY_SCOPES, ApiKey, KeyScope

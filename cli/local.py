@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from plimsoll.cli.asking import Json, NoAnswer
 from plimsoll.cli.screen import ShowProgress
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import ImpossibleLayout, PlimsollError
+from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
 from plimsoll.service.persistence.records import Progress
 from plimsoll.service.requests.pointers import field_errors
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from plimsoll.planners.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.plans import Omitted
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.serving.learned import Learned
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.learned import Learned
 
 # Llama Team 2024, section 3.3.4 and table 5, arXiv:2407.21783: 419 unexpected interruptions in 54 days on 16,384 GPUs,
 # whatever their cause: 419 / 54 * 30 / 16,384 = 0.0142.
@@ -76,7 +76,7 @@ class Recompute:
     layer's input); `full_layers` limits `full` to that many layers of each stage,
     `every` to every so-manieth layer of each stage, counted from its first;
     `modules` names the parts of each layer that `selective` computes again
-    (`planners/memory/recompute_modules.py`), empty meaning what the framework does.
+    (`planners/jobs/recompute_modules.py`), empty meaning what the framework does.
     """
 
     mode: str

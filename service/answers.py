@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from plimsoll.planners.quantization import QuantizationEstimate
+from plimsoll.planners.quantization.planning import QuantizationEstimate
 from plimsoll.service.persistence.records import AccuracyGroup, JobKind, JobState, PlanKind, PlanLine, Progress
 
 

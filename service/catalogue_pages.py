@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from plimsoll.planners.catalogue import Catalogue, CatalogueModel, Cluster
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.service.models.description import ModelDescription, describe
 from plimsoll.service.requests.models import DescribeRequest
 

@@ -1,13 +1,13 @@
 """What the service refuses, or cannot do just now.
 
-They continue `planners.errors`: each carries a stable `code`, and
+They continue `planners.ground.errors`: each carries a stable `code`, and
 `api/errors.py` decides which HTTP status a code becomes.
 """
 
 from __future__ import annotations
 
-from plimsoll.planners.errors import InvalidQuestion, PlimsollError
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.figures import figure
 
 
 class PlanNotFound(PlimsollError):

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from plimsoll.planners.catalogue import Catalogue, Cluster
-from plimsoll.planners.errors import InvalidQuestion, PlimsollError
-from plimsoll.planners.figures import figure
-from plimsoll.planners.hardware import Gpu, Hardware
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.hardware import Gpu, Hardware
 from plimsoll.service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest, OneHardware
 
 GIB = 2**30

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.hardware import SiteEfficiency
-from plimsoll.planners.quantization import QuantizationEstimate
+from plimsoll.planners.ground.hardware import SiteEfficiency
+from plimsoll.planners.quantization.planning import QuantizationEstimate
 from plimsoll.service.answers import JobBody
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import JobKind, JobState, Json, Progress

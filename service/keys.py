@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.errors import DatabaseUnavailable, ScopeMissing, Unauthenticated
 from plimsoll.service.persistence.keys import KeyStore
 from plimsoll.service.persistence.records import KEY_SCOPES, ApiKey, KeyScope

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.quantization import (
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.quantization.planning import (
     ORIGINAL_DTYPES,
     QuantizationEstimate,
     check_writable,

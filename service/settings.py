@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, mod
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.figures import figure
 from plimsoll.service.network_addresses import Network, is_loopback
 from plimsoll.service.plans.threads import MOST_AT_ONCE
 

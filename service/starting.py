@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pydantic import ValidationError
 
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.settings import PREFIX
 
 CANNOT_START = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.persistence.records import Job, StoredPlan
 from plimsoll.service.plans.stored_bodies import plan_body
 from plimsoll.service.requests.jobs import DeviceChoice

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from plimsoll.api.auth.led_here import OwnHosts
 from plimsoll.api.auth.rules import Need, need_of
 from plimsoll.api.errors import problem_of
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.errors import StreamLimitReached, TryLater, Unauthenticated
 from plimsoll.service.keys import ANONYMOUS, Caller, KeyRing
 from plimsoll.service.network_addresses import is_loopback

@@ -16,9 +16,9 @@ from plimsoll.api.negotiation import WantsText
 from plimsoll.api.problems import problem_responses
 from plimsoll.api.services import Running
 from plimsoll.api.strict_json import StrictRoute
-from plimsoll.planners.errors import UnknownGpu, UnknownModel
 from plimsoll.planners.formats import FORMATS, NumberFormat
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.errors import UnknownGpu, UnknownModel
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.service.calibrations.report import CalibrationReport
 from plimsoll.service.catalogue_pages import GpuList, ModelList
 from plimsoll.service.models.description import DEFAULT_SEQUENCE_LENGTH, ModelDescription

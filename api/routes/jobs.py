@@ -22,7 +22,7 @@ from plimsoll.api.problems import problem_responses
 from plimsoll.api.routes.planning import TEXT
 from plimsoll.api.services import Running
 from plimsoll.api.strict_json import StrictRoute
-from plimsoll.planners.quantization import QuantizationEstimate
+from plimsoll.planners.quantization.planning import QuantizationEstimate
 from plimsoll.service.answers import JobBody, JobPage, QuantizeBody
 from plimsoll.service.persistence.records import Job, JobKind, JobState
 from plimsoll.service.requests.jobs import QuantizeRequest

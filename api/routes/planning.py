@@ -17,7 +17,7 @@ from plimsoll.api.negotiation import WantsText
 from plimsoll.api.problems import problem_responses
 from plimsoll.api.services import Running, Services
 from plimsoll.api.strict_json import StrictRoute
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.persistence.records import Job
 from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
 from plimsoll.service.plans.planning import PlannedAnswer

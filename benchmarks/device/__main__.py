@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.device.cases import CASES, Case
 from benchmarks.device.table import table
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.in_process import InProcess
 from plimsoll.service.requests.serving import InferRequest
 from plimsoll.service.requests.training import TrainRequest, ValidationLevel

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue.catalogue import catalogue
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import TrainingQuestion
 
 GPU = "h100-sxm-80gb"

@@ -9,10 +9,10 @@ import tracemalloc
 from dataclasses import dataclass
 
 from benchmarks.search.cases import Case
-from plimsoll.planners.errors import ImpossibleLayout
-from plimsoll.planners.layout.search import search
-from plimsoll.planners.memory.job import training_job, why_unsupported
-from plimsoll.planners.memory.profile import profiles_to_search
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.jobs.job import training_job, why_unsupported
+from plimsoll.planners.search.search import search
+from plimsoll.planners.stacks.profile import profiles_to_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from plimsoll.planners.catalogue.catalogue import catalogue
 from plimsoll.planners.catalogue.clusters import Cluster
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.hardware import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

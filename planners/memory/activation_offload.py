@@ -15,13 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import Candidates, FloatArray
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows, deciding_stages
 from plimsoll.planners.memory.activity import Activity, activity, casts_weights
 from plimsoll.planners.memory.holdings import Holdings, has_weight_policy, holdings
 from plimsoll.planners.memory.items import NOTHING
-from plimsoll.planners.memory.job import Job
-from plimsoll.planners.memory.stages import StageRows, deciding_stages
-from plimsoll.planners.precision import FP32_BYTES
 
 SYNCHRONOUS = "synchronous"
 OVERLAPPED_ONCE = "overlapped_once"

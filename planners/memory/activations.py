@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region
+from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.memory.latents import keep_latents
-from plimsoll.planners.memory.profile import Kernels
 from plimsoll.planners.memory.recurrent import fused_operations, scan_bytes, scan_inputs_kept
 from plimsoll.planners.memory.routing import kept_routing_bytes
-from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.stacks.profile import Kernels
 
 # Traced over LlamaRMSNorm: the input; the gradient's two products and the derivatives of mean and square.
 NORM_BACKWARD_TENSORS = 6

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.architecture import Split
-from plimsoll.planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
-from plimsoll.planners.layout.experts import expert_tensor_ranks
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, BoolArray, Candidates, FloatArray, once
+from plimsoll.planners.layouts.experts import expert_tensor_ranks
+from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import KeptBytes
 from plimsoll.planners.memory.holdings import in_zero_stages
 from plimsoll.planners.memory.items import NOTHING
-from plimsoll.planners.memory.job import Job
 from plimsoll.planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_moments import unneeded_bytes
 from plimsoll.planners.memory.rank_share import RankShare, rank_share
-from plimsoll.planners.memory.stages import StageRows
-from plimsoll.planners.precision import FP32_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import ALL_LAYERS, FULL, FloatArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, FloatArray
 from plimsoll.planners.memory.descent import gathered_ahead, layer_gradients, left_to_do
 from plimsoll.planners.memory.expert_units import expert_unit_items
 from plimsoll.planners.memory.head_backward import FP8, head_casts, head_gradient, head_reduction

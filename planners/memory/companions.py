@@ -20,13 +20,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import CompanionJob, Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows, all_stages
 from plimsoll.planners.memory.activity import Activity, activity
 from plimsoll.planners.memory.holdings import Holdings, has_weight_policy, holdings, shard_ranks
 from plimsoll.planners.memory.items import COMPANION_FORWARD, PHASES, Items
-from plimsoll.planners.memory.job import CompanionJob, Job
-from plimsoll.planners.memory.stages import StageRows, all_stages
-from plimsoll.planners.precision import FP32_BYTES
 
 
 def with_companions(held: Holdings, layouts: Candidates, job: Job) -> Holdings:

@@ -16,8 +16,8 @@ import math
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import Candidates, FloatArray
-from plimsoll.planners.memory.job import Job
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 
 NONE, BF16, FP16, POWERSGD, ONE_BIT = COMPRESSIONS = ("none", "bf16", "fp16", "powersgd", "1-bit")
 POWERSGD_RANK = 1  # PowerSGDState's matrix_approximation_rank

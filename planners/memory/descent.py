@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import FULL, FloatArray
+from plimsoll.planners.layouts.candidates import FULL, FloatArray
 from plimsoll.planners.memory.moment import Moment
 
 

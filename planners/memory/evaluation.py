@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import FloatArray
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.items import EVALUATION, NOTHING, PHASES, Items
 from plimsoll.planners.memory.moment import Moment
-from plimsoll.planners.precision import FP32_BYTES
 from plimsoll.planners.questions import Evaluation
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import NONE, FloatArray
+from plimsoll.planners.layouts.candidates import NONE, FloatArray
 from plimsoll.planners.memory.descent import gathered_ahead, layer_gradients, left_to_do
 from plimsoll.planners.memory.items import NOTHING, Items
 from plimsoll.planners.memory.moment import Moment, items_at

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import SELECTIVE, FloatArray
+from plimsoll.planners.jobs.job import GPIPE
+from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
 from plimsoll.planners.memory.items import NOTHING, Items
-from plimsoll.planners.memory.job import GPIPE
 from plimsoll.planners.memory.kinds_apart import KindApart, where_alike
 from plimsoll.planners.memory.messages import keeps_first_input
 from plimsoll.planners.memory.mixture_backward import are_grouped

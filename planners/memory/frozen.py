@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Weight
 from plimsoll.planners.formats import tensor_bytes
-from plimsoll.planners.memory.job import BlockWeights, Job
+from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.memory.shards import Way, local, matrix_elements
-from plimsoll.planners.quantized_stacks import quantized_stack
+from plimsoll.planners.quantization.stacks import quantized_stack
 from plimsoll.planners.sharding import first_rank
 from plimsoll.planners.sharding.weights import LocalWeight
 

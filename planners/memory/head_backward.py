@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import FloatArray
+from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.items import NOTHING, Items
 from plimsoll.planners.memory.moment import Moment, items_at
 from plimsoll.planners.memory.zero import ZeroBuffers

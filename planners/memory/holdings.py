@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.architecture import OperationKind, Part, Split, Weight
-from plimsoll.planners.layout.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import PIPEDREAM, BlockWeights, Job
+from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES
+from plimsoll.planners.layouts.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
-from plimsoll.planners.memory.job import PIPEDREAM, BlockWeights, Job
-from plimsoll.planners.memory.optimizers import EIGHT_BIT_BYTES
 from plimsoll.planners.memory.shards import (
     MOST_KEPT_ANSWERS,
     WHOLE,
@@ -31,8 +33,6 @@ from plimsoll.planners.memory.shards import (
     shard_elements,
     split_elements,
 )
-from plimsoll.planners.memory.stages import StageRows
-from plimsoll.planners.precision import FP32_BYTES
 
 FEED_FORWARD_PARTS = (Part.FEED_FORWARD, Part.EXPERT, Part.SHARED_EXPERT, Part.ROUTER)
 

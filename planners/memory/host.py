@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.catalogue.host_memory import known_hosts
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import Candidates, FloatArray, IntArray
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activation_offload import offloaded_bytes
 from plimsoll.planners.memory.activity import Activity
 from plimsoll.planners.memory.holdings import Holdings
-from plimsoll.planners.memory.job import Job
 from plimsoll.planners.memory.nvme import placed
 from plimsoll.planners.memory.spikes import saving_host_bytes
-from plimsoll.planners.memory.stages import StageRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import FloatArray
+from plimsoll.planners.layouts.candidates import FloatArray
 
 FORWARD = "forward"
 EVALUATION = "evaluation"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, OperationKind
+from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.memory.activations import has_layer_norms
-from plimsoll.planners.memory.profile import Kernels
-from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.stacks.profile import Kernels
 
 FEED_FORWARD = "feed_forward"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import ALL_LAYERS, BoolArray, FloatArray
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, BoolArray, FloatArray
 from plimsoll.planners.memory.activity import Activity, activity
 from plimsoll.planners.memory.holdings import Holdings, holdings
 from plimsoll.planners.memory.items import NOTHING, Items

@@ -7,8 +7,8 @@ Traced operation by operation over transformers 5.23 (models/deepseek_v3/modelin
 from __future__ import annotations
 
 from plimsoll.planners.architecture import Block, OperationKind
-from plimsoll.planners.memory.profile import Kernels
-from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.stacks.profile import Kernels
 
 # What the architecture calls the scores by which an indexer chooses what attention reads.
 INDEXER = "index_scores"

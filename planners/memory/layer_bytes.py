@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from plimsoll.planners.identity import Same
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.memory.activations import (
     KeptBytes,
     checkpoint_width,
@@ -14,7 +15,6 @@ from plimsoll.planners.memory.activations import (
     norm_backward_bytes,
 )
 from plimsoll.planners.memory.holdings import adapter_activation_bytes
-from plimsoll.planners.memory.job import BlockWeights, Job
 from plimsoll.planners.memory.kept_again import KeptAgain, kept_again
 from plimsoll.planners.memory.latents import weight_bytes
 from plimsoll.planners.memory.layer_moments import kept_at_attention, kept_at_first_products, kept_at_second_norm
@@ -26,7 +26,6 @@ from plimsoll.planners.memory.mixture_backward import (
     kept_at_experts_first_product,
     kept_at_experts_last_product,
 )
-from plimsoll.planners.memory.profile import Profile
 from plimsoll.planners.memory.recurrent import scan_workspace_bytes
 from plimsoll.planners.memory.routing import remembered_routing_bytes
 from plimsoll.planners.memory.selective import (
@@ -36,6 +35,7 @@ from plimsoll.planners.memory.selective import (
     selectively_kept_bytes,
     unused_bytes,
 )
+from plimsoll.planners.stacks.profile import Profile
 
 # The kinds of layers of some hundred models, on a dozen stacks each.
 MOST_KEPT_LAYERS = 4096

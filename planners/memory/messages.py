@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import FULL, SELECTIVE, Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import has_layer_norms
 from plimsoll.planners.memory.items import NOTHING
-from plimsoll.planners.memory.job import Job
-from plimsoll.planners.memory.stages import StageRows
 
 
 def message_bytes(layouts: Candidates, rows: StageRows, job: Job, message: FloatArray) -> FloatArray:

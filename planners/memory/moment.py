@@ -7,14 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.jobs.job import GPIPE, Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activity import Activity, casts_weights
 from plimsoll.planners.memory.compression import remembered_bytes
 from plimsoll.planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
 from plimsoll.planners.memory.items import NOTHING, PHASES, Items
-from plimsoll.planners.memory.job import GPIPE, Job
 from plimsoll.planners.memory.messages import message_bytes, received_gradient_bytes
-from plimsoll.planners.memory.stages import StageRows
 from plimsoll.planners.memory.zero import GRADIENTS_DIVIDED, WEIGHTS_DIVIDED, ZeroBuffers, zero_buffers
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import FloatArray, IntArray
+from plimsoll.planners.layouts.candidates import FloatArray, IntArray
 from plimsoll.planners.memory.items import ALLOCATED_ITEMS, COMPANION_FORWARD, EVALUATION, FORWARD, PHASES, Items
 from plimsoll.planners.plans import LiveItems, MemoryMoment
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-from plimsoll.planners.figures import counted, figure, listed
+from plimsoll.planners.ground.figures import counted, figure, listed
 from plimsoll.planners.plans import Layout
 
 FILE_NAME = "measured_cases.csv"

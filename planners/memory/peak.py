@@ -9,15 +9,16 @@ from itertools import chain
 import numpy as np
 
 from plimsoll.planners.derived import Derived
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.stages import StageRows, all_stages, deciding_stages, held_chunks
 from plimsoll.planners.memory.activation_offload import left_on_device
 from plimsoll.planners.memory.activity import Activity, activity
 from plimsoll.planners.memory.companions import with_companions
 from plimsoll.planners.memory.holdings import Holdings, holdings
 from plimsoll.planners.memory.host import host_bytes, node_host
 from plimsoll.planners.memory.items import ALLOCATED_ITEMS, PHASES
-from plimsoll.planners.memory.job import Job
 from plimsoll.planners.memory.moment import moment_of
 from plimsoll.planners.memory.moments import StackedMoments, moments_of, stacked_moments
 from plimsoll.planners.memory.nvme import placed
@@ -25,7 +26,6 @@ from plimsoll.planners.memory.phases import forward_begins, phase_items
 from plimsoll.planners.memory.run_ahead import run_ahead_bytes
 from plimsoll.planners.memory.runtime import runtime_bytes
 from plimsoll.planners.memory.spikes import gpus_on_node, loading_host_bytes, spikes_of
-from plimsoll.planners.memory.stages import StageRows, all_stages, deciding_stages, held_chunks
 from plimsoll.planners.plans import Memory, MemoryItems, Spike, StageMemory
 
 # Of 19 nanotron runs above 70 of 80 GB the median used 4.9 % of the peak rate, of those at 65 to 70 GB 25.8 %

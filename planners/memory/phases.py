@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import FloatArray
+from plimsoll.planners.layouts.candidates import FloatArray
 from plimsoll.planners.memory.backward import backward_items
 from plimsoll.planners.memory.companions import companion_items
 from plimsoll.planners.memory.evaluation import evaluation_items

@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Scan, ScanKernel
-from plimsoll.planners.memory.profile import Kernels
-from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.stacks.profile import Kernels
 
 DELTA_CHUNK_TOKENS = 64
 SELECTIVE_CHUNK_TOKENS = 2048

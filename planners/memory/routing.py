@@ -6,8 +6,8 @@ Small beside hidden states, unless experts are many: of 128 half a kilobyte a to
 from __future__ import annotations
 
 from plimsoll.planners.architecture import Block, OperationKind
-from plimsoll.planners.memory.profile import Kernels
-from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.stacks.profile import Kernels
 
 INDEX_BYTES = 8  # torch's int64
 MASK_BYTES = 1

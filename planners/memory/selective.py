@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Part, Region, Split, Weight
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION, dropped
 from plimsoll.planners.memory.activations import (
     DISPATCHED_TENSORS,
     EXPERT_TENSORS,
@@ -14,8 +15,7 @@ from plimsoll.planners.memory.activations import (
     checkpoint_width,
     kept_bytes,
 )
-from plimsoll.planners.memory.profile import Kernels
-from plimsoll.planners.memory.recompute_modules import CORE_ATTENTION, dropped
+from plimsoll.planners.stacks.profile import Kernels
 
 # Which weights an operation multiplies by, by the first word of its name; attention's have names of their own.
 PART_OF_PREFIX = {"feed": Part.FEED_FORWARD, "shared": Part.SHARED_EXPERT}

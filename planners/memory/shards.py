@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.architecture import Split, Weight
-from plimsoll.planners.errors import ImpossibleLayout
-from plimsoll.planners.identity import Same
-from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
-from plimsoll.planners.layout.distinct import distinct
-from plimsoll.planners.layout.experts import expert_tensor_ranks
-from plimsoll.planners.memory.job import BlockWeights, Job
-from plimsoll.planners.memory.optimizers import STEP_COUNTER_BYTES, OptimizerKind
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.jobs.optimizers import STEP_COUNTER_BYTES, OptimizerKind
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.sharding import (
     FirstRank,
     Mesh,

@@ -10,14 +10,14 @@ import math
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
+from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activity import Activity
 from plimsoll.planners.memory.evaluation import evaluation_items
 from plimsoll.planners.memory.holdings import Holdings, has_weight_policy
 from plimsoll.planners.memory.items import EVALUATION
-from plimsoll.planners.memory.job import Job
 from plimsoll.planners.memory.moment import moment_of
-from plimsoll.planners.memory.stages import StageRows
 from plimsoll.planners.plans import Spike
 
 LOADING_REASONS = {

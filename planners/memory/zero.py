@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.layout.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
+from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.holdings import Holdings, are_gradients_sent
-from plimsoll.planners.memory.job import BlockWeights, Job
 from plimsoll.planners.memory.nvme import SUB_GROUP_ELEMENTS
-from plimsoll.planners.memory.stages import StageRows
-from plimsoll.planners.precision import FP32_BYTES
 
 # `get_norm_dtype`: the norm of each gradient is taken in fp64.
 NORM_BYTES = 8

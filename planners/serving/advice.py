@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from plimsoll.planners.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import ServingAdvice
 from plimsoll.planners.serving.candidates import Candidate

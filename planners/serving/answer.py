@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from plimsoll.planners.learned import Learned
 from plimsoll.planners.plans import Omitted, SearchCounts
 from plimsoll.planners.questions import RopeScaling
-from plimsoll.planners.serving.learned import Learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engine import GIB, read_table
 from plimsoll.planners.serving.engine_rules import MemoryRule
+from plimsoll.planners.serving.lessons import ranks_of
 from plimsoll.planners.serving.memory import activation_bytes, cuda_graph_bytes, non_torch_bytes
 from plimsoll.planners.serving.settings import Settings
 from plimsoll.planners.serving.static_fraction import given_fraction, graph_reserve_bytes, static_fraction
@@ -167,7 +168,7 @@ def _free_budget(settings: Settings, stage: Stage, degrees: Degrees, total_bytes
 def _outside_bytes(settings: Settings, degrees: Degrees) -> int:
     """Return what lies outside torch, as a start of the same engine showed where there was one."""
     planned = non_torch_bytes(settings.profile, degrees)
-    return planned if settings.learned is None else settings.learned.runtime_bytes(planned, degrees)
+    return planned if settings.learned is None else settings.learned.runtime_bytes(planned, ranks_of(degrees))
 
 
 def _band_bytes(settings: Settings, stage: Stage, activations: int, degrees: Degrees) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.engine import EngineProfile
 from plimsoll.planners.serving.served_models import refuses_float16

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from typing import TypeVar
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.questions import ServingQuestion
 
 # Every combination is a search over all degrees.

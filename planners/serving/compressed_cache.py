@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import KvKind, KvState, ModelSpec
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from plimsoll.planners.serving.block_pool import BlockPool
 from plimsoll.planners.serving.engine import EngineProfile
 from plimsoll.planners.serving.engine_rules import CompressedLayout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import KvKind, ModelSpec
-from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.sharding import ShardLayout
 
 # Engines with a scheduler and a pool of blocks.

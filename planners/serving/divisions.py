@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from plimsoll.planners.errors import PlanningStopped
+from plimsoll.planners.ground.errors import PlanningStopped
+from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.questions import Disaggregation, ServingQuestion
 from plimsoll.planners.serving.candidates import Candidate, judged
 from plimsoll.planners.serving.disaggregation import DisaggregatedDeployment
@@ -27,7 +28,6 @@ from plimsoll.planners.serving.latency import ReplicaWork
 from plimsoll.planners.serving.ranking import objective, rank, request_seconds
 from plimsoll.planners.serving.replica import Replica
 from plimsoll.planners.serving.settings import Settings
-from plimsoll.planners.stopping import ShouldStop
 
 # Each pool has a replica at least.
 FEWEST_REPLICAS = 2

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from plimsoll.planners.hardware import SiteEfficiency
+from plimsoll.planners.ground.hardware import SiteEfficiency
 from plimsoll.planners.serving.engine import read_table
 
 # Which terms of a step a site's factor multiplies, by what they wait for; a prompt's all wait alike.

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.hardware import Gpu
-from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.serving.engine_rules import (
     BatchTier,
     CacheRule,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, KvKind, ModelSpec
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 from plimsoll.planners.serving.block_pool import BlockPool, usable_blocks
 from plimsoll.planners.serving.engine import EngineProfile
 from plimsoll.planners.serving.engine_rules import TokensWording

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, KvKind, KvState
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.serving.engine import EngineProfile
 from plimsoll.planners.serving.engine_rules import PACKED_LATENTS, LatentCaches
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from plimsoll.planners.architecture import Block, ModelSpec, Operation, OperationKind, Region
-from plimsoll.planners.errors import NotYetAvailable
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.identity import Same
+from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.serving.compressed_cache import index_row_bytes, row_bytes
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.efficiency import Efficiency, efficiency, engine_efficiency

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from plimsoll.planners.architecture import Block, ModelSpec, Region, Split
-from plimsoll.planners.identity import Same
-from plimsoll.planners.precision import FP32_BYTES
+from plimsoll.planners.formats.precision import FP32_BYTES
+from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engine import GIB, EngineProfile, read_table
 from plimsoll.planners.serving.engine_rules import MemoryRule

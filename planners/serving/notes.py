@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.learned import Learned, Ranks
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.candidates import Candidate
 from plimsoll.planners.serving.engine import GIB
 from plimsoll.planners.serving.engine_rules import MemoryRule
-from plimsoll.planners.serving.learned import Learned, Ranks
 from plimsoll.planners.serving.served_models import runs_through_transformers
 from plimsoll.planners.serving.settings import Settings
 from plimsoll.planners.serving.weight_format import weight_format

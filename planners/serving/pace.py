@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from plimsoll.planners.identity import Same
+from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.serving.efficiency import Efficiency
 from plimsoll.planners.serving.traffic import Traffic
 

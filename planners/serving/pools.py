@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from plimsoll.planners.architecture import Block, KvKind, KvState, ModelSpec
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.serving.engine import EngineProfile
 
 Pools: TypeAlias = tuple[int, ...]

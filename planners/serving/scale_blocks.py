@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from plimsoll.planners.architecture import ModelSpec, Part, Split, Weight
-from plimsoll.planners.errors import ImpossibleLayout
-from plimsoll.planners.identity import Same
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.cards import is_amd
 from plimsoll.planners.serving.degrees import Degrees

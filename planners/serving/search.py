@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
-from plimsoll.planners.figures import counted
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped, PlimsollError
+from plimsoll.planners.ground.figures import counted
+from plimsoll.planners.ground.stopping import ShouldStop, never
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.batching import Deployment
 from plimsoll.planners.serving.candidates import Candidate, judged
@@ -19,7 +20,6 @@ from plimsoll.planners.serving.replica import FITS, Replica, plan_started, work_
 from plimsoll.planners.serving.scale_blocks import block_obstacle
 from plimsoll.planners.serving.settings import Settings, resolve_settings
 from plimsoll.planners.serving.weights import layout_obstacle, most_tensor_parallel
-from plimsoll.planners.stopping import ShouldStop, never
 
 # Every number of pipeline stages and of attention's ranks is looked at in ranges of up to so many GPUs, beyond that
 # the first few numbers and 24, 32, 48, 64 ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from plimsoll.planners.figures import SIGNIFICANT_DIGITS, counted, duration, figure
+from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.candidates import Candidate
 from plimsoll.planners.serving.degrees import Degrees

@@ -6,15 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import ModelSpec, OperationKind
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from plimsoll.planners.huggingface.rope_scaling import FROM_ORIGINAL, stretched_by
+from plimsoll.planners.families.rope_scaling import FROM_ORIGINAL, stretched_by
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.learned import Learned
 from plimsoll.planners.questions import LengthDistribution, RopeScaling, ServingQuestion
 from plimsoll.planners.serving.cards import check_formats
 from plimsoll.planners.serving.compressed_cache import BLOCK_TOKENS, is_compressed
 from plimsoll.planners.serving.engine import EngineProfile, engine_profile
 from plimsoll.planners.serving.engine_rules import BatchTier
 from plimsoll.planners.serving.kv_formats import KvFormat, kv_format
-from plimsoll.planners.serving.learned import Learned
 from plimsoll.planners.serving.traffic import Traffic, mean_tokens, sample_tokens
 from plimsoll.planners.serving.weight_format import WeightFormat, weight_format
 from plimsoll.planners.serving.which_engine import able_profile

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.figures import figure as written_out
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.figures import figure as written_out
 from plimsoll.planners.serving.engine import GIB, minor_version
 
 LOG_POINTER = "/log"

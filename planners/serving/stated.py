@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.questions import AllowedChoices, ServiceLevel, ServingLayoutRequest, ServingQuestion
 from plimsoll.planners.serving.candidates import Candidate
 from plimsoll.planners.serving.disaggregation import DisaggregatedDeployment

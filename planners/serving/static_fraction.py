@@ -12,8 +12,8 @@ from collections import Counter
 from functools import lru_cache
 
 from plimsoll.planners.architecture import KvKind, ModelSpec, Part
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.planners.identity import Same
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engine import GIB
 from plimsoll.planners.serving.engine_rules import Reserve

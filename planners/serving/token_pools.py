@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, KvKind, KvState, ModelSpec
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.figures import figure
 from plimsoll.planners.serving.engine import EngineProfile
 from plimsoll.planners.serving.engine_rules import TokenPoolRules
 from plimsoll.planners.serving.kv_formats import CacheTerms, layer_bytes_per_token, sequence_state_bytes

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.errors import InvalidQuestion
 from plimsoll.planners.formats import storage_scheme
-from plimsoll.planners.hardware import Gpu
-from plimsoll.planners.quantized_stacks import QuantizedStack, quantized_stack
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.quantization.stacks import QuantizedStack, quantized_stack
 
 BITS_PER_BYTE = 8
 

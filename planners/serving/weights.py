@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from plimsoll.planners.architecture import Block, KvKind, ModelSpec, OperationKind, Part, Split, Weight
-from plimsoll.planners.errors import BrokenRule, ImpossibleLayout
-from plimsoll.planners.identity import Same
-from plimsoll.planners.quantized_stacks import QuantizedStack, weight_bytes
+from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.quantization.stacks import QuantizedStack, weight_bytes
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.weight_format import WeightFormat
 from plimsoll.planners.sharding import POLICIES, ShardingPolicy, ShardLayout

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.serving.cards import card_obstacle
 from plimsoll.planners.serving.engine import KNOWN_ENGINES, EngineProfile, engine_profile, known_versions
 from plimsoll.planners.serving.served_models import model_obstacle

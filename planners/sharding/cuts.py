@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.sharding.layout import IntArray
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from plimsoll.planners.errors import ImpossibleLayout, UnknownName
+from plimsoll.planners.ground.errors import ImpossibleLayout, UnknownName
 from plimsoll.planners.sharding.cuts import Cut, EachTensorFlat, FirstDimension, FlatBuffers, Whole
 from plimsoll.planners.sharding.layout import Mesh, ShardLayout
 from plimsoll.planners.sharding.stages import behind_the_first, even_stages, first_stages_more, last_but_one_first

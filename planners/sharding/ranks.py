@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.architecture import ModelSpec, Weight
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.sharding.cuts import Whole
 from plimsoll.planners.sharding.groups import Box, Group, Shard, WeightGroup, cut_of, group_of, mesh_of, weight_groups
 from plimsoll.planners.sharding.layout import IntArray, ShardLayout

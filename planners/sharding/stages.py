@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, ModelSpec, Split, Weight
-from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.ground.errors import ImpossibleLayout
 
 # torchtitan's defaults: the embedding counts as one layer, last norm and head as another
 # (distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part).

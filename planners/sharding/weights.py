@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Part, Split, Weight
-from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.sharding.cuts import LocalTensor
 from plimsoll.planners.sharding.layout import Mesh, ShardLayout
 from plimsoll.planners.sharding.policy import KeyValueHeads, ShardingPolicy

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import Candidates, FloatArray
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.memory.activation_offload import SYNCHRONOUS, micro_batch_offload_bytes
-from plimsoll.planners.memory.job import Job
 from plimsoll.planners.timing.efficiency import Efficiency
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import FloatArray, IntArray
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.layouts.candidates import FloatArray, IntArray
 from plimsoll.planners.timing.efficiency import Efficiency
 
 

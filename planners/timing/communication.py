@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import Candidates
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates
 from plimsoll.planners.memory.compression import sent_fraction
 from plimsoll.planners.memory.holdings import shard_ranks
-from plimsoll.planners.memory.job import Job
 from plimsoll.planners.memory.shards import WHOLE, divisions, frozen_elements, split_elements
 from plimsoll.planners.plans import Communication
 from plimsoll.planners.timing.collectives import RankGroup, all_gather_seconds, all_reduce_seconds, send_seconds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import Candidates, FloatArray
-from plimsoll.planners.memory.job import CompanionJob, Job
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import CompanionJob, Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.pace import Pace, micro_batch_pace
 from plimsoll.planners.timing.traffic import rank_groups

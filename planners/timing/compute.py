@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.identity import Same
-from plimsoll.planners.layout.candidates import Candidates, FloatArray
-from plimsoll.planners.layout.distinct import distinct
-from plimsoll.planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
-from plimsoll.planners.memory.job import BlockWeights, Job
-from plimsoll.planners.memory.recompute_modules import again
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.jobs.recompute_modules import again
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
+from plimsoll.planners.layouts.distinct import distinct
+from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.fusion import saved_bytes
 from plimsoll.planners.timing.recurrent import chunked_flops

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from importlib import resources
 from typing import Any, TypeVar
 
-from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.ground.hardware import Hardware
 
 T = TypeVar("T")
 

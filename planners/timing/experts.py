@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.architecture import Part
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import ALL_LAYERS, FULL, Candidates, FloatArray
-from plimsoll.planners.layout.experts import busiest_rank_multiple, expert_tensor_ranks
-from plimsoll.planners.memory.job import BlockWeights, Job
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, Candidates, FloatArray
+from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_tensor_ranks
 from plimsoll.planners.timing.efficiency import Efficiency
 
 EXPERT_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward

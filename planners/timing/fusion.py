@@ -22,7 +22,7 @@ import functools
 from collections.abc import Mapping
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind
-from plimsoll.planners.identity import Same
+from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.memory.activations import has_layer_norms
 
 # Bytes for each element of the operation's inputs, forward; a third of both passes of the loss.

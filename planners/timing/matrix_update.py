@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 
 from plimsoll.planners.architecture import Weight
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.memory.job import Job
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.timing.compute import ATTENTION_FORMAT, LOW_PRECISION_FORMATS
 from plimsoll.planners.timing.efficiency import Efficiency
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import Candidates, FloatArray
-from plimsoll.planners.memory.job import Job
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.memory.nvme import PARAMETERS_IN_HOST
 from plimsoll.planners.timing.efficiency import Efficiency
 

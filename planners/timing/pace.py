@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
-from plimsoll.planners.memory.job import Job
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, Candidates, FloatArray
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.experts import expert_seconds_per_layer, tensor_traffic_multiple

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.figures import duration
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import Candidates, FloatArray
-from plimsoll.planners.memory.job import Job
+from plimsoll.planners.ground.figures import duration
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.plans import Layout, Memory, Step
 from plimsoll.planners.timing.efficiency import Efficiency, StalledRuns
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArray
-from plimsoll.planners.layout.grid import Cells
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import PIPEDREAM, Job
+from plimsoll.planners.layouts.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArray
+from plimsoll.planners.layouts.grid import Cells
 from plimsoll.planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
 from plimsoll.planners.memory.holdings import shard_ranks
-from plimsoll.planners.memory.job import PIPEDREAM, Job
 from plimsoll.planners.plans import Step, StepParts
 from plimsoll.planners.timing.activation_traffic import activation_offload_seconds
 from plimsoll.planners.timing.collectives import send_seconds

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
-from plimsoll.planners.layout.experts import expert_tensor_ranks
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import FULL, BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.memory.compression import sent_fraction
 from plimsoll.planners.memory.holdings import shard_ranks
-from plimsoll.planners.memory.job import Job
 from plimsoll.planners.timing.collectives import (
     RankGroup,
     all_gather_seconds,

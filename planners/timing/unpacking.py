@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.layout.candidates import Candidates, FloatArray
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.job import BlockWeights, Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.memory.frozen import base_width, unpacked_bytes
-from plimsoll.planners.memory.job import BlockWeights, Job
 from plimsoll.planners.memory.shards import WHOLE, divisions
 from plimsoll.planners.timing.efficiency import Efficiency
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, TypeAdapter
 
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.service.answers import Accuracy, JobBody, JobPage, PlanPage, QuantizeBody
 from plimsoll.service.calibrations.report import CalibrationReport
 from plimsoll.service.catalogue_pages import GpuList, ModelList

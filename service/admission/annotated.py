@@ -6,7 +6,7 @@ import json
 from typing import Protocol
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.admission.annotations import PLAN, PLAN_ID
 from plimsoll.service.admission.budget import Budget
 from plimsoll.service.admission.findings import Finding, NotJudged

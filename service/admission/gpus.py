@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import UnknownCluster, UnknownGpu
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.errors import UnknownCluster, UnknownGpu
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.serving.cards import is_amd
 from plimsoll.service.admission.pods import Container, Pods
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plimsoll.planners.errors import ImpossibleLayout, PlimsollError
+from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
 from plimsoll.service.admission.launches import Launch
 
 LONG_POSITIONS = "length-within-positions"

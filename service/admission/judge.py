@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import structlog
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.admission.annotated import AnnotatedPlans, StoredPlans
 from plimsoll.service.admission.annotations import PLAN, PLAN_ID
 from plimsoll.service.admission.budget import Budget, Clock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.host_words import is_host_sure
+from plimsoll.planners.memory.host_words import is_host_sure
 from plimsoll.planners.plans import TrainingAnswer
 from plimsoll.planners.serving.answer import KvCache, ServingAnswer
 from plimsoll.service.admission.findings import GIB, Finding, Share

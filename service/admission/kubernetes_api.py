@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import structlog
 
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.figures import figure
 from plimsoll.service.admission.config_maps import ConfigMaps, NoConfigMaps
 from plimsoll.service.admission.object_parts import ObjectNotRead
 from plimsoll.service.admission.training_runtimes import (

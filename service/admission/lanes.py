@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand, takes_other_share
 from plimsoll.service.admission.here_documents import with_here_documents
 from plimsoll.service.admission.launches import CannotRun, Launch, NotRead, Read

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from plimsoll.planners.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.plans import TrainingAnswer
 from plimsoll.planners.serving.answer import ServingAnswer, ServingMemory
 from plimsoll.planners.serving.engine import engine_profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.admission.annotations import PLAN, PLAN_ID
 from plimsoll.service.admission.kinds import JUDGED_OWNERS, pod_groups
 from plimsoll.service.admission.object_parts import annotations_of

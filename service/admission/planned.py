@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import UnknownModel
+from plimsoll.planners.ground.errors import UnknownModel
 from plimsoll.service.admission.findings import Finding
 from plimsoll.service.admission.judgement import is_certain_for_serving, is_certain_for_training
 from plimsoll.service.admission.lanes import Lane

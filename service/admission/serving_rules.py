@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.figures import figure
 from plimsoll.service.admission.flags import AUTO, Arguments
 from plimsoll.service.admission.impossible import LONG_POSITIONS, SCALE_BLOCKS, divisors_text
 from plimsoll.service.admission.pods import Container

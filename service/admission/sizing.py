@@ -9,13 +9,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.plans import TrainingAnswer
 from plimsoll.planners.serving.answer import ServingAnswer
-from plimsoll.planners.stopping import ShouldStop
-from plimsoll.planners.training import plan_training
+from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.admission.budget import Budget
 from plimsoll.service.admission.quantization_rules import stored_methods
 from plimsoll.service.canonical import digest

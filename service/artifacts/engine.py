@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.serving.answer import ServingPlan
 from plimsoll.planners.serving.cards import is_amd
 from plimsoll.service.artifacts.checkpoint import Checkpoint

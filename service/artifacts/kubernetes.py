@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.service.admission.annotations import PLAN_ID
 from plimsoll.service.admission.gpus import gpu_resource, product_selector
 from plimsoll.service.artifacts.yaml_text import yaml_text

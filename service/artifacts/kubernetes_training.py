@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.plans import Layout
 from plimsoll.service.admission.gpus import gpu_resource, product_selector
 from plimsoll.service.artifacts.kubernetes import Placement, gpu_container, manifest, pod_spec, workload_name

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll.planners.derived import Derived
-from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.serving.answer import ServingLayout, ServingPlan
 from plimsoll.service.artifacts.checkpoint import Checkpoint
 from plimsoll.service.artifacts.engine import Engine, Nodes, NoOption

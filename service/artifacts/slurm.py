@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.plans import Layout
 from plimsoll.service.artifacts.kubernetes import workload_name
 from plimsoll.service.artifacts.kubernetes_training import MEETING_PORT, SCRIPT

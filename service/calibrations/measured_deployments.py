@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll.planners.errors import InvalidQuestion, PlimsollError
-from plimsoll.planners.hardware import Gpu, GpuCount, Hardware, SiteServing
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.calibration.serving import EngineCalibration, MeasuredServing, measured_serving
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware, SiteServing
 from plimsoll.planners.questions import ServingQuestion
-from plimsoll.planners.serving.calibration import EngineCalibration, MeasuredServing, measured_serving
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import StoredPlan
 from plimsoll.service.plans.questions import in_stored_formats

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from plimsoll.planners.calibration import Observation
-from plimsoll.planners.errors import InvalidQuestion, PlimsollError
-from plimsoll.planners.hardware import Gpu, GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.measured_runs import MeasuredRun, observed_run
+from plimsoll.planners.calibration.measured_runs import MeasuredRun, observed_run
+from plimsoll.planners.calibration.training import Observation
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
 from plimsoll.planners.plans import Layout
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
-from plimsoll.planners.training import plan_training
+from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.calibrations.report import PeakCheck
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import StoredPlan

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from plimsoll.planners.calibration import Observation
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.hardware import Gpu, GpuCount, Hardware
-from plimsoll.planners.timing.efficiency import load_efficiency
-from plimsoll.planners.timing.microbenchmarks import (
+from plimsoll.planners.calibration.microbenchmarks import (
     attention_seconds,
     matmul_seconds,
     memory_seconds,
     one_all_reduce_seconds,
 )
+from plimsoll.planners.calibration.training import Observation
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.service.requests.calibration import (
     AllReduceBenchmark,
     AttentionBenchmark,

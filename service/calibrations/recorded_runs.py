@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from plimsoll.planners.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.service.calibrations.report import UnusedMeasurement
 from plimsoll.service.measurements.measuring import SPEED_LEVEL
 from plimsoll.service.persistence.paging import LARGEST_PAGE

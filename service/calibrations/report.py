@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from plimsoll.planners.calibration import Calibration, CheckedObservation, FitError, FittedFraction, StackBand
-from plimsoll.planners.hardware import Gpu
-from plimsoll.planners.serving.calibration import EngineCalibration
+from plimsoll.planners.calibration.serving import EngineCalibration
+from plimsoll.planners.calibration.training import Calibration, CheckedObservation, FitError, FittedFraction, StackBand
+from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.service.persistence.records import Calibration as StoredCalibration
 
 

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from plimsoll.planners.calibration import Observation, calibrate
+from plimsoll.planners.calibration.serving import MeasuredServing, calibrate_serving
+from plimsoll.planners.calibration.training import Observation, calibrate
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.hardware import Gpu, SiteEfficiency, SiteServing
-from plimsoll.planners.serving.calibration import MeasuredServing, calibrate_serving
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Gpu, SiteEfficiency, SiteServing
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.service.calibrations.measured_deployments import measured_deployment, site_serving
 from plimsoll.service.calibrations.measured_jobs import measured_job

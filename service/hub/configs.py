@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import httpx
 
-from plimsoll.planners.errors import InvalidModelConfig, InvalidQuestion
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.errors import InvalidModelConfig, InvalidQuestion
+from plimsoll.planners.ground.figures import figure
 from plimsoll.service.errors import HubModelNotFound, HubTimedOut, HubUnreachable
 from plimsoll.service.hub.cache import HubCache
 from plimsoll.service.hub.redirects import POINTER, Redirects, Resolver, Target, addresses_of

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import UnknownGpu
-from plimsoll.planners.hardware import Gpu
-from plimsoll.planners.serving.learned import Learned
+from plimsoll.planners.ground.errors import UnknownGpu
+from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.learned import Learned
 from plimsoll.service.canonical import digest
 from plimsoll.service.errors import MeasurementNotFound
 from plimsoll.service.kept_known import KeptKnown

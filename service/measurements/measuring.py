@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
-from plimsoll.planners.serving.learned import Learned, lesson
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownGpu, UnknownModel
+from plimsoll.planners.learned import Learned
+from plimsoll.planners.serving.lessons import lesson
 from plimsoll.planners.serving.startup_log import StartupLog, read_startup_log
 from plimsoll.service.canonical import canonical_json
 from plimsoll.service.gpus import gpu_figures

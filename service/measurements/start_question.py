@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.serving.startup_log import LOG_POINTER, StartupLog
 from plimsoll.service.requests.hardware import OneHardware
 from plimsoll.service.requests.measurements import MeasurementRequest

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.ground.errors import InvalidModelConfig
 from plimsoll.service.allowed_paths import allowed_path
 from plimsoll.service.requests.configs import special_number
 from plimsoll.service.requests.models import ConfigModel

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.planners.architecture import Block, KvState, ModelSpec
+from plimsoll.planners.families.stored_formats import StoredFormats
 from plimsoll.planners.formats import bytes_per_parameter
-from plimsoll.planners.huggingface.stored_formats import StoredFormats
 from plimsoll.service.checkpoints.comparison import CheckpointReport
 
 if TYPE_CHECKING:

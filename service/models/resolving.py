@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import Catalogue, typical_config
-from plimsoll.planners.errors import InvalidModelConfig, PlimsollError
-from plimsoll.planners.figures import count_in_words
-from plimsoll.planners.huggingface import described_parts, read_model
-from plimsoll.planners.huggingface.stored_formats import StoredFormats, stored_formats
-from plimsoll.planners.kept import forget
+from plimsoll.planners.families import described_parts, read_model
+from plimsoll.planners.families.stored_formats import StoredFormats, stored_formats
+from plimsoll.planners.ground.errors import InvalidModelConfig, PlimsollError
+from plimsoll.planners.ground.figures import count_in_words
+from plimsoll.planners.ground.kept import forget
 from plimsoll.service.allowed_paths import allowed_path
 from plimsoll.service.canonical import canonical_json, digest
 from plimsoll.service.checkpoints.comparison import CheckpointReport, checkpoint_report

@@ -194,7 +194,7 @@ hardware_calibrations = sa.Table(
 )
 sa.Index("hardware_calibrations_newest_idx", hardware_calibrations.c.gpu, hardware_calibrations.c.created_at.desc())
 
-# What measured starts of a model on a GPU and an engine version taught (planners/serving/learned.py): what is in force,
+# What measured starts of a model on a GPU and an engine version taught (planners/learned.py): what is in force,
 # the sum of the lessons below.
 learned_starts = sa.Table(
     "learned_starts",

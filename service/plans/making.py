@@ -11,14 +11,14 @@ import numpy as np
 import structlog
 
 from plimsoll.planners.derived import Derived
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.fleet import plan_fleet
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.inference import plan_serving_fleet
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.planners.plans import Layout, TrainingAnswer
 from plimsoll.planners.serving.answer import ServingAnswer
-from plimsoll.planners.stopping import ShouldStop
-from plimsoll.planners.training import plan_training
+from plimsoll.planners.serving.planning import plan_serving_fleet
+from plimsoll.planners.training.fleet import plan_fleet
+from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.artifacts.checkpoint import Checkpoint, stated_rope_theta
 from plimsoll.service.artifacts.kubernetes import Placement
 from plimsoll.service.artifacts.kubernetes_training import training_manifests

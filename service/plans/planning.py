@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.errors import UnknownGpu, UnknownModel
-from plimsoll.planners.hardware import SiteEfficiency
+from plimsoll.planners.ground.errors import UnknownGpu, UnknownModel
+from plimsoll.planners.ground.hardware import SiteEfficiency
 from plimsoll.service.answers import PlanQuestion
 from plimsoll.service.canonical import digest
 from plimsoll.service.errors import PlanNotFound

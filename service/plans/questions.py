@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planners.catalogue import Catalogue
-from plimsoll.planners.hardware import Hardware, SiteEfficiency
+from plimsoll.planners.ground.hardware import Hardware, SiteEfficiency
+from plimsoll.planners.learned import Learned
 from plimsoll.planners.serving.engine import engine_profile
-from plimsoll.planners.serving.learned import Learned
 from plimsoll.planners.version import planner_version
 from plimsoll.service.canonical import digest
 from plimsoll.service.gpus import gpu_figures, resolve_fleet

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from plimsoll.planners.errors import PlanningStopped, PlimsollError
-from plimsoll.planners.figures import figure
-from plimsoll.planners.stopping import ShouldStop
+from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
+from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.stopping import ShouldStop
 from plimsoll.service.errors import Overloaded, SearchLimitReached
 from plimsoll.service.rate_limits import MOST_CALLERS
 from plimsoll.service.recently_used import RecentlyUsed

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from plimsoll.planners.hardware import Gpu, GpuCount, Hardware, Network
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware, Network
 from plimsoll.service.requests.values import (
     MOST_GPUS,
     ByteCount,

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from plimsoll.planners.figures import count_in_words
+from plimsoll.planners.ground.figures import count_in_words
 from plimsoll.service.requests.field_names import unknown_field
 from plimsoll.service.requests.foreign_names import value_meant
 from plimsoll.service.requests.values import MOST_NAME_CHARACTERS

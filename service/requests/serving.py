@@ -9,8 +9,8 @@ from pydantic import Discriminator, Field, Tag
 
 from plimsoll.planners import questions
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.hardware import Gpu, Hardware
-from plimsoll.planners.huggingface.rope_scaling import MOST_FACTOR
+from plimsoll.planners.families.rope_scaling import MOST_FACTOR
+from plimsoll.planners.ground.hardware import Gpu, Hardware
 from plimsoll.planners.questions import (
     AllowedChoices,
     Disaggregation,

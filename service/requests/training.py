@@ -8,11 +8,11 @@ from pydantic import Discriminator, Field, Tag
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.figures import figure
-from plimsoll.planners.hardware import Hardware
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.memory.recompute_modules import MODULES
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.jobs.recompute_modules import MODULES
 from plimsoll.planners.questions import (
     GPU_FAILURES_PER_MONTH,
     PESSIMISTIC_GPU_FAILURES_PER_MONTH,

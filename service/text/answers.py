@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plimsoll.planners.figures import counted, figure
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.ground.figures import counted, figure
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.persistence.records import Job, Page, PlanSummary
 from plimsoll.service.text.choices import choices_text, serving_choices_text
 from plimsoll.service.text.labels import recompute_text, serving_labels, training_labels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.planners.figures import figure
+from plimsoll.planners.ground.figures import figure
 from plimsoll.service.text.tables import gib, seconds_text, table, titled, wrapped
 
 DOLLAR_DIGITS = 4

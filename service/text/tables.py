@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from plimsoll.planners.figures import duration, figure
+from plimsoll.planners.ground.figures import duration, figure
 
 COLUMNS = 100
 CELL_DIGITS = 6

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import plimsoll
-from plimsoll.planners.figures import duration
+from plimsoll.planners.ground.figures import duration
 from plimsoll.service.worker.child_main import (
     LOG_LINES,
     MAX_RESULT_BYTES,

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _log_unforeseen(error: Exception) -> None:
     """Print the trace of an error, unless it is a refusal, of which the detail says everything."""
-    from plimsoll.planners.errors import PlimsollError
+    from plimsoll.planners.ground.errors import PlimsollError
 
     if not isinstance(error, PlimsollError):
         import traceback
@@ -132,7 +132,7 @@ class InvalidResult(ValueError):
 
 def described_error(error: Exception) -> dict[str, str]:
     """Return the code and the detail of what a task raised."""
-    from plimsoll.planners.errors import PlimsollError
+    from plimsoll.planners.ground.errors import PlimsollError
 
     if isinstance(error, (PlimsollError, InvalidResult)):
         return {"code": error.code, "detail": clean_text(str(error))}

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from plimsoll import planners, service
 from plimsoll.api.errors import STATUS_OF_CODE, errors_reference, problem_of
-from plimsoll.planners.errors import InvalidQuestion, PlimsollError, UnknownModel
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError, UnknownModel
 from plimsoll.service.errors import QueueFull
 
 

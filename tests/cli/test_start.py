@@ -56,7 +56,7 @@ def test_answers_of_this_process_need_no_server_no_database_and_no_network(argum
 
 
 def test_a_list_of_hardware_needs_no_model_and_no_numbers():
-    assert loaded_by("hardware", "h100") & {*HEAVY, "httpx", "numpy", "plimsoll.planners.huggingface.registry"} == set()
+    assert loaded_by("hardware", "h100") & {*HEAVY, "httpx", "numpy", "plimsoll.planners.families.registry"} == set()
 
 
 def test_the_version_is_told_with_the_planners_own():

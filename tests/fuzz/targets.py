@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from plimsoll.api.strict_json import MalformedBody, strict_json
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.huggingface.registry import READERS
+from plimsoll.planners.families.registry import READERS
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.admission.annotations import PLAN, PLAN_ID
 from plimsoll.service.admission.judge import AdmissionService
 from plimsoll.service.admission.object_parts import ObjectNotRead

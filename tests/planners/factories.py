@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.hardware import Gpu, GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 
 LLAMA_3_8B = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from plimsoll.planners.derived import UNEXPECTED, Derived
-from plimsoll.planners.errors import ImpossibleLayout, PlanningStopped
+from plimsoll.planners.ground.errors import ImpossibleLayout, PlanningStopped
 from plimsoll.planners.plans import Omitted
 
 

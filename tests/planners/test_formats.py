@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planners.errors import InvalidQuestion, UnknownName
 from plimsoll.planners.formats import (
     FORMATS,
     STORAGE_SCHEMES,
@@ -15,6 +14,7 @@ from plimsoll.planners.formats import (
     storage_scheme,
     tensor_bytes,
 )
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
 
 GIB = 2**30
 NESTING = ("nf4", "fp4")

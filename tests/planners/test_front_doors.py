@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.inference import plan_serving
-from plimsoll.planners.training import plan_training
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.gpus import resolve_fleet
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.requests.serving import InferRequest

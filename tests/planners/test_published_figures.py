@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.planners import resilience
 from plimsoll.planners.formats import tensor_bytes
 from plimsoll.planners.memory.activations import kept_bytes
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.communication import communication_of
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.step import train_flops_per_token
-from plimsoll.planners.training import plan_training
+from plimsoll.planners.training.planning import plan_training, resilience
 from tests.planners.factories import LLAMA_3_70B, LLAMA_7B, gpt, hardware, llama, question
 from tests.planners.training_cases import job, memory, one_layout
 

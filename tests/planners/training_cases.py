@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll.planners.layout.candidates import Candidates, candidates_from_rows
-from plimsoll.planners.memory.job import Job, training_job
+from plimsoll.planners.jobs.job import Job, training_job
+from plimsoll.planners.layouts.candidates import Candidates, candidates_from_rows
 from plimsoll.planners.memory.peak import memory_of
-from plimsoll.planners.memory.profile import load_profile
 from plimsoll.planners.plans import Memory, Step
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.step import step_of
 from tests.planners.factories import question

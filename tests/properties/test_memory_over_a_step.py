@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.layout.candidates import FULL
-from plimsoll.planners.memory.profile import load_profile, profile_names
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.layouts.candidates import FULL
 from plimsoll.planners.plans import MemoryMoment
+from plimsoll.planners.stacks.profile import load_profile, profile_names
 from tests.planners.training_cases import memory
 from tests.properties.laws import law
 

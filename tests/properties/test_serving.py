@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.derived import Derived
-from plimsoll.planners.errors import InvalidQuestion, PlimsollError
-from plimsoll.planners.hardware import GpuCount
-from plimsoll.planners.inference import plan_serving
-from plimsoll.planners.layout.bases import divisors
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.plans import Omitted
 from plimsoll.planners.questions import (
     AllowedChoices,
@@ -29,8 +27,10 @@ from plimsoll.planners.questions import (
     ServingLayoutRequest,
     ServingQuestion,
 )
+from plimsoll.planners.search.bases import divisors
 from plimsoll.planners.serving.answer import ServingAnswer
 from plimsoll.planners.serving.candidates import Candidate
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.search import search_fleet
 from plimsoll.service.gpus import resolve_hardware
 from plimsoll.service.models.resolving import ModelResolver

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.stopping import never
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.stopping import never
 from plimsoll.service.measurements.learning import NOTHING_LEARNED
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.plans.answers import InferPlanBody

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.derived import UNEXPECTED, Derived
-from plimsoll.planners.errors import ImpossibleLayout, PlimsollError
-from plimsoll.planners.hardware import GpuCount
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.plans import Alternative, Omitted
 from plimsoll.planners.questions import LayoutRequest, Lora, NamedLayout, Resilience, TrainingQuestion
-from plimsoll.planners.training import best_layout, plan_training, plan_without_advice
+from plimsoll.planners.stacks.profile import profile_names
+from plimsoll.planners.training.planning import best_layout, plan_training, plan_without_advice
 from plimsoll.service.artifacts.training import training_artifacts
 from tests.planners.factories import question, small_llama, small_mixtral
 from tests.properties.laws import law

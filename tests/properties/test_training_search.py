@@ -13,18 +13,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plimsoll.planners.catalogue.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.layout.able import jobs_of, problems
-from plimsoll.planners.layout.fixed import check_fixed
-from plimsoll.planners.layout.search import Found, search
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.memory.peak import FITS, UNSURE
-from plimsoll.planners.memory.profile import load_profile
 from plimsoll.planners.questions import Recompute, TrainingQuestion
+from plimsoll.planners.search.able import jobs_of, problems
+from plimsoll.planners.search.fixed import check_fixed
+from plimsoll.planners.search.search import Found, search
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question
 from tests.properties.laws import law
 from tests.properties.trainings import STACKS, described, fixed, on, questions
 
-# The simpler of near equals may take a hundredth longer (`planners/layout/ranking.py`).
+# The simpler of near equals may take a hundredth longer (`planners/search/ranking.py`).
 NEAR_EQUAL = 1.01
 ROUNDING = 1.0 + 1e-9
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from plimsoll.cli.asking import NoAnswer
 from plimsoll.cli.local import Local
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.stacks.profile import profile_names
 from plimsoll.service.text.answers import plan_text
 from tests.properties.laws import law
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.layout.able import problems
-from plimsoll.planners.layout.bases import divisors
-from plimsoll.planners.memory.profile import Profile, load_profile, profile_names
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import LayoutRequest, Lora, Recompute, TrainingQuestion
-from plimsoll.planners.training import check_question
+from plimsoll.planners.search.able import problems
+from plimsoll.planners.search.bases import divisors
+from plimsoll.planners.stacks.profile import Profile, load_profile, profile_names
+from plimsoll.planners.training.planning import check_question
 
 GPUS = ("h100-sxm-80gb", "a100-sxm-40gb", "rtx-4090-24gb", "h200-sxm-141gb")
 COUNTS = (1, 2, 3, 4, 6, 8, 16, 24, 40, 48, 64, 96, 128, 256, 512, 1000, 1024, 1152, 4096, 16_384)

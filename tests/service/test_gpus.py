@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion, UnknownCluster
-from plimsoll.planners.hardware import Hardware
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownCluster
+from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.service.gpus import resolve_hardware
 from plimsoll.service.requests.hardware import OneHardware
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.errors import DatabaseUnavailable, KeyNotFound, ScopeMissing, Unauthenticated
 from plimsoll.service.keys import (
     ANONYMOUS,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.quantizing import QuantizationService

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion, UnknownGpu, UnknownModel
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
 from plimsoll.service.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
 from plimsoll.service.requests.calibration import CalibrationRequest

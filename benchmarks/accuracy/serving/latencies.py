@@ -11,9 +11,9 @@ from pathlib import Path
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import NotYetAvailable, PlimsollError
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import NotYetAvailable, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.degrees import Degrees, has_experts
 from plimsoll.planners.serving.latency import ReplicaWork, replica_work

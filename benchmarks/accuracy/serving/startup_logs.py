@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
 from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.planners.serving.planning import plan_serving
 
 LOGS = Path(__file__).parents[2] / "data" / "vllm_startup_logs.csv"
 GIB = 2**30

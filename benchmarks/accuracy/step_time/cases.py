@@ -18,8 +18,8 @@ from pathlib import Path
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue.catalogue import catalogue
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 Row = Mapping[str, str]

@@ -18,11 +18,11 @@ import numpy as np
 from benchmarks.accuracy.document import Section
 from benchmarks.accuracy.step_time.statistics import errors
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlimsollError
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.plans import TrainingPlan
 from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.training import plan_without_advice
+from plimsoll.planners.training.planning import plan_without_advice
 from plimsoll.service.gpus import resolve_hardware
 from plimsoll.service.requests.hardware import Fleet
 from plimsoll.service.requests.training import TrainRequest

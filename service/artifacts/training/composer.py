@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.artifacts.training.launch import (
     LEARNING_RATE,
     Placeholder,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll.planners.memory import nvme
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.artifacts.training.launch import LEARNING_RATE, Target, TrainingLaunch, given_reasons, of_stacks
 
 # The folder of the drives; every node has its own.

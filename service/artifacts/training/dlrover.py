@@ -9,7 +9,7 @@ outlives the process, and is written to storage at a fault.
 
 from __future__ import annotations
 
-from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.stacks.profile import profile_names
 from plimsoll.service.artifacts.training.launch import (
     MAX_RESTARTS,
     Placeholder,

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from plimsoll.planners.layout.experts import experts_are_cut
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.layouts.experts import experts_are_cut
 from plimsoll.planners.plans import Layout, TrainingPlan
 from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.recovery import node_range
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.training.recovery import node_range
 
 # A plan fixes no learning rate. Programs that will not start without one get that of Llama's 7B and 13B
 # (Touvron et al. 2023, arXiv:2302.13971, table 2); it is the reader's to change.

@@ -5,7 +5,7 @@ Options: torch 2.13, `torch/distributed/run.py`.
 
 from __future__ import annotations
 
-from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.stacks.profile import profile_names
 from plimsoll.service.artifacts.training import megatron, megatron_deepspeed, torchtitan
 from plimsoll.service.artifacts.training.launch import (
     MAX_RESTARTS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.artifacts.training.deepspeed import DEEPSPEED
 from plimsoll.service.artifacts.training.launch import (
     DEEPSPEED_FILE,

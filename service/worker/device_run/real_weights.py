@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.job import TraceJob
 from plimsoll.service.worker.dry_run.optimizers import MasterWeightOptimizer, Optimizer
 from plimsoll.service.worker.dry_run.recording.tracker import local_tensor

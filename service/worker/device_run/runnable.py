@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.job import TraceJob
 from plimsoll.service.worker.dry_run.kernel_rules import KERNEL_RULES
 from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED

@@ -16,7 +16,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from plimsoll.planners.memory.activation_offload import SYNCHRONOUS
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.dry_run.decoder_parts import head
 from plimsoll.service.worker.dry_run.job import TraceJob
 from plimsoll.service.worker.dry_run.recording.host_memory import on_host

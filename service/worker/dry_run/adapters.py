@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.memory.adapters import is_named
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.jobs.adapters import is_named
 from plimsoll.service.worker.dry_run.decoder_parts import decoder_layers
 from plimsoll.service.worker.dry_run.job import TraceJob
 from plimsoll.service.worker.dry_run.kernels.four_bit import FourBitLinear

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.ground.errors import InvalidModelConfig
 from plimsoll.service.worker.dry_run.adapters import adapt
 from plimsoll.service.worker.dry_run.job import TraceJob
 from plimsoll.service.worker.dry_run.kernels.attention import TRACED_ATTENTION, register_traced_attention

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.service.worker.dry_run.building import causal_model
 from plimsoll.service.worker.dry_run.step import Report
 from plimsoll.service.worker.dry_run.verdict import CONFIRMED, REFUTED

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.layout.experts import experts_are_cut
-from plimsoll.planners.memory.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
-from plimsoll.planners.memory.profile import load_profile
-from plimsoll.planners.memory.recompute_modules import CORE_ATTENTION
-from plimsoll.planners.memory.stages import distinct_stages, held_chunks
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.jobs.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
+from plimsoll.planners.layouts.experts import experts_are_cut
+from plimsoll.planners.layouts.stages import distinct_stages, held_chunks
 from plimsoll.planners.questions import Lora
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.dry_run.families import NOT_TRACED, number_of_layers
 
 # transformers' own names; those of the first line have the matrices that tensor parallelism and fused kernels
@@ -47,7 +47,7 @@ TRACED_KERNELS = (None, "eager", "fused")
 # torch's schedules; PipeDream, which updates after every micro-batch, no stack of these has.
 TRACED_SCHEDULES = (ONE_FORWARD_ONE_BACKWARD, GPIPE)
 RECOMPUTE_MODES = ("none", "selective", "full")
-# Megatron-LM's names of parts of a dense layer (planners/memory/recompute_modules.py).
+# Megatron-LM's names of parts of a dense layer (planners/jobs/recompute_modules.py).
 LAYER_NORM, FEED_FORWARD = "layernorm", "mlp"
 TRACED_RECOMPUTE_MODULES = (CORE_ATTENTION, LAYER_NORM, FEED_FORWARD)
 TRACED_METHODS = ("full", "lora", "qlora")

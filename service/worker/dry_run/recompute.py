@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from plimsoll.planners.memory.recompute_modules import CORE_ATTENTION
+from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
 from plimsoll.service.worker.dry_run.decoder_parts import decoder_layers
 from plimsoll.service.worker.dry_run.job import FEED_FORWARD, LAYER_NORM, TraceJob
 from plimsoll.service.worker.dry_run.kernels.discarded_outputs import discard_output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 
 Report = Callable[[int, int, str, str], None]
 LEVELS = ("count", "trace", "device")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.families import BIASED_EXPERT_MODEL_TYPES, CONV1D_MODEL_TYPES, OTHER_NAMES
 from plimsoll.service.worker.dry_run.job import (
     GROUPED_MODEL_TYPES,

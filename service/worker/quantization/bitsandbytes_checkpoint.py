@@ -14,7 +14,7 @@ import torch
 
 from plimsoll.planners.architecture import Part
 from plimsoll.planners.formats.storage import NESTED_BLOCK_SIZE
-from plimsoll.planners.quantization import SchemeSettings
+from plimsoll.planners.quantization.planning import SchemeSettings
 from plimsoll.service.worker.quantization.double_quantization import dynamic_map
 from plimsoll.service.worker.quantization.four_bit_codes import CODE_BOOKS
 from plimsoll.service.worker.quantization.quantized import QuantizedTensor

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from plimsoll.planners.quantization import SchemeSettings
+from plimsoll.planners.quantization.planning import SchemeSettings
 from plimsoll.service.worker.quantization.bitsandbytes_checkpoint import BITSANDBYTES_SCHEMES, BitsandbytesCheckpoint
 from plimsoll.service.worker.quantization.compressed_checkpoint import CompressedCheckpoint
 from plimsoll.service.worker.quantization.quantized import QuantizedTensor

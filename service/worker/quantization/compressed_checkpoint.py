@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from plimsoll.planners.architecture import Part
-from plimsoll.planners.quantization import SchemeSettings
+from plimsoll.planners.quantization.planning import SchemeSettings
 from plimsoll.service.worker.quantization.group_codes import swap_nibbles, unpack_nibbles
 from plimsoll.service.worker.quantization.quantized import QuantizedTensor
 from plimsoll.service.worker.quantization.shard_file import PlannedTensor

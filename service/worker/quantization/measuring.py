@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from plimsoll.planners.quantization import SchemeSettings
+from plimsoll.planners.quantization.planning import SchemeSettings
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
 from plimsoll.service.worker.quantization.error import ErrorSums, quantization_error
 from plimsoll.service.worker.quantization.layer_output import sampled_error

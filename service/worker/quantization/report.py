@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plimsoll.planners.quantization import QuantizationEstimate, SkippedWeights
+from plimsoll.planners.quantization.planning import QuantizationEstimate, SkippedWeights
 from plimsoll.service.worker.quantization.error import ErrorSums
 from plimsoll.service.worker.quantization.error_histogram import EDGES
 

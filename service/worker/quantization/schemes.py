@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from plimsoll.planners.quantization import SchemeSettings
+from plimsoll.planners.quantization.planning import SchemeSettings
 from plimsoll.service.worker.quantization.block_scaled import BlockScaled
 from plimsoll.service.worker.quantization.four_bit_codes import CODE_BOOKS
 from plimsoll.service.worker.quantization.group_codes import GroupCodes, Int4Codes, Int8Codes, Mxfp4Codes

@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 
 from plimsoll.planners.architecture import ModelSpec, Part, Weight
-from plimsoll.planners.quantization import skip_reason
-from plimsoll.planners.quantized_stacks import inputs_are_last
+from plimsoll.planners.quantization.planning import skip_reason
+from plimsoll.planners.quantization.stacks import inputs_are_last
 from plimsoll.service.allowed_paths import allowed_path
 from plimsoll.service.checkpoints.headers import ELEMENT_BITS, Checkpoint, StoredTensor
 from plimsoll.service.checkpoints.stored_names import sorted_names

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from plimsoll.planners.errors import InvalidModelConfig
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.quantization import (
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidModelConfig
+from plimsoll.planners.quantization.planning import (
     QuantizationEstimate,
     bytes_by_scheme,
     check_writable,

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.worker.serving_run.cache_groups import CachedLayer, Place, layer_groups, places
 from plimsoll.service.worker.serving_run.deployment import Deployment
 

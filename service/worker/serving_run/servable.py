@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.job import LATENT_MODEL_TYPES, LLAMA_LIKE_MODEL_TYPES
 from plimsoll.service.worker.serving_run.weight_names import MXFP4, PACKED_WEIGHTS, SERVED_WEIGHTS
 

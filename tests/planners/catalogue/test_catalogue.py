@@ -9,7 +9,7 @@ import pytest
 
 from plimsoll.planners.catalogue import Catalogue, catalogue
 from plimsoll.planners.catalogue.catalogue import FOLDER, name_key
-from plimsoll.planners.errors import UnknownGpu, UnknownModel
+from plimsoll.planners.ground.errors import UnknownGpu, UnknownModel
 
 
 @pytest.mark.parametrize(

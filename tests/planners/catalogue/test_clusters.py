@@ -9,7 +9,7 @@ import pytest
 
 from plimsoll.planners.catalogue import Cluster, catalogue
 from plimsoll.planners.catalogue.catalogue import FOLDER, name_key
-from plimsoll.planners.errors import UnknownCluster
+from plimsoll.planners.ground.errors import UnknownCluster
 
 FILES = sorted((FOLDER / "clusters").glob("*.toml"))
 GIB = 2**30

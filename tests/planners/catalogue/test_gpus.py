@@ -10,7 +10,7 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.catalogue.catalogue import FOLDER
-from plimsoll.planners.hardware import Gpu
+from plimsoll.planners.ground.hardware import Gpu
 
 FILES = sorted((FOLDER / "gpus").glob("*.toml"))
 GIB = 2**30

@@ -10,7 +10,7 @@ import pytest
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import CatalogueModel, catalogue
 from plimsoll.planners.catalogue.catalogue import FOLDER
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 
 FILES = sorted((FOLDER / "models").glob("*.json"))
 KEYS = {"id", "aliases", "published_parameters", "source", "verified", "config"}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from plimsoll.planners.catalogue import typical_config
 from plimsoll.planners.catalogue.typical import FEWEST_PARAMETERS, MOST_PARAMETERS
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion
 
 sizes = st.floats(min_value=6.0, max_value=13.0).map(lambda exponent: min(10**exponent, MOST_PARAMETERS))
 

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.activations import (
     checkpoint_width,
     has_dropout,
@@ -10,9 +10,9 @@ from plimsoll.planners.memory.activations import (
     meeting_gradients,
     norm_backward_bytes,
 )
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import gpt, llama
-from tests.planners.huggingface.small_hybrids import NEMOTRON_H
+from tests.planners.families.small_hybrids import NEMOTRON_H
 
 REFERENCE, FSDP2 = load_profile("reference").kernels, load_profile("fsdp2").kernels
 H, F = 4096, 14336

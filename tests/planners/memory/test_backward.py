@@ -2,14 +2,14 @@
 
 import pytest
 
-from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
 from plimsoll.planners.memory.activity import activity
 from plimsoll.planners.memory.backward import backward_items
 from plimsoll.planners.memory.holdings import holdings
-from plimsoll.planners.memory.job import training_job
 from plimsoll.planners.memory.moment import moment_of
-from plimsoll.planners.memory.profile import load_profile
-from plimsoll.planners.memory.stages import all_stages
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama, small_mixtral
 
 # A layer's matrices and norms; embedding; head and last norm (`test_forward.py`).

@@ -4,20 +4,20 @@ import dataclasses
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
 from plimsoll.planners.memory.activity import activity
 from plimsoll.planners.memory.companions import companion_bytes, companion_items, with_companions
 from plimsoll.planners.memory.holdings import holdings
-from plimsoll.planners.memory.job import training_job
 from plimsoll.planners.memory.peak import memory_of
-from plimsoll.planners.memory.profile import load_profile
-from plimsoll.planners.memory.stages import all_stages
 from plimsoll.planners.questions import Companion
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.step import step_seconds
-from plimsoll.planners.training import plan_without_advice
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question, small_llama
 
 PARAMETERS = 4 * 36_992 + 2 * 64_000 + 64

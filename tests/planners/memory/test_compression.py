@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.memory.compression import remembered_bytes, sent_fraction
-from plimsoll.planners.training import plan_training
+from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import question, small_llama
 from tests.planners.training_cases import job, one_layout
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.hardware import GpuCount
-from plimsoll.planners.layout.candidates import candidates_from_rows
-from plimsoll.planners.layout.search import search
-from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.ground.hardware import GpuCount
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.peak import FITS, NO, UNSURE, Needs, excess, have_memory, memory_of, needs_of, verdicts
-from plimsoll.planners.memory.profile import load_profile
-from plimsoll.planners.training import plan_without_advice
+from plimsoll.planners.search.search import search
+from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import LLAMA_3_70B, gpu, hardware, llama, question
 
 GIB = 2**30

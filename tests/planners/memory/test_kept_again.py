@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from plimsoll.planners.architecture import OperationKind
-from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.memory.kept_again import kept_again
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama
 
 HIDDEN = 64

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
 from plimsoll.planners.memory.activity import activity
 from plimsoll.planners.memory.holdings import holdings
 from plimsoll.planners.memory.items import Items
-from plimsoll.planners.memory.job import training_job
 from plimsoll.planners.memory.kinds_apart import KindApart, kinds_apart, only_where, stands_alone
 from plimsoll.planners.memory.moment import moment_of
-from plimsoll.planners.memory.profile import load_profile
-from plimsoll.planners.memory.stages import all_stages
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import memory

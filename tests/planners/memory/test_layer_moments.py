@@ -1,7 +1,7 @@
 """A small Llama's layer: hidden 64, 4 heads and 2 of keys and values of 16, feed-forward 128."""
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.memory.layer_moments import (
     NOTHING_KEPT,
     kept_at_attention,
@@ -9,7 +9,7 @@ from plimsoll.planners.memory.layer_moments import (
     kept_at_second_norm,
     unneeded_bytes,
 )
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama
 
 KERNELS = load_profile("fsdp2").kernels

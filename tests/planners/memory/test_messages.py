@@ -2,11 +2,11 @@
 
 import pytest
 
-from plimsoll.planners.layout.candidates import FULL, candidates_from_rows
-from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import FULL, candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
 from plimsoll.planners.memory.messages import message_bytes, received_gradient_bytes
-from plimsoll.planners.memory.profile import load_profile
-from plimsoll.planners.memory.stages import all_stages
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama
 
 MESSAGE = 2 * 32 * 64

@@ -9,7 +9,7 @@ from plimsoll.planners.memory.mixture_backward import (
     kept_at_experts_first_product,
     kept_at_experts_last_product,
 )
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import small_llama, small_mixtral
 
 ACCELERATE = load_profile("accelerate").kernels

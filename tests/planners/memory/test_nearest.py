@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from plimsoll.planners.memory.nearest import SIZES, measured_runs, nearest_note, plan_sizes
-from plimsoll.planners.memory.profile import load_profile, profile_names
-from plimsoll.planners.training import plan_training
+from plimsoll.planners.stacks.profile import load_profile, profile_names
+from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import question
 
 LAYOUT = plan_training(question(framework="fsdp2")).plan.layout

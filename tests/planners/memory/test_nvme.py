@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion
-from plimsoll.planners.layout.candidates import candidates_from_rows
-from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.peak import memory_of
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.nvme import nvme_seconds
-from plimsoll.planners.training import plan_without_advice
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question
 
 # Llama 3 8B has 8,030,261,248 parameters; over two ranks 4,015,130,624.

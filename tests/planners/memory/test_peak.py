@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.peak import (
     FITS,
     NEAR_CAPACITY_FRACTION,

@@ -1,9 +1,9 @@
 import pytest
 
 from plimsoll.planners.architecture import Block, Part, Split, Weight
-from plimsoll.planners.layout.candidates import candidates_from_rows
-from plimsoll.planners.memory.job import BlockWeights
-from plimsoll.planners.memory.optimizers import optimizer_kind
+from plimsoll.planners.jobs.job import BlockWeights
+from plimsoll.planners.jobs.optimizers import optimizer_kind
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.shards import (
     are_divisible,
     divisions,
@@ -144,7 +144,7 @@ def test_distinct_ways_spread_back_over_all_layouts():
 def test_four_real_ranks_store_what_the_formula_says():
     # Llama with V = 32,003 and f = 1,366 over 4 FSDP2 ranks, fp32: 55,874,048 bytes of parameters on every rank,
     # measured on four gloo processes.
-    from plimsoll.planners.huggingface import describe_config
+    from plimsoll.planners.families import describe_config
 
     model = describe_config(
         {

@@ -2,14 +2,14 @@
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.layout.candidates import candidates_from_rows
-from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.peak import memory_of, peak_bytes
-from plimsoll.planners.memory.profile import load_profile, profile_names
 from plimsoll.planners.memory.spikes import LOADING_REASONS, SAVING_REASONS
 from plimsoll.planners.questions import Evaluation
-from plimsoll.planners.training import plan_without_advice
+from plimsoll.planners.stacks.profile import load_profile, profile_names
+from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question, small_llama
 
 # small_llama: 4 layers of 64x64 + 2x32x64 + 64x64 + 3x64x128 + 2x64 = 36,992, twice 1000x64 and a norm of 64.

@@ -2,14 +2,14 @@
 
 import dataclasses
 
-from plimsoll.planners.layout.candidates import candidates_from_rows
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.layouts.stages import all_stages
 from plimsoll.planners.memory.activity import activity
 from plimsoll.planners.memory.holdings import holdings
-from plimsoll.planners.memory.job import training_job
 from plimsoll.planners.memory.moment import moment_of
-from plimsoll.planners.memory.profile import load_profile
-from plimsoll.planners.memory.stages import all_stages
 from plimsoll.planners.memory.tied_table import tied_table_items
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question, small_llama
 
 LAYERS, LAYER, TABLE, NORM = 4, 36_992, 64_000, 64

@@ -2,10 +2,10 @@
 
 import pytest
 
-from plimsoll.planners.layout.candidates import candidates_from_rows
-from plimsoll.planners.memory.job import training_job
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.peak import memory_of
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import hardware, question, small_llama
 
 # Four layers of 36,864 in matrices and 128 in norms, embedding and head of 64,000 each, the last norm's 64.

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.hardware import Gpu, GpuCount, Hardware
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
 from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
 
 GIB = 2**30

@@ -9,10 +9,10 @@ import pytest
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import RopeScaling
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import GPT2, model, question
 

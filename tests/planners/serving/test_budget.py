@@ -10,10 +10,10 @@ from __future__ import annotations
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import ImpossibleLayout, NotYetAvailable
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, NotYetAvailable
 from plimsoll.planners.serving.budget import requested_bytes
+from plimsoll.planners.serving.planning import plan_serving
 from tests.planners.serving.factories import GIB, H100, hardware, model, question
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.serving.caches import batches_under_way, replica_cache
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engine import engine_profile

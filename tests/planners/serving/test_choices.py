@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion
-from plimsoll.planners.inference import plan_serving, plan_serving_fleet
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 from plimsoll.planners.questions import AllowedChoices
 from plimsoll.planners.serving.choices import MOST_CHOICES, allowed_choices
+from plimsoll.planners.serving.planning import plan_serving, plan_serving_fleet
 from tests.planners.serving.factories import GIB, LLAMA_70B, hardware, model, question
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from plimsoll.planners.serving.compressed_cache import CompressedCache, compressed_cache, is_compressed, least_padding
 from plimsoll.planners.serving.engine import EngineProfile, engine_profile
 from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.planners.errors import ImpossibleLayout, NotYetAvailable
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.ground.errors import ImpossibleLayout, NotYetAvailable
 from plimsoll.planners.questions import Disaggregation
 from plimsoll.planners.serving.batching import Deployment
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.disaggregation import MOST_LOAD, DisaggregatedDeployment
 from plimsoll.planners.serving.pace import pace_of
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.replica import plan_replica, work_of
 from plimsoll.planners.serving.settings import resolve_settings
 from plimsoll.planners.serving.traffic import Traffic

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from plimsoll.planners.errors import ImpossibleLayout
-from plimsoll.planners.hardware import GpuCount
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.questions import Disaggregation, ServiceLevel
 from plimsoll.planners.serving.candidates import judged
 from plimsoll.planners.serving.degrees import Degrees

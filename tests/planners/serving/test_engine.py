@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.serving.engine import (
     KNOWN_ENGINES,
     engine_profile,

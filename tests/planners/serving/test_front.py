@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from plimsoll.planners.inference import plan_serving, plan_serving_fleet
 from plimsoll.planners.questions import AllowedChoices, ServiceLevel
 from plimsoll.planners.serving.answer import ServingAlternative, ServingAnswer
 from plimsoll.planners.serving.front import MOST_POINTS, pareto_front
+from plimsoll.planners.serving.planning import plan_serving, plan_serving_fleet
 from plimsoll.planners.serving.search import search_fleet
 from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from plimsoll.planners.architecture import KvKind
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.serving.block_pool import usable_blocks
 from plimsoll.planners.serving.engine import engine_profile
 from plimsoll.planners.serving.kv_cache import (

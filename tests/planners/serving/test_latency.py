@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.serving.batching import Deployment
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.efficiency import efficiency

@@ -13,8 +13,8 @@ import pytest
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from plimsoll.planners.serving.engine import EngineProfile, engine_profile
 from plimsoll.planners.serving.kv_cache import CacheLayout, cache_layout, capacity
 from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms, layer_bytes_per_token

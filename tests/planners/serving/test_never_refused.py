@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.questions import ServiceLevel
 from plimsoll.planners.serving.replica import plan_replica
 from plimsoll.planners.serving.search import search_layouts

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.architecture import KvKind
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.serving.pools import (
     Bucket,
     caching_blocks,

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from plimsoll.planners.inference import plan_serving
 from plimsoll.planners.questions import ServiceLevel
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.relaxed import relaxations
 from plimsoll.planners.serving.search import search_fleet
 from tests.planners.serving.factories import question

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.serving.answer import KvCache
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.replica import plan_replica

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.scale_blocks import block_obstacle

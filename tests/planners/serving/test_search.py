@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, PlanningStopped
 from plimsoll.planners.questions import Disaggregation, ServiceLevel
 from plimsoll.planners.serving.search import search_fleet, search_layouts
 from plimsoll.planners.serving.settings import resolve_settings

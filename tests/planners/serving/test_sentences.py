@@ -7,8 +7,8 @@ import re
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.inference import plan_serving
 from plimsoll.planners.questions import Disaggregation, ServiceLevel
+from plimsoll.planners.serving.planning import plan_serving
 from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")

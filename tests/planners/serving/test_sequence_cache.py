@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.serving.engine import engine_profile
 from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms
 from plimsoll.planners.serving.sequence_cache import SequenceCache, sequence_cache

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.questions import LengthDistribution, ServiceLevel, ServingLayoutRequest, Speculation
 from plimsoll.planners.serving.settings import resolve_settings
 from tests.planners.serving.factories import H100, hardware, model, question

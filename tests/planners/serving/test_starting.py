@@ -8,7 +8,7 @@ import pytest
 
 from plimsoll.planners.architecture import KvKind
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.search import search_layouts
 from plimsoll.planners.serving.settings import resolve_settings

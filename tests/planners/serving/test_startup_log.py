@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.serving.startup_log import MOST_LINE_CHARACTERS, MOST_LINES, read_startup_log
 
 GIB = 2**30

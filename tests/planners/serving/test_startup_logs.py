@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.serving.planning import plan_serving
 from tests.planners.serving.factories import (
     GIB,
     LLAMA_8B,

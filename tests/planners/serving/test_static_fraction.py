@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.settings import resolve_settings
 from plimsoll.planners.serving.static_fraction import graph_reserve_bytes, static_fraction

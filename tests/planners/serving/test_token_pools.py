@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.serving.engine import engine_profile
 from plimsoll.planners.serving.kv_formats import KV_FORMATS, CacheTerms
 from plimsoll.planners.serving.pools import UNBOUNDED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.questions import LengthDistribution
 from plimsoll.planners.serving.traffic import SAMPLES, Traffic, mean_tokens, sample_tokens
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.weight_format import WEIGHT_FORMATS, weight_format
 from plimsoll.planners.serving.weights import (

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.huggingface.registry import known_model_types
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.families.registry import known_model_types
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.serving.engine import KNOWN_ENGINES, engine_profile, known_versions, read_table
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.served_models import model_obstacle, runs_through_transformers
 from plimsoll.planners.serving.settings import resolve_settings
 from plimsoll.planners.serving.which_engine import able_profile

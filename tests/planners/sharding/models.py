@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 101, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.sharding.cuts import EachTensorFlat, FirstDimension, FlatBuffers, LocalTensor, Whole
 
 

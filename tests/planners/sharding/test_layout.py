@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 from plimsoll.planners.sharding import Mesh, ShardLayout
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.planners.errors import UnknownName
-from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.ground.errors import UnknownName
 from plimsoll.planners.sharding import POLICIES, ShardLayout, framework_policy, sharding_policy
+from plimsoll.planners.stacks.profile import profile_names
 
 
 def test_every_policy_has_its_source():

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from plimsoll.planners.errors import ImpossibleLayout, InvalidQuestion
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
 from plimsoll.planners.sharding import POLICIES, ShardLayout, account, first_rank, rank_elements, rank_shards, shards
 from tests.planners.sharding.models import ALL, LLAMA, MIXTRAL, TIED_LLAMA, spec
 from tests.planners.sharding.stacks import rank_tensors

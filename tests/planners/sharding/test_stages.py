@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planners.errors import ImpossibleLayout
-from plimsoll.planners.memory.stages import stage_layers
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.layouts.stages import stage_layers
 from plimsoll.planners.sharding.stages import (
     behind_the_first,
     even_stages,

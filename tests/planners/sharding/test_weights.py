@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll.planners.architecture import Part, Split, Weight
-from plimsoll.planners.errors import ImpossibleLayout
+from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.sharding import POLICIES, Mesh, ShardLayout
 from plimsoll.planners.sharding.weights import checkpoint_tensor, expert_span, local_weight, tensor_copies
 

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.architecture import OperationKind
-from plimsoll.planners.memory.job import BlockWeights
-from plimsoll.planners.precision import Precision
+from plimsoll.planners.formats.precision import Precision
+from plimsoll.planners.jobs.job import BlockWeights
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.efficiency import load_efficiency
 from tests.planners.factories import hardware, llama

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from plimsoll.planners.hardware import Network
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.layout.candidates import ALL_LAYERS, FULL, NONE
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.hardware import Network
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE
 from plimsoll.planners.timing.communication import communication_of
 from plimsoll.planners.timing.compute import layer_seconds
 from plimsoll.planners.timing.experts import (

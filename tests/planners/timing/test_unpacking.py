@@ -2,10 +2,10 @@
 
 import pytest
 
-from plimsoll.planners.layout.candidates import candidates_from_rows
-from plimsoll.planners.memory.job import training_job
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.jobs.job import training_job
+from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.questions import Lora
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.unpacking import unpacking_seconds
 from tests.planners.factories import hardware, question, small_llama

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from plimsoll import planners, service
-from plimsoll.planners.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
-from plimsoll.planners.layout.rules import RULES
+from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
+from plimsoll.planners.search.rules import RULES
 from plimsoll.service.admission.impossible import (
     CARD_FORMAT,
     CHECKED_BY,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlanningStopped
+from plimsoll.planners.ground.errors import PlanningStopped
 from plimsoll.service.admission.config_maps import GivenConfigMaps
 from plimsoll.service.admission.judge import AdmissionService
 from plimsoll.service.admission.launch_judge import ADVICE_CUT_SHORT

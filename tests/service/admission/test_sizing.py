@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import PlanningStopped
+from plimsoll.planners.ground.errors import PlanningStopped
 from plimsoll.service.admission.budget import Budget
 from plimsoll.service.admission.sizing import Sizer
 from plimsoll.service.models.resolving import ModelResolver

@@ -6,11 +6,11 @@ import dataclasses
 from typing import Any
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.hardware import GpuCount, Hardware
-from plimsoll.planners.inference import plan_serving
+from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import ServingPlan
 from plimsoll.planners.serving.cards import activations_format
+from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.service.artifacts.checkpoint import Checkpoint
 from plimsoll.service.artifacts.kubernetes import Placement
 
@@ -30,7 +30,7 @@ def placement(gpu: str = "h100-sxm-80gb") -> Placement:
 
 def serving_plan(*, layout: dict[str, int] | None = None, **settings: Any) -> ServingPlan:
     """Return a plan for a tiny model with some of its layout and its settings replaced."""
-    from plimsoll.planners.huggingface import describe_config
+    from plimsoll.planners.families import describe_config
     from tests.api.questions import TINY_CONFIG
 
     spec = describe_config(TINY_CONFIG, name="tiny")

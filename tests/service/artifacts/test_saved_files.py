@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plimsoll.planners.memory.profile import profile_names
+from plimsoll.planners.stacks.profile import profile_names
 from plimsoll.service.artifacts.saved_files import file_name, file_text
 from plimsoll.service.artifacts.serving import serving_artifacts
 from plimsoll.service.artifacts.training import training_artifacts

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.service.checkpoints.comparison import CheckpointReport, checkpoint_report
 from plimsoll.service.checkpoints.headers import read_checkpoint
 from tests.api.questions import TINY_CONFIG

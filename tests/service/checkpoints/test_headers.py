@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll.planners.errors import PlimsollError
+from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.service.checkpoints.headers import (
     MOST_HEADER_BYTES,
     MOST_TENSORS,

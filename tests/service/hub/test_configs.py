@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plimsoll.planners.errors import InvalidModelConfig, InvalidQuestion, PlimsollError
+from plimsoll.planners.ground.errors import InvalidModelConfig, InvalidQuestion, PlimsollError
 from plimsoll.service.errors import HubModelNotFound, HubTimedOut, HubUnreachable
 from plimsoll.service.hub.cache import MOST_FILES, HubCache
 from plimsoll.service.hub.configs import HubClient

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.ground.errors import InvalidModelConfig
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.service.canonical import canonical_json
 from plimsoll.service.models.resolving import MOST_USED_CONFIG_BYTES, ModelResolver, ResolvedModel

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidQuestion
-from plimsoll.planners.stopping import never
+from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.stopping import never
 from plimsoll.service.measurements.learning import NOTHING_LEARNED
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.plans.finite import finite_body

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.errors import InvalidModelConfig, InvalidQuestion, UnknownModel
-from plimsoll.planners.hardware import SiteEfficiency
+from plimsoll.planners.ground.errors import InvalidModelConfig, InvalidQuestion, UnknownModel
+from plimsoll.planners.ground.hardware import SiteEfficiency
 from plimsoll.service.errors import HubUnreachable, InvalidCheckpoint, Overloaded, PathNotAllowed, StorageLimitReached
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.database import Database

@@ -50,7 +50,7 @@ def count(request, report):
 
 
 def refuse(request, report):
-    from plimsoll.planners.errors import NotYetAvailable
+    from plimsoll.planners.ground.errors import NotYetAvailable
 
     raise NotYetAvailable("That is not traced yet.")
 
@@ -108,7 +108,7 @@ def raise_value_error(request, report):
 
 
 def raise_invalid_question(request, report):
-    from plimsoll.planners.errors import InvalidQuestion
+    from plimsoll.planners.ground.errors import InvalidQuestion
 
     raise InvalidQuestion("The model has no layers.", pointer="/model")
 

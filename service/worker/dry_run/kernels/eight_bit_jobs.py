@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.job import MIXTURE_MODEL_TYPES, TraceJob
 from plimsoll.service.worker.dry_run.stacks import Stack
 

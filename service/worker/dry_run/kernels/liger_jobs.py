@@ -5,7 +5,7 @@ Source: linkedin/Liger-Kernel 0.8.5, `transformers/monkey_patch.py`, `ops/`.
 
 from __future__ import annotations
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.job import TraceJob
 from plimsoll.service.worker.dry_run.stacks import SelectiveRecompute, Stack
 

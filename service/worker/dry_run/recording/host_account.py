@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plimsoll.planners.jobs.optimizers import optimizer_kind
 from plimsoll.planners.memory.activation_offload import OVERLAPPED_ONCE, SYNCHRONOUS
-from plimsoll.planners.memory.optimizers import optimizer_kind
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.dry_run.job import TraceJob
 from plimsoll.service.worker.dry_run.kernel_rules import KERNEL_RULES
 from plimsoll.service.worker.dry_run.recording.ledger import Ledger

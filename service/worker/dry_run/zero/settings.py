@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from plimsoll.planners.memory import nvme
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.worker.dry_run.optimizers import Optimizer
 from plimsoll.service.worker.dry_run.recording.ledger import Kind
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.plans import Layout, TrainingPlan
-from plimsoll.planners.training import plan_training
+from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.planners.factories import LLAMA_3_8B, hardware, question
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll.planners.memory.profile import load_profile
+from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
 from tests.service.artifacts.training.launches import launch
 

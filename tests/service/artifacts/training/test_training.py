@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic_core import to_json
 
-from plimsoll.planners.memory.profile import profile_names
 from plimsoll.planners.questions import Recompute
+from plimsoll.planners.stacks.profile import profile_names
 from plimsoll.service.artifacts.training import STARTERS, TARGETS, training_artifacts
 from tests.service.artifacts.training.launches import QWEN_3_30B_A3B, launch
 

@@ -1,6 +1,6 @@
 import pytest
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.device_run.runnable import refuse_what_has_no_values
 from tests.service.worker.dry_run.cases import job
 

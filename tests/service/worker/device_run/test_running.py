@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.ground.errors import InvalidModelConfig
 from plimsoll.service.worker.child_main import is_out_of_memory
 from plimsoll.service.worker.device_run.devices import find_device
 from plimsoll.service.worker.device_run.running import Record, described_failure, held_bytes, kept_bytes, run_rank

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.errors import NoSuitableDevice
 from plimsoll.service.worker.device_run.devices import Device
 from plimsoll.service.worker.device_run.task import device_result

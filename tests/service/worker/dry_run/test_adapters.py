@@ -7,8 +7,8 @@ q and v: A 4 x 64 each, B 64 x 4 and 32 x 4, so 256 + 256 + 256 + 128 = 896 elem
 import pytest
 import torch
 
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.formats import tensor_bytes
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.questions import Lora
 from plimsoll.service.worker.dry_run.job import PipelineStage
 from plimsoll.service.worker.dry_run.kernels.four_bit import FourBitLinear

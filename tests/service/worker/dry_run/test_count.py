@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.planners.errors import InvalidModelConfig
+from plimsoll.planners.ground.errors import InvalidModelConfig
 from plimsoll.service.worker.dry_run.count import weight_differences
 from plimsoll.service.worker.dry_run.task import run
 from tests.service.worker.dry_run.cases import config, request

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.service.worker.dry_run.job import read_job
 from plimsoll.service.worker.dry_run.stacks import find_stack
 from plimsoll.service.worker.dry_run.traceable import refuse_untraced_sharding, runs_own_code

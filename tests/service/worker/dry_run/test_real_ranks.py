@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.planners.sharding import ShardLayout, framework_policy, rank_shards
 from plimsoll.service.worker.device_run.running import held_bytes, kept_bytes
 from tests.service.worker.dry_run.cases import LLAMA, job, traced

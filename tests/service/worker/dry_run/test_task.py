@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.worker.dry_run.task import run
 from tests.service.worker.dry_run.cases import request
 

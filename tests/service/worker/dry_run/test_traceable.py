@@ -1,6 +1,6 @@
 import pytest
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.questions import Lora
 from plimsoll.service.worker.dry_run.stacks import find_stack
 from plimsoll.service.worker.dry_run.traceable import refuse_untraced_sharding

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll.planners.quantization import scheme_settings
+from plimsoll.planners.quantization.planning import scheme_settings
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
 from plimsoll.service.worker.quantization.double_quantization import dynamic_map
 from plimsoll.service.worker.quantization.four_bit_codes import FP4, NF4

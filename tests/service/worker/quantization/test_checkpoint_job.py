@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed
 from plimsoll.service.worker import child as child_module
 from plimsoll.service.worker.child import ChildLimits, run_child

@@ -7,7 +7,7 @@ import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme
 
-from plimsoll.planners.quantization import scheme_settings
+from plimsoll.planners.quantization.planning import scheme_settings
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
 from plimsoll.service.worker.quantization.compressed_checkpoint import COMPRESSED_SCHEMES, CompressedCheckpoint
 from plimsoll.service.worker.quantization.schemes import quantizer

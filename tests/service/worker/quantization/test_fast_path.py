@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plimsoll.planners.quantization import scheme_settings
+from plimsoll.planners.quantization.planning import scheme_settings
 from plimsoll.service.worker.quantization.fast_path import WORTH_COMPILING_PARAMETERS, kernels_for_job, proven
 from plimsoll.service.worker.quantization.native_kernels import NoKernels
 from plimsoll.service.worker.quantization.schemes import quantizer

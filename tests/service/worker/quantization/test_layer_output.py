@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from plimsoll.planners.quantization import scheme_settings
+from plimsoll.planners.quantization.planning import scheme_settings
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
 from plimsoll.service.worker.quantization.layer_output import sampled_error
 from plimsoll.service.worker.quantization.schemes import quantizer

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
-from plimsoll.planners.quantization import scheme_settings
+from plimsoll.planners.quantization.planning import scheme_settings
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
 from plimsoll.service.worker.quantization.compressed_checkpoint import COMPRESSED_SCHEMES
 from plimsoll.service.worker.quantization.schemes import quantizer

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.worker.quantization.output_folder import (
     PARTIAL_SUFFIX,
     REPORT_FILE,

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from plimsoll.planners.huggingface import describe_config
+from plimsoll.planners.families import describe_config
 from plimsoll.service.checkpoints.headers import read_checkpoint
 from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers

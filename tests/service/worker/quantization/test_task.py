@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from plimsoll.planners.errors import InvalidModelConfig, UnknownName
-from plimsoll.planners.huggingface import describe_config
-from plimsoll.planners.quantization import quantization_estimate
+from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.errors import InvalidModelConfig, UnknownName
+from plimsoll.planners.quantization.planning import quantization_estimate
 from plimsoll.service.worker.quantization.task import run
 
 LLAMA = {

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from plimsoll.planners.errors import InvalidQuestion
+from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.service.worker.serving_run.cache import BlockCache, Reach
 from plimsoll.service.worker.serving_run.cache_groups import CachedLayer
 from plimsoll.service.worker.serving_run.served_attention import served_attention

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.serving_run.cache_groups import CachedLayer, Place, layer_groups, places
 
 FULL = CachedLayer(parts=2, heads=2, features=16, window=None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.planners.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.service.worker.serving_run.deployment import read_deployment
 from plimsoll.service.worker.serving_run.servable import refuse_on_device
 from tests.service.worker.dry_run.cases import config

@@ -3,7 +3,7 @@ import sys
 import pytest
 from torch import nn
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.kernels.eight_bit import cast_products
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED, refuse_eight_bit_products
 from plimsoll.service.worker.dry_run.stacks import find_stack
 from tests.service.worker.dry_run.cases import config, job

@@ -1,6 +1,6 @@
 import pytest
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.kernels.liger_jobs import LIGER_MODEL_TYPES, refuse_liger_kernels
 from plimsoll.service.worker.dry_run.stacks import find_stack
 from tests.service.worker.dry_run.cases import config, job

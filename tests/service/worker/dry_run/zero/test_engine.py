@@ -1,6 +1,6 @@
 import pytest
 
-from plimsoll.planners.errors import NotYetAvailable
+from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.worker.dry_run.recording.ledger import Kind
 from plimsoll.service.worker.dry_run.stacks import find_stack
 from plimsoll.service.worker.dry_run.trace import traced_with

@@ -1,0 +1,180 @@
+"""Llama-like mixtures of experts, each by what differs from Mixtral.
+
+Source of every entry: the family's modelling, configuration and conversion
+files in `transformers` 5.23, or the file named beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plimsoll.planners.architecture.mixture_of_experts import FusedExperts
+from plimsoll.planners.families.dense import Bias, QueryKeyNorm, Windows
+from plimsoll.planners.families.mixtures import DenseLayers, MixtureFamily, SharedExperts, Sized
+
+MIXTRAL_NAMES = ("w1", "w3", "w2")
+ATTENTION_BIAS = Bias(key="attention_bias")
+# Routing by groups, scaling and auxiliary losses choose other experts at the same cost.
+DEEPSEEK_ROUTING = (
+    "aux_loss_alpha", "ep_size", "n_group", "routed_scaling_factor", "scoring_func", "seq_aux", "topk_group",
+    "topk_method",
+)  # fmt: skip
+# A router of every layer or none: other steps are DeepSeek code that no published model uses.
+EVERY_LAYER = {"moe_layer_freq": (1,)}
+
+MIXTURE_FAMILIES: Mapping[str, MixtureFamily] = {
+    "mixtral": MixtureFamily(
+        experts=Sized(key="num_local_experts", default=8),
+        experts_per_token=Sized(key="num_experts_per_tok", default=2),
+        expert_width=Sized(key="intermediate_size"),
+        mixture="block_sparse_moe",
+        expert_names=MIXTRAL_NAMES,
+        key_value_heads_default=8,
+        windows=Windows.ALL,
+    ),
+    "phimoe": MixtureFamily(
+        experts=Sized(key="num_local_experts", default=16),
+        experts_per_token=Sized(key="num_experts_per_tok", default=2),
+        expert_width=Sized(key="intermediate_size"),
+        mixture="block_sparse_moe",
+        expert_names=MIXTRAL_NAMES,
+        qkv_bias=ATTENTION_BIAS,
+        output_bias=ATTENTION_BIAS,
+        head_bias=Bias(key="lm_head_bias"),
+        norm_bias=True,
+        key_value_heads_default=8,
+        windows=Windows.ALL,
+        ignored=("hidden_dropout", "input_jitter_noise", "original_max_position_embeddings"),
+    ),
+    "minimax_m2": MixtureFamily(
+        experts=Sized(key="num_local_experts", default=256),
+        experts_per_token=Sized(key="num_experts_per_tok", default=8),
+        expert_width=Sized(key="intermediate_size"),
+        mixture="block_sparse_moe",
+        balancing_bias="e_score_correction_bias",
+        expert_names=MIXTRAL_NAMES,
+        query_key_norm=QueryKeyNorm.WIDTH,
+        head_dim_default=128,
+        key_value_heads_default=8,
+        multi_token_keys=("num_mtp_modules", "mtp_transformer_layers"),
+        only={
+            "attn_type_list": (1,),  # 0 is the linear attention of MiniMax-Text-01
+            "qk_norm_type": ("per_layer",),
+            "shared_intermediate_size": (0,),
+            "use_qk_norm": (True,),
+            "use_routing_bias": (True,),
+        },
+        ignored=("rotary_dim", "scoring_func", "use_mtp"),
+    ),
+    "qwen2_moe": MixtureFamily(
+        experts=Sized(key="num_experts", default=60),
+        experts_per_token=Sized(key="num_experts_per_tok", default=4),
+        expert_width=Sized(key="moe_intermediate_size", default=1408),
+        shared=SharedExperts(
+            name="shared_expert",
+            width_key="shared_expert_intermediate_size",
+            width_default=5632,
+            gate="shared_expert_gate",
+        ),
+        dense_layers=DenseLayers.BETWEEN_STEPS,
+        qkv_bias=Bias(key="qkv_bias", default=True),
+        key_value_heads_default=16,
+        windows=Windows.EVERY_OTHER_BELOW_MAX_WINDOW_LAYERS,
+        window_default=4096,
+        windows_used_by_default=False,
+    ),
+    "qwen3_moe": MixtureFamily(
+        experts=Sized(key="num_experts", default=128),
+        experts_per_token=Sized(key="num_experts_per_tok", default=8),
+        expert_width=Sized(key="moe_intermediate_size", default=768),
+        dense_layers=DenseLayers.BETWEEN_STEPS,
+        qkv_bias=ATTENTION_BIAS,
+        output_bias=ATTENTION_BIAS,
+        query_key_norm=QueryKeyNorm.HEAD,
+        key_value_heads_default=4,
+        windows=Windows.ALL,
+        window_default=4096,
+        windows_used_by_default=False,
+        only={"shared_expert_intermediate_size": (0,)},
+        ignored=("qkv_bias", "rope_scaling_factor", "use_qk_norm"),
+    ),
+    "qwen3_vl_moe_text": MixtureFamily(
+        experts=Sized(key="num_experts", default=60),
+        experts_per_token=Sized(key="num_experts_per_tok", default=4),
+        expert_width=Sized(key="moe_intermediate_size", default=1408),
+        # Its published checkpoints hold what transformers 4.57 held in memory, which transformers 5 turns on reading.
+        fused=FusedExperts.INPUT_FIRST,
+        fused_names=("experts.gate_up_proj", "experts.down_proj"),
+        dense_layers=DenseLayers.BETWEEN_STEPS,
+        qkv_bias=ATTENTION_BIAS,
+        output_bias=ATTENTION_BIAS,
+        query_key_norm=QueryKeyNorm.HEAD,
+        key_value_heads_default=16,
+    ),
+    "olmoe": MixtureFamily(
+        experts=Sized(key="num_experts", default=64),
+        experts_per_token=Sized(key="num_experts_per_tok", default=8),
+        expert_width=Sized(key="intermediate_size"),
+        qkv_bias=ATTENTION_BIAS,
+        output_bias=ATTENTION_BIAS,
+        query_key_norm=QueryKeyNorm.WIDTH,
+        ignored=("clip_qkv",),
+    ),
+    "glm4_moe": MixtureFamily(
+        experts=Sized(key="n_routed_experts", default=128),
+        experts_per_token=Sized(key="num_experts_per_tok", default=8),
+        expert_width=Sized(key="moe_intermediate_size", default=1408),
+        balancing_bias="gate.e_score_correction_bias",
+        shared=SharedExperts(count_default=1),
+        dense_layers=DenseLayers.FIRST,
+        first_dense_default=1,
+        qkv_bias=ATTENTION_BIAS,
+        query_key_norm=QueryKeyNorm.HEAD,
+        query_key_norm_switch="use_qk_norm",
+        key_value_heads_default=8,
+        multi_token_keys=("num_nextn_predict_layers",),
+        only=EVERY_LAYER,
+        ignored=("partial_rotary_factor", *DEEPSEEK_ROUTING),
+    ),
+    "dots1": MixtureFamily(
+        experts=Sized(key="n_routed_experts"),
+        experts_per_token=Sized(key="num_experts_per_tok"),
+        expert_width=Sized(key="moe_intermediate_size", default=1408),
+        balancing_bias="gate.e_score_correction_bias",
+        shared=SharedExperts(),
+        dense_layers=DenseLayers.FIRST,
+        qkv_bias=ATTENTION_BIAS,
+        output_bias=ATTENTION_BIAS,
+        query_key_norm=QueryKeyNorm.HEAD,
+        key_value_heads_default=32,
+        windows=Windows.FROM_MAX_WINDOW_LAYERS,
+        window_default=4096,
+        max_window_layers_default=62,
+        only=EVERY_LAYER,
+        ignored=DEEPSEEK_ROUTING,
+    ),
+    # Source: modeling_deepseek.py and configuration_deepseek.py beside the weights of deepseek-moe-16b-base.
+    "deepseek": MixtureFamily(
+        experts=Sized(key="n_routed_experts"),
+        experts_per_token=Sized(key="num_experts_per_tok"),
+        expert_width=Sized(key="moe_intermediate_size", default=1407),
+        shared=SharedExperts(),
+        dense_layers=DenseLayers.FIRST,
+        qkv_bias=ATTENTION_BIAS,
+        output_bias=ATTENTION_BIAS,
+        only=EVERY_LAYER,
+        ignored=DEEPSEEK_ROUTING,
+    ),
+    "granitemoe": MixtureFamily(
+        experts=Sized(key="num_local_experts", default=8),
+        experts_per_token=Sized(key="num_experts_per_tok", default=2),
+        expert_width=Sized(key="intermediate_size"),
+        mixture="block_sparse_moe",
+        router="router.layer",
+        fused=FusedExperts.OUTPUT_FIRST,
+        fused_names=("input_linear.weight", "output_linear.weight"),
+        qkv_bias=ATTENTION_BIAS,
+        output_bias=ATTENTION_BIAS,
+        ignored=("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),
+    ),
+}
