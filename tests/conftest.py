@@ -20,10 +20,10 @@ import pytest
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.upgrade import upgrade
-from plimsoll.service.postgres.embedded import EmbeddedPostgres
-from plimsoll.service.settings import Settings
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from tests.live_service import running_api, running_worker
 
 # How long an example takes says more of the machine's other work than of the code.
