@@ -21,10 +21,10 @@ from plimsoll.service.admission.policy import InvalidPolicy, Policies
 from plimsoll.service.admission.review import Answer, Review
 from plimsoll.service.admission.sizing import Sizer
 from plimsoll.service.admission.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, GivenRuntimes
-from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import StoredPlan
-from plimsoll.service.settings import Settings
 
 ADMITTED, REFUSED, NOT_JUDGED = 0, 1, 2
 # As `kubectl apply -f -` has it.

@@ -15,9 +15,9 @@ from plimsoll.service.admission.lanes import Lane
 from plimsoll.service.admission.launch_judge import LaunchJudge
 from plimsoll.service.admission.planned import Planned, planned_finding, read_planned
 from plimsoll.service.admission.pods import PodGroup
-from plimsoll.service.errors import DatabaseUnavailable, PlanNotFound
+from plimsoll.service.ground.errors import DatabaseUnavailable, PlanNotFound
+from plimsoll.service.ground.recently_used import RecentlyUsed
 from plimsoll.service.persistence.records import StoredPlan
-from plimsoll.service.recently_used import RecentlyUsed
 from plimsoll.service.requests.configs import special_number
 
 # A stored plan never changes under its id, so what was read of it once needs no database again.

@@ -26,8 +26,8 @@ from plimsoll.service.admission.training_runtimes import (
     NoRuntimes,
     TrainingRuntimes,
 )
-from plimsoll.service.recently_used import RecentlyUsed
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.recently_used import RecentlyUsed
+from plimsoll.service.ground.settings import Settings
 
 # A review has to be answered whatever the API server does.
 LONGEST_SECONDS = 1.5

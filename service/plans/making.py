@@ -25,7 +25,7 @@ from plimsoll.service.artifacts.kubernetes_training import training_manifests
 from plimsoll.service.artifacts.serving import serving_artifacts
 from plimsoll.service.artifacts.slurm import slurm_script
 from plimsoll.service.artifacts.training import LaunchFiles, TrainingLaunch, training_artifacts
-from plimsoll.service.canonical import canonical_json, digest
+from plimsoll.service.ground.canonical import canonical_json, digest
 from plimsoll.service.models.resolving import ResolvedModel
 from plimsoll.service.persistence.records import SeenModel, StoredPlan
 from plimsoll.service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body

@@ -18,7 +18,7 @@ from plimsoll.service.admission.kubernetes_api import (
 )
 from plimsoll.service.admission.object_parts import ObjectNotRead
 from plimsoll.service.admission.training_runtimes import NoRuntimes
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 from tests.service.hub_server import Answer, running_hub
 
 PATH = "/api/v1/namespaces/serving/configmaps/settings"

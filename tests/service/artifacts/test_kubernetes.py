@@ -22,8 +22,8 @@ from plimsoll.service.admission.workloads import pod_group
 from plimsoll.service.artifacts.kubernetes import Placement, in_queue, workload_name
 from plimsoll.service.artifacts.kubernetes_training import training_manifests
 from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from tests.service.admission.reviews import a_review
 from tests.service.artifacts.published_schemas import NotOfItsKind, check
 from tests.service.artifacts.serving_plans import CHECKPOINT, hardware, placement, serving_plan
