@@ -15,7 +15,6 @@ from starlette.requests import Request
 from plimsoll.api.metrics import Metrics
 from plimsoll.planners.catalogue import Catalogue, catalogue
 from plimsoll.service.admission.judge import AdmissionService
-from plimsoll.service.admission.kubernetes_api import api_of, config_maps_of, runtimes_of
 from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.sizing import Sizer
 from plimsoll.service.calibrations.service import CalibrationService
@@ -37,6 +36,7 @@ from plimsoll.service.records_kept import RecordsKept
 from plimsoll.service.settings import Settings
 from plimsoll.service.starting import CannotStart
 from plimsoll.service.validating import ValidationService
+from plimsoll.service.workloads.objects.kubernetes_api import api_of, config_maps_of, runtimes_of
 
 log = structlog.get_logger(__name__)
 
