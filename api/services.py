@@ -17,7 +17,6 @@ from plimsoll.planners.catalogue import Catalogue, catalogue
 from plimsoll.service.access.keys import KeyRing
 from plimsoll.service.access.rate_limits import StorageLimits
 from plimsoll.service.admission.judge import AdmissionService
-from plimsoll.service.admission.kubernetes_api import api_of, config_maps_of, runtimes_of
 from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.sizing import Sizer
 from plimsoll.service.calibrations.service import CalibrationService
@@ -37,6 +36,7 @@ from plimsoll.service.plans.learned_starts import LearningService
 from plimsoll.service.plans.readers import PlanReaders
 from plimsoll.service.plans.service import REMEMBERED_SECONDS, PlanningService
 from plimsoll.service.running.starting import CannotStart
+from plimsoll.service.workloads.objects.kubernetes_api import api_of, config_maps_of, runtimes_of
 
 log = structlog.get_logger(__name__)
 

@@ -17,8 +17,8 @@ from plimsoll.planners.serving.answer import ServingAnswer
 from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.admission.budget import Budget
-from plimsoll.service.admission.quantization_rules import stored_methods
 from plimsoll.service.catalogue.gpus import resolve_hardware
+from plimsoll.service.engines.quantization import stored_methods
 from plimsoll.service.ground.canonical import digest
 from plimsoll.service.ground.recently_used import RecentlyUsed
 from plimsoll.service.models.resolving import ModelResolver

@@ -24,9 +24,7 @@ from plimsoll.api.strict_json import MalformedBody, strict_json
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families.registry import READERS
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.service.admission.annotations import PLAN, PLAN_ID
 from plimsoll.service.admission.judge import AdmissionService
-from plimsoll.service.admission.object_parts import ObjectNotRead
 from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.review import InvalidReview, answered, read_review
 from plimsoll.service.admission.sizing import Sizer
@@ -37,6 +35,8 @@ from plimsoll.service.ground.settings import Settings
 from plimsoll.service.ground.untrusted_files import UnusableFile
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.requests.models import DescribeRequest
+from plimsoll.service.workloads.objects.annotations import PLAN, PLAN_ID
+from plimsoll.service.workloads.objects.object_parts import ObjectNotRead
 from tests.fuzz.strategies import spoiled, values
 from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
 
