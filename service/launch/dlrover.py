@@ -9,7 +9,7 @@ outlives the process, and is written to storage at a fault.
 
 from __future__ import annotations
 
-from plimsoll.planners.stacks.profile import profile_names
+from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.launch.torchrun import environment, node_range_text, script
 from plimsoll.service.launch.training import (
     MAX_RESTARTS,
@@ -79,4 +79,4 @@ def elastic_job(launch: TrainingLaunch) -> str:
     )
 
 
-DLROVER = Target(name="dlrover", is_for=of_stacks(*profile_names()), why_not=_why_not, write=elastic_job)
+DLROVER = Target(name="dlrover", is_for=of_stacks(*stack_names()), why_not=_why_not, write=elastic_job)

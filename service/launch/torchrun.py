@@ -5,7 +5,7 @@ Options: torch 2.13, `torch/distributed/run.py`.
 
 from __future__ import annotations
 
-from plimsoll.planners.stacks.profile import profile_names
+from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.launch.options import option_lines
 from plimsoll.service.launch.training import (
     MAX_RESTARTS,
@@ -78,4 +78,4 @@ def script(launch: TrainingLaunch) -> list[str]:
     return ["train.py"]
 
 
-TORCHRUN = Target(name="torchrun", is_for=of_stacks(*profile_names()), why_not=_why_not, write=torchrun_command)
+TORCHRUN = Target(name="torchrun", is_for=of_stacks(*stack_names()), why_not=_why_not, write=torchrun_command)

@@ -8,19 +8,19 @@ import pytest
 from pydantic_core import to_json
 
 from plimsoll.planners.questions import Recompute
-from plimsoll.planners.stacks.profile import profile_names
+from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.artifacts.training import STARTERS, TARGETS, training_artifacts
 from tests.service.stacks.launches import QWEN_3_30B_A3B, launch
 
 
-@pytest.mark.parametrize("framework", profile_names())
+@pytest.mark.parametrize("framework", stack_names())
 def test_every_stack_can_be_started(framework: str):
     found = training_artifacts(launch(framework, data_parallel=8))
     assert {"torchrun", "dlrover"} <= found.files.keys()
     assert not found.files.keys() & found.missing.keys()
 
 
-@pytest.mark.parametrize("framework", profile_names())
+@pytest.mark.parametrize("framework", stack_names())
 def test_the_same_plan_has_the_same_files(framework: str):
     given = launch(framework, data_parallel=8)
     assert to_json(training_artifacts(given)) == to_json(training_artifacts(given))
