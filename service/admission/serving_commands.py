@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plimsoll.planners.serving.engine import is_older, known_versions, versions_with_changes
+from plimsoll.planners.serving.releases.profile import is_older, known_versions, versions_with_changes
 from plimsoll.service.admission.flags import AUTO, Arguments, read_flags
 from plimsoll.service.admission.launches import CannotRun, Launch, NotRead, Read
 from plimsoll.service.admission.option_files import OptionsFileNotRead, option_words
