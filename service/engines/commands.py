@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plimsoll.planners.serving.engine import is_older, known_versions, versions_with_changes
+from plimsoll.planners.serving.releases.profile import is_older, known_versions, versions_with_changes
 from plimsoll.service.engines.engine_command import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
 from plimsoll.service.engines.nodes import nodes_of
 from plimsoll.service.engines.quantization import asked_quantization

@@ -8,8 +8,10 @@ import pytest
 
 from tests.house.naming import namings
 
+SERVING_ENGINES = ("vllm", "sglang", "tensorrt", "trtllm", "transformers", "tgi")
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("planners/serving", SERVING_ENGINES, r"^planners/serving/engines/\w+/"),
     ("planners/layouts", ("megatron", "deepspeed", "fsdp", "accelerate", "nanotron", "torchtitan"), r"^$"),
 )
 

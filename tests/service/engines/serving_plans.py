@@ -9,8 +9,8 @@ from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.answer import ServingPlan
-from plimsoll.planners.serving.cards import activations_format
 from plimsoll.planners.serving.planning import plan_serving
+from plimsoll.planners.serving.releases.cards import activations_format
 from plimsoll.service.launch.checkpoint import Checkpoint
 from plimsoll.service.launch.kubernetes import Placement
 
