@@ -258,7 +258,7 @@ class FrozenBase:
 class OutsideStep:
     """How a stack loads weights (`every_rank`, `one_a_node`, `own_shards`) and writes checkpoints.
 
-    A checkpoint is `sharded`, `gathered` on rank 0 or `staged` in host memory (`planners/memory/spikes.py`).
+    A checkpoint is `sharded`, `gathered` on rank 0 or `staged` in host memory (`planners/memory/outside_step.py`).
     """
 
     loading: str

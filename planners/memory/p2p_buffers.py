@@ -11,8 +11,8 @@ from plimsoll.planners.memory.activations import has_layer_norms
 from plimsoll.planners.memory.items import NOTHING
 
 
-def message_bytes(layouts: Candidates, rows: StageRows, job: Job, message: FloatArray) -> FloatArray:
-    """Return what every stage holds beside what its layers keep, `message` the bytes of one micro-batch's.
+def p2p_buffer_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message: FloatArray) -> FloatArray:
+    """Return what every stage holds beside what its layers keep, `p2p_message` the bytes of one micro-batch's.
 
     torch has a buffer for every micro-batch that a stage receives and one for every gradient, from the first step on,
     and holds each output from its forward to its backward pass (torch, distributed/pipelining/stage.py,
@@ -30,10 +30,10 @@ def message_bytes(layouts: Candidates, rows: StageRows, job: Job, message: Float
     buffers = micro_batches * (receiving + sending) + in_flight * sending
     keeps_input = (layouts.recompute == FULL) | (layouts.recompute == SELECTIVE) | keeps_first_input(job)
     shared = np.where(keeps_input, in_flight * receiving, 0.0)
-    return np.where(pipelined, message * (buffers - shared), 0.0)
+    return np.where(pipelined, p2p_message * (buffers - shared), 0.0)
 
 
-def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, message: FloatArray) -> FloatArray:
+def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, p2p_message: FloatArray) -> FloatArray:
     """Return the gradient that a stage's backward pass begins with, and holds until it is over.
 
     Source: Megatron-Core, pipeline_parallel/schedules.py, `forward_backward_pipelining_without_interleaving`
@@ -41,7 +41,7 @@ def received_gradient_bytes(layouts: Candidates, rows: StageRows, job: Job, mess
     """
     if not job.profile.kernels.backward_transients:
         return NOTHING
-    return np.where((layouts.pipeline_parallel > 1) & ~rows.has_head, message, 0.0)
+    return np.where((layouts.pipeline_parallel > 1) & ~rows.has_head, p2p_message, 0.0)
 
 
 def keeps_first_input(job: Job) -> bool:

@@ -1,4 +1,4 @@
-"""Moments within a layer's backward pass, and what of a layer no gradient needs, derived from its operations.
+"""Events within a layer's backward pass, and what of a layer no gradient needs, derived from its operations.
 
 Traced operation by operation over transformers 5.23's layers under FSDP2 (docs/agreement.md).
 """
@@ -78,7 +78,7 @@ def kept_at_first_products(
     return replace(kept, sequence_bytes=kept.sequence_bytes + stream_bytes, tensor_bytes=kept.tensor_bytes + half_bytes)
 
 
-def unneeded_bytes(
+def first_adapter_savings_bytes(
     block: Block, kernels: Kernels, *, attention: str, element_bytes: int, learning: frozenset[str]
 ) -> tuple[KeptBytes, KeptBytes]:
     """Return what a layer keeps, and what it keeps as the first one behind a frozen embedding.

@@ -1,12 +1,12 @@
-"""Moments outside the step: loading, checkpoints, evaluation."""
+"""Events outside the step: loading, checkpoints, evaluation."""
 
 import pytest
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.layouts.candidates import candidates_from_rows
+from plimsoll.planners.memory.outside_step import LOADING_REASONS, SAVING_REASONS
 from plimsoll.planners.memory.peak import memory_of, peak_bytes
-from plimsoll.planners.memory.spikes import LOADING_REASONS, SAVING_REASONS
 from plimsoll.planners.questions import Evaluation
 from plimsoll.planners.stacks.profile import load_profile, profile_names
 from plimsoll.planners.training.planning import plan_without_advice

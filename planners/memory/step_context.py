@@ -1,4 +1,4 @@
-"""What the moments of a step share, worked out once for all of them."""
+"""What all events of a step share, worked out once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from plimsoll.planners.jobs.job import GPIPE, Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activity import Activity, casts_weights
-from plimsoll.planners.memory.compression import remembered_bytes
+from plimsoll.planners.memory.compression import saved_routing_bytes
 from plimsoll.planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
 from plimsoll.planners.memory.items import NOTHING, PHASES, Items
-from plimsoll.planners.memory.messages import message_bytes, received_gradient_bytes
+from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes, received_gradient_bytes
 from plimsoll.planners.memory.zero import GRADIENTS_DIVIDED, WEIGHTS_DIVIDED, ZeroBuffers, zero_buffers
 
 
@@ -32,7 +32,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, so that what the phases ask for again is worked out once
-class Moment:
+class StepContext:
     """What the phases share, for all stages.
 
     `own_units` says that the embedding, and the last norm with the head, are gathered
@@ -43,8 +43,8 @@ class Moment:
     models/llama4/infra/parallelize.py, `apply_fsdp`). `waiting_activations` is what one
     micro-batch keeps that waits, `others_activations` what all do but one. `accumulated` are the whole
     gradients in the reduction's width that a pipeline sums until its last micro-batch;
-    until then it has no shards of them. `buckets` are those of the forward pass, and of every moment unless `zero` has
-    DeepSpeed's. `messages` are a pipeline's buffers for what its stages send each other,
+    until then it has no shards of them. `buckets` are those of the forward pass, and of every event unless `zero` has
+    DeepSpeed's. `p2p_buffers` are a pipeline's P2P buffers,
     `received_gradient` the one that a stage's backward pass begins with.
     """
 
@@ -67,7 +67,7 @@ class Moment:
     any_copies: bool
     waiting_activations: FloatArray
     others_activations: FloatArray
-    messages: FloatArray
+    p2p_buffers: FloatArray
     received_gradient: FloatArray
     constant_activations: FloatArray
     buckets: FloatArray
@@ -166,7 +166,7 @@ class Moment:
         return result
 
 
-def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> Moment:
+def step_context(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, active: Activity) -> StepContext:
     """Return what the phases of a step share."""
     traffic, states = job.profile.weights, job.states
     stage = layouts.zero_stage
@@ -179,7 +179,7 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
     if traffic.bucket_copy_of_gradients:
         has_reducer = has_buckets & (layouts.data_parallel > 1)
         buckets = buckets + np.where(has_reducer, states.gradient * held.stage_elements, 0.0)
-    buckets = buckets + remembered_bytes(layouts, job, held.stage_elements)
+    buckets = buckets + saved_routing_bytes(layouts, job, held.stage_elements)
     has_transients = job.profile.kernels.backward_transients
     is_gathered = has_weight_policy(stage, job, "gathered_by_layer")
     stays = is_gathered & (layouts.pipeline_parallel > 1) & np.bool_(traffic.pipelines_gather_once)
@@ -199,9 +199,9 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         # A rank's gradients at rest are whole tensors' at stage 2, and at stage 3 its parts are there for good.
         held = replace(held, gradients=np.where(stage == GRADIENTS_DIVIDED, zero.touched, held.gradients))
         keeps = keeps | (stage == WEIGHTS_DIVIDED)
-    messages = message_bytes(layouts, rows, job, active.message)
-    received = received_gradient_bytes(layouts, rows, job, active.message)
-    return Moment(
+    p2p_buffers = p2p_buffer_bytes(layouts, rows, job, active.p2p_message)
+    received = received_gradient_bytes(layouts, rows, job, active.p2p_message)
+    return StepContext(
         layouts=layouts,
         rows=rows,
         job=job,
@@ -219,14 +219,14 @@ def moment_of(layouts: Candidates, rows: StageRows, job: Job, held: Holdings, ac
         any_copies=bool(copies.any()),
         keeps_gradients=np.asarray(keeps),
         always_keeps_gradients=bool(np.all(keeps)),
-        messages=messages,
+        p2p_buffers=p2p_buffers,
         received_gradient=received,
         waiting_activations=waiting,
         others_activations=np.maximum(rows.in_flight - 1.0, 0.0) * waiting,
         constant_activations=held.dummy_gradients
         + active.gathered
-        + active.remembered
-        + messages
+        + active.saved_routing
+        + p2p_buffers
         + _pipeline_output(layouts, rows, job)
         + (rotary_table_bytes(job) / layouts.context_parallel if has_transients else 0),
         buckets=buckets,
@@ -257,7 +257,7 @@ def _pipeline_output(layouts: Candidates, rows: StageRows, job: Job) -> FloatArr
 
 
 def items_at(
-    moment: Moment,
+    step: StepContext,
     phase: str,
     *,
     parameters: FloatArray,
@@ -273,7 +273,7 @@ def items_at(
         phase=PHASES.index(phase),
         parameters=np.ceil(parameters),
         gradients=gradients,
-        optimizer=np.ceil(moment.held.optimizer + more_optimizer),
+        optimizer=np.ceil(step.held.optimizer + more_optimizer),
         activations=np.ceil(activations),
         logits=logits if logits is NOTHING else np.ceil(logits),
         communication=np.ceil(communication),

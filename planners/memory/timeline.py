@@ -1,4 +1,4 @@
-"""The moments of one layout's step in the order in which they come, for a curve of memory over time."""
+"""The events of one layout's step in the order in which they come, for a curve of memory over time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ IN_ORDER = (
     "optimizer step",
     EVALUATION,
 )
-# Backward moments of no one layer are the head's, which comes before every layer.
+# Backward events of no one layer are the head's, which comes before every layer.
 ABOVE_ALL_LAYERS = np.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StackedMoments:
-    """Every moment: `items` is [moment, item, stage, layout], `phase` [moment], `layer` [moment, stage, layout].
+class StackedEvents:
+    """Every event: `items` is [event, item, stage, layout], `phase` [event], `layer` [event, stage, layout].
 
     A layer counts from its stage's lowest; it is `ABOVE_ALL_LAYERS` before any is differentiated, and
     `BELOW_ALL_LAYERS` after all are.
@@ -39,42 +39,42 @@ class StackedMoments:
     phase: IntArray
     layer: FloatArray
 
-    def of_layout(self, index: int) -> StackedMoments:
-        """Return the moments of one of the layouts."""
-        return StackedMoments(items=self.items[..., index], phase=self.phase, layer=self.layer[..., index])
+    def of_layout(self, index: int) -> StackedEvents:
+        """Return the events of one of the layouts."""
+        return StackedEvents(items=self.items[..., index], phase=self.phase, layer=self.layer[..., index])
 
 
-def stacked_moments(phases: Sequence[Items], shape: tuple[int, ...]) -> StackedMoments:
-    """Return the moments of a list of layouts' stages; `shape` is theirs, [stage, layout]."""
+def stacked_events(phases: Sequence[Items], shape: tuple[int, ...]) -> StackedEvents:
+    """Return the events of a list of layouts' stages; `shape` is theirs, [stage, layout]."""
     stacked = [items.stacked(shape) for items in phases]
     layers = [
         np.broadcast_to(ABOVE_ALL_LAYERS if items.layer is None else items.layer, (len(some), *shape))
         for items, some in zip(phases, stacked, strict=True)
     ]
-    return StackedMoments(
+    return StackedEvents(
         items=np.concatenate(stacked),
         phase=np.repeat([items.phase for items in phases], [len(some) for some in stacked]),
         layer=np.concatenate(layers),
     )
 
 
-def moments_of(moments: StackedMoments, stage: int, layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
-    """Return one stage's of one layout's moments in order; of several of one phase and layer the largest.
+def events_of(events: StackedEvents, stage: int, layers: Sequence[int]) -> tuple[MemoryMoment, ...]:
+    """Return one stage's of one layout's events in order; of several of one phase and layer the largest.
 
     `layers` are the stage's own, by their numbers in the model, lowest first; one without layers names none.
     """
     largest: dict[tuple[int, float], MemoryMoment] = {}
-    for index, phase in enumerate(moments.phase):
-        name, layer = PHASES[int(phase)], float(moments.layer[index, stage])
-        moment = _moment(name, layer, moments.items[index, :, stage], layers)
+    for index, phase in enumerate(events.phase):
+        name, layer = PHASES[int(phase)], float(events.layer[index, stage])
+        step = _event(name, layer, events.items[index, :, stage], layers)
         place = (IN_ORDER.index(name), -layer)
         known = largest.get(place)
-        if known is None or moment.allocated_bytes > known.allocated_bytes:
-            largest[place] = moment
+        if known is None or step.allocated_bytes > known.allocated_bytes:
+            largest[place] = step
     return tuple(largest[place] for place in sorted(largest))
 
 
-def _moment(phase: str, layer: float, items: FloatArray, layers: Sequence[int]) -> MemoryMoment:
+def _event(phase: str, layer: float, items: FloatArray, layers: Sequence[int]) -> MemoryMoment:
     values = dict(zip(ALLOCATED_ITEMS, map(int, items), strict=True))
     return MemoryMoment(
         phase=phase,

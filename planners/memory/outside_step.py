@@ -17,7 +17,7 @@ from plimsoll.planners.memory.activity import Activity
 from plimsoll.planners.memory.evaluation import evaluation_items
 from plimsoll.planners.memory.holdings import Holdings, has_weight_policy
 from plimsoll.planners.memory.items import EVALUATION
-from plimsoll.planners.memory.moment import moment_of
+from plimsoll.planners.memory.step_context import step_context
 from plimsoll.planners.plans import Spike
 
 LOADING_REASONS = {
@@ -41,7 +41,7 @@ def spikes_of(
     held: Holdings,
     active: Activity,
 ) -> tuple[Spike, ...]:
-    """Return the moments outside one layout's step on one stage; device bytes are the allocator's live tensors."""
+    """Return the events outside one layout's step on one stage; device bytes are the allocator's live tensors."""
     parameters, optimizer = (_at_stage(values, rows, row, index) for values in (held.parameters, held.optimizer))
     is_sharded = bool(_are_sharded(layouts, job)[index])
     loading, saving = _way_of_loading(job, is_sharded=is_sharded), job.profile.spikes.checkpoint
@@ -61,11 +61,11 @@ def spikes_of(
         ),
     ]
     if job.evaluation is not None:
-        moments = evaluation_items(moment_of(layouts, rows, job, held, active), job.evaluation)
+        events = evaluation_items(step_context(layouts, rows, job, held, active), job.evaluation)
         spikes.append(
             Spike(
                 name=EVALUATION,
-                device_bytes=max(int(items.stacked(rows.stage.shape)[0, :, row, index].sum()) for items in moments),
+                device_bytes=max(int(items.stacked(rows.stage.shape)[0, :, row, index].sum()) for items in events),
                 host_bytes=0,
                 reason="a forward pass without gradients, with the logits that the trainer keeps",
             )

@@ -18,21 +18,21 @@ FEED_FORWARD = "feed_forward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptAgain:
+class RepeatedSaves:
     """Bytes a token of a layer's tensors that several operations keep: each once, and as often as it comes again."""
 
     once_bytes: int
     again_bytes: int
 
 
-def kept_again(
+def repeated_saves(
     block: Block,
     kernels: Kernels,
     *,
     element_bytes: int,
     learning: frozenset[str] | None = None,
     autocast: bool = False,
-) -> KeptAgain:
+) -> RepeatedSaves:
     """Return what of a layer comes more than once; `learning` and `autocast` are those of `kept_bytes`."""
     widths = {tensor.name: tensor.width for tensor in block.tensors}
     once = again = 0
@@ -40,7 +40,7 @@ def kept_again(
         if times > 1:
             once += widths[name] * size
             again += widths[name] * size * (times - 1)
-    return KeptAgain(once_bytes=once, again_bytes=again)
+    return RepeatedSaves(once_bytes=once, again_bytes=again)
 
 
 def _saves(
