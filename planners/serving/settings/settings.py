@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture import ModelSpec, OperationKind
-from plimsoll.planners.families.rope_scaling import FROM_ORIGINAL, stretched_by
+from plimsoll.planners.families.reading.rope_scaling import FROM_ORIGINAL, stretched_by
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
 from plimsoll.planners.learned import Learned
 from plimsoll.planners.questions import LengthDistribution, RopeScaling, ServingQuestion
