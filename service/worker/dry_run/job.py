@@ -10,7 +10,7 @@ import numpy as np
 
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.planners.jobs.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.ground.terms import GPIPE, ONE_FORWARD_ONE_BACKWARD
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
 from plimsoll.planners.layouts.experts import experts_are_cut
 from plimsoll.planners.layouts.stages import distinct_stages, held_chunks
