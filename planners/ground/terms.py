@@ -38,7 +38,7 @@ ONE_FORWARD_ONE_BACKWARD, GPIPE, PIPEDREAM = PIPELINE_SCHEDULES = get_args(Pipel
 
 # Whether attention's scores are ever written down.
 AttentionKind: TypeAlias = Literal["flash", "eager"]
-FLASH, EAGER = ATTENTION_KINDS = get_args(AttentionKind)
+ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
 
 # How a model's operations are run: one by one, by hand-written kernels, by torch.compile, by fms-acceleration's.
 KernelKind: TypeAlias = Literal["eager", "fused", "compiled", "foak"]
@@ -46,7 +46,7 @@ KERNEL_KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 
 # In what form replicas send each other gradients.
 GradientCompression: TypeAlias = Literal["none", "bf16", "fp16", "powersgd", "1-bit"]
-_, BF16, FP16, POWERSGD, ONE_BIT = GRADIENT_COMPRESSIONS = get_args(GradientCompression)
+*_, POWERSGD, ONE_BIT = get_args(GradientCompression)
 
 # What a model beside the one that learns is for.
 CompanionRole: TypeAlias = Literal["reference", "reward", "value"]
