@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from plimsoll.planners.architecture import ModelSpec, OperationKind
 from plimsoll.planners.families.reading.rope_scaling import FROM_ORIGINAL, stretched_by
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.terms import SERVING_OBJECTIVES
 from plimsoll.planners.learned import Learned
 from plimsoll.planners.questions import LengthDistribution, RopeScaling, ServingQuestion
 from plimsoll.planners.serving.cache.compressed_rows import BLOCK_TOKENS, is_compressed
@@ -19,7 +20,6 @@ from plimsoll.planners.serving.releases.profile import EngineProfile, engine_pro
 from plimsoll.planners.serving.releases.rules import BatchTier
 from plimsoll.planners.serving.traffic import Traffic, mean_tokens, sample_tokens
 
-OBJECTIVES = ("throughput", "fewest_gpus", "cost", "latency")
 # The traffic assumed where the client states none: the 1k/1k scenario of InferenceX
 # (github.com/SemiAnalysisAI/InferenceX), the commonest shape in public measurements.
 ASSUMED_INPUT_TOKENS = 1024
@@ -182,9 +182,9 @@ def _check_timing(question: ServingQuestion, profile: EngineProfile) -> None:
 
 
 def _check_objective(question: ServingQuestion) -> None:
-    if question.objective not in OBJECTIVES:
+    if question.objective not in SERVING_OBJECTIVES:
         raise InvalidQuestion(
-            f"{question.objective[:40]!r} is no objective; known are {', '.join(OBJECTIVES)}.",
+            f"{question.objective[:40]!r} is no objective; known are {', '.join(SERVING_OBJECTIVES)}.",
             pointer="/serving/objective",
         )
     layout = question.layout

@@ -1,9 +1,7 @@
 import pytest
 
-from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
-from plimsoll.planners.questions import Recompute
-from plimsoll.planners.search.fixed import check_fixed, check_framework
-from plimsoll.planners.stacks.profile import load_profile
+from plimsoll.planners.ground.errors import ImpossibleLayout
+from plimsoll.planners.search.violations import check_fixed, every_broken_rule
 from tests.planners.factories import question
 
 
@@ -76,40 +74,18 @@ def test_a_micro_batch_that_does_not_divide_is_its_own_field_s_fault():
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "pointer"),
+    ("layout", "words"),
     [
-        ({"layout": {"offload": "disk"}}, InvalidQuestion, "/layout/offload"),
-        ({"layout": {"offload_target": "tape"}}, InvalidQuestion, "/layout/offload_target"),
-        ({"layout": {"offload": "none", "offload_target": "nvme"}}, InvalidQuestion, "/layout/offload_target"),
-        ({"recompute": Recompute(mode="some")}, InvalidQuestion, "/training/recompute"),
-        ({"recompute": Recompute(mode="full", full_layers=0)}, InvalidQuestion, "/training/recompute/full_layers"),
-        ({"layout": {"pipeline_schedule": "zero-bubble"}}, InvalidQuestion, "/layout/pipeline_schedule"),
-        ({"recompute": Recompute(mode="full", every=0)}, InvalidQuestion, "/training/recompute/every"),
-        ({"micro_batch_size": 0}, InvalidQuestion, "/training/micro_batch_size"),
+        # One replica of one stage on 3 GPUs leaves 3 tensor-parallel ranks, whoever fixed them.
+        ({"data_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1}, "the 32 attention heads or the 8"),
+        ({"tensor_parallel": 3}, "the 32 attention heads nor the 8"),
     ],
 )
-def test_values_out_of_range_are_refused(changes, error, pointer):
-    with pytest.raises(error) as caught:
-        check_fixed(question(**changes))
-    assert caught.value.pointer == pointer
+def test_heads_are_told_of_degrees_that_follow_from_others_too(layout, words):
+    broken = every_broken_rule(question(gpus=3, global_batch_size=3, framework="megatron", layout=layout))
+    assert [words in violation.detail for violation in broken if violation.rule == "heads_divide"] == [True]
 
 
-@pytest.mark.parametrize(
-    ("framework", "changes", "pointer"),
-    [
-        ("ddp", {"layout": {"tensor_parallel": 2}}, "/layout/tensor_parallel"),
-        ("megatron", {"layout": {"zero_stage": 3}}, "/layout/zero_stage"),
-        ("fsdp2", {"layout": {"offload": "optimizer"}}, "/layout/offload"),
-        ("accelerate", {"layout": {"sequence_parallel": True}}, "/layout/sequence_parallel"),
-        ("megatron", {"fused_cross_entropy": True}, "/training/fused_cross_entropy"),
-        ("accelerate", {"recompute": Recompute(mode="selective")}, "/training/recompute"),
-        ("fsdp2", {"recompute": Recompute(mode="full", full_layers=4)}, "/training/recompute"),
-        ("megatron", {"recompute": Recompute(mode="full", every=2)}, "/training/recompute"),
-        ("fsdp2", {"recompute": Recompute(mode="selective", modules=("mlp",))}, "/training/recompute"),
-        ("megatron", {"layout": {"pipeline_schedule": "gpipe"}}, "/layout/pipeline_schedule"),
-        ("ddp", {"layout": {"pipeline_schedule": "1f1b"}}, "/layout/pipeline_schedule"),
-        ("megatron", {"recompute": Recompute(mode="full", full_layers=4)}, None),
-    ],
-)
-def test_a_framework_s_limits_point_at_the_field(framework, changes, pointer):
-    assert check_framework(question(**changes), load_profile(framework)) == pointer
+def test_a_rule_that_fixed_degrees_broke_is_not_told_again_of_the_layouts():
+    broken = every_broken_rule(question(layout={"tensor_parallel": 3}))
+    assert [violation.rule for violation in broken].count("heads_divide") == 1
