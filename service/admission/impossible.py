@@ -10,10 +10,8 @@ from collections.abc import Mapping
 
 from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
 from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.rules import CARD_FORMAT, LONG_POSITIONS, SCALE_BLOCKS
 
-LONG_POSITIONS = "length-within-positions"
-CARD_FORMAT = "card-computes-format"
-SCALE_BLOCKS = "scale-blocks-divide"
 # By rule, the programs that check it. vllm 0.33.0: config/model.py (verify_with_parallel_config,
 # _verify_with_expert_parallelism, _get_and_verify_max_len), distributed/utils.py (divide), platforms/cuda.py
 # (check_if_supports_dtype), layers/quantization/fp8.py (create_weights). sglang 0.5.23: the same of its fp8.py; the
@@ -53,9 +51,3 @@ def is_impossible_plan(error: PlimsollError) -> bool:
 def is_doubtful(error: PlimsollError) -> bool:
     """Return whether no plan of what was asked exists, by rules that its program is not known to check."""
     return isinstance(error, ImpossibleLayout) and UNPLANNED.isdisjoint(error.rules)
-
-
-def divisors_text(number: int) -> str:
-    """Return the divisors of a number, as a person lists them: "1, 2, 4, 7, 14 or 28"."""
-    divisors = [str(degree) for degree in range(1, number + 1) if number % degree == 0]
-    return " or ".join(filter(None, (", ".join(divisors[:-1]), divisors[-1])))

@@ -13,7 +13,6 @@ from typing import Any
 from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.serving.answer import ServingLayout, ServingPlan
-from plimsoll.service.artifacts.training import LaunchFiles
 from plimsoll.service.engines.sglang.launch import SGLANG
 from plimsoll.service.engines.tensorrt_llm.launch import TENSORRT_LLM
 from plimsoll.service.engines.tgi.launch import TGI
@@ -21,6 +20,7 @@ from plimsoll.service.engines.transformers.launch import from_pretrained_argumen
 from plimsoll.service.engines.vllm.launch import VLLM
 from plimsoll.service.launch.checkpoint import Checkpoint
 from plimsoll.service.launch.engine import Engine, Nodes, NoOption
+from plimsoll.service.launch.files import LaunchFiles
 from plimsoll.service.launch.kubernetes import Placement
 from plimsoll.service.launch.kubernetes_serving import serving_manifests
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 from plimsoll.planners.ground.figures import figure
-from plimsoll.service.admission.impossible import LONG_POSITIONS, SCALE_BLOCKS, divisors_text
 from plimsoll.service.engines.engine_command import SGLANG, VLLM, EngineCommand
 from plimsoll.service.engines.nodes import broken_node_rules
 from plimsoll.service.workloads.commands.flags import AUTO, Arguments
+from plimsoll.service.workloads.commands.rules import LONG_POSITIONS, SCALE_BLOCKS, divisors_text
 from plimsoll.service.workloads.objects.pods import Container
 
 # What a degree of 0 leaves nothing to divide by; engines that check no range end in that division.

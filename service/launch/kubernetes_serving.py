@@ -24,6 +24,7 @@ from plimsoll.service.launch.kubernetes import (
 )
 from plimsoll.service.launch.yaml_text import yaml_text
 
+DEPLOYMENT, INFERENCE_SERVICE, LEADER_WORKER_SET = MANIFESTS = ("deployment", "inferenceservice", "leaderworkerset")
 BY_LEADER_WORKER_SET = {"rank": "$(LWS_WORKER_INDEX)", "address": "$(LWS_LEADER_ADDRESS)"}
 FILES_FOLDER = "/etc/plimsoll"
 FILES_VOLUME = "options"
@@ -74,11 +75,11 @@ def serving_manifests(
         placement=placement,
     )
     if nodes > 1:
-        return {"leaderworkerset": yaml_text(_leader_worker_set(replicas, command))}
+        return {LEADER_WORKER_SET: yaml_text(_leader_worker_set(replicas, command))}
     files = _config_map(replicas, command)
     return {
-        "deployment": yaml_text(*files, _deployment(replicas, command)),
-        "inferenceservice": yaml_text(*files, _inference_service(replicas, command)),
+        DEPLOYMENT: yaml_text(*files, _deployment(replicas, command)),
+        INFERENCE_SERVICE: yaml_text(*files, _inference_service(replicas, command)),
     }
 
 

@@ -11,16 +11,9 @@ import pytest
 from plimsoll import planners, service
 from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
 from plimsoll.planners.search.rules import RULES
-from plimsoll.service.admission.impossible import (
-    CARD_FORMAT,
-    CHECKED_BY,
-    CHECKED_OF_PLANS,
-    LONG_POSITIONS,
-    divisors_text,
-    is_impossible,
-    is_impossible_plan,
-)
+from plimsoll.service.admission.impossible import CHECKED_BY, CHECKED_OF_PLANS, is_impossible, is_impossible_plan
 from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.rules import CARD_FORMAT, LONG_POSITIONS, divisors_text
 
 # Rules that are the planner's own way of dividing, or that programs are not known to check before they start.
 NOT_KNOWN_TO_BE_CHECKED = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plimsoll.service.artifacts.training import TrainingLaunch
+from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import golden, launch, why_missing, written
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.plans import Layout, TrainingPlan
 from plimsoll.planners.training.planning import plan_training
-from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.launch.training import TrainingLaunch
 from tests.planners.factories import LLAMA_3_8B, hardware, question
 
 # Llama 3.1 8B as its config.json has it.

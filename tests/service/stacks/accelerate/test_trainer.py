@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.questions import Evaluation
-from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import launch
 
 

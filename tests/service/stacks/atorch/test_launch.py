@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.launch.training import TrainingLaunch
 from plimsoll.service.stacks.atorch.launch import LAYER_CLASSES
 from tests.service.stacks.launches import LLAMA_31_8B, golden, launch, why_missing
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from plimsoll.planners.questions import Evaluation, Lora
-from plimsoll.service.artifacts.training import TrainingLaunch
+from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import golden, launch, why_missing, written
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.stacks.profile import load_profile
-from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import launch
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.questions import Recompute
-from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.launch.training import TrainingLaunch
 from plimsoll.service.stacks.fsdp2.models import FAMILIES, torchtitan_flavor
 from tests.service.stacks.launches import LLAMA_31_8B, QWEN_3_30B_A3B, launch
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from plimsoll.service.artifacts.training import TrainingLaunch, training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import LLAMA_31_8B, launch
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "nanotron.yaml"

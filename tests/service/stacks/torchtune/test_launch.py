@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plimsoll.planners.questions import Lora
-from plimsoll.service.artifacts.training import TrainingLaunch
+from plimsoll.service.launch.training import TrainingLaunch
 from tests.service.stacks.launches import golden, launch, why_missing, written
 
 LLAMA = "meta-llama/Llama-3.1-8B"
