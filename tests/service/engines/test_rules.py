@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.service.engines.commands import serving_launch
+from plimsoll.service.engines.engine import serving_launch
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch
 from plimsoll.service.workloads.commands.rules import LONG_POSITIONS
 from tests.service.admission.reviews import a_plain_container
