@@ -18,10 +18,10 @@ from plimsoll.service.admission.kinds import READ_KINDS
 from plimsoll.service.admission.policy import InvalidPolicy, Policies
 from plimsoll.service.admission.review import Answer, Review
 from plimsoll.service.admission.sizing import Sizer
-from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import StoredPlan
-from plimsoll.service.settings import Settings
 from plimsoll.service.workloads.objects.config_maps import GivenConfigMaps
 from plimsoll.service.workloads.objects.object_parts import below, each_of
 from plimsoll.service.workloads.objects.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, GivenRuntimes

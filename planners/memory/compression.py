@@ -41,7 +41,7 @@ def sent_fraction(job: Job) -> float:
             return 1.0
 
 
-def remembered_bytes(layouts: Candidates, job: Job, stage_elements: FloatArray) -> FloatArray:
+def saved_routing_bytes(layouts: Candidates, job: Job, stage_elements: FloatArray) -> FloatArray:
     """Return the errors of a rank that learns `stage_elements`; nothing where one rank has nobody to send to."""
     has_others = layouts.data_parallel > 1
     if job.gradient_compression == POWERSGD:

@@ -13,9 +13,9 @@ from plimsoll.service.admission.impossible import is_doubtful, is_impossible_pla
 from plimsoll.service.admission.lanes import Lane
 from plimsoll.service.admission.launch_judge import LaunchJudge
 from plimsoll.service.admission.planned import Planned, planned_finding, read_planned
-from plimsoll.service.errors import DatabaseUnavailable, PlanNotFound
+from plimsoll.service.ground.errors import DatabaseUnavailable, PlanNotFound
+from plimsoll.service.ground.recently_used import RecentlyUsed
 from plimsoll.service.persistence.records import StoredPlan
-from plimsoll.service.recently_used import RecentlyUsed
 from plimsoll.service.requests.configs import special_number
 from plimsoll.service.workloads.objects.annotations import PLAN, PLAN_ID
 from plimsoll.service.workloads.objects.pods import PodGroup

@@ -44,11 +44,12 @@ class EngineCommand:
     Flags in `unread` take memory that no planner counts; with one of `decisive` the
     command's other flags no longer say what is loaded where, and one of `lowering`
     may leave more than is planned. One of `spanning` says that ranks run in other pods
-    too, and `is_on_one_node` where nothing but a number of nodes does. A file of options is
+    too; an engine that `is_on_one_node` needs a number of nodes for that. A file of options is
     named by the field `options_file`; `file_wins` where it replaces what the command line says.
-    `layout` reads the degrees, and `ranks_of_node` how many ranks a node has, None where that
-    is not said. `at_odds`, `node_rules` and `unknown_options` say why the program refuses
-    arguments. Rules of `lifted` are checked no longer where their option stands.
+    The planner has the rules of its `backends`. `layout` reads the degrees, and
+    `ranks_of_node` how many ranks a node has, None where that is not said. `at_odds`,
+    `node_rules` and `unknown_options` say why the program refuses arguments. Rules of
+    `lifted` are checked no longer where their option stands.
     """
 
     program: str
@@ -66,6 +67,7 @@ class EngineCommand:
     images: frozenset[str] = frozenset()
     file_wins: bool = False
     takes_positional: bool = True
+    backends: frozenset[str] = frozenset()
     is_on_one_node: bool = False
     ranks_of_node: Callable[[Values, set[str]], int | None] = _ranks_unsaid
     at_odds: Callable[[Arguments], Iterable[str]] = _nothing_refused

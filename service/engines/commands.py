@@ -46,9 +46,6 @@ COPIES = ("int4", "int8")
 SMALLEST_FORMAT = "int4"
 SERVING_FIELDS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size")
 CommandReader: TypeAlias = Callable[[Words, Container, int], Read | None]
-# Backends that the planner has the rules of: TensorRT-LLM's own since 1.0, and KServe's server where vLLM is in it.
-PYTORCH = "pytorch"
-BACKENDS = (PYTORCH, "auto", "vllm")
 
 
 def engine_reader(*commands: EngineCommand) -> CommandReader:
@@ -93,7 +90,7 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
     model = read.values.get("model") or next(iter(positionals), None)
     if not isinstance(model, str):
         return NotRead(reason=f"the {command.program} command names no model")
-    if read.values.get("backend", PYTORCH) not in BACKENDS:
+    if read.values.get("backend") not in (None, *command.backends):
         return NotRead(
             reason=f"the {command.program} command runs a backend ({read.values['backend']}) with rules of its own"
         )

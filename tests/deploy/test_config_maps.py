@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from plimsoll.service.settings import PREFIX, Settings
+from plimsoll.service.ground.settings import PREFIX, Settings
 from tests.deploy.test_kubernetes import named
 from tests.service.launch.published_schemas import check_kubernetes
 

@@ -23,9 +23,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.load.server import free_port
-from plimsoll.service.postgres.embedded import running_server_url
-from plimsoll.service.settings import Settings
-from plimsoll.service.supervisor import API, WORKER, Child, Supervisor
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.running.postgres.embedded import running_server_url
+from plimsoll.service.running.supervisor import API, WORKER, Child, Supervisor
 from plimsoll.service.worker.child import PROJECT_ROOT
 from tests.faults.books import Books, is_settled, settle
 from tests.faults.load import loaded

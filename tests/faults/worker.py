@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.worker.main import run_worker
 
 
 def quantize(settings: Settings) -> None:
-    """Run a worker of one job at a time, as `service.kept_process` starts it."""
+    """Run a worker of one job at a time, as `service.running.kept_process` starts it."""
     _run(settings, "quantize", 1)
 
 

@@ -10,6 +10,29 @@ from tests.house.naming import namings
 
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
+        "service",
+        (
+            "megatron",
+            "deepspeed",
+            "fsdp",
+            "accelerate",
+            "nanotron",
+            "torchtitan",
+            "torchtune",
+            "litgpt",
+            "composer",
+            "atorch",
+            "vllm",
+            "sglang",
+            "tensorrt",
+            "trtllm",
+            "text-generation",
+            "transformers",
+        ),
+        # What a request enumerates, and the reader of shell text, are to be asked of records, too.
+        r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/|measurements/start_comparison|workloads/commands/shell\.)",
+    ),
     ("planners/layouts", ("megatron", "deepspeed", "fsdp", "accelerate", "nanotron", "torchtitan"), r"^$"),
 )
 

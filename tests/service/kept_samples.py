@@ -1,4 +1,4 @@
-"""What `service.kept_process` keeps in its tests."""
+"""What `service.running.kept_process` keeps in its tests."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 
 LOADED_BY = os.getpid()
 

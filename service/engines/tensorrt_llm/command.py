@@ -43,4 +43,6 @@ TENSORRT_LLM = EngineCommand(
     starts=(("trtllm-serve", "serve"), ("trtllm-serve",)),
     not_serving=frozenset({"mm_embedding_serve", "disaggregated", "disaggregated_mpi_worker", "grpc"}),
     images=frozenset({"nvidia/tensorrt-llm/release"}),
+    # Its own since 1.0.
+    backends=frozenset({"pytorch"}),
 )  # fmt: skip

@@ -81,5 +81,6 @@ HUGGING_FACE_SERVER = EngineCommand(
     cache_dtypes=VLLM.cache_dtypes,
     modules=frozenset({"huggingfaceserver"}),
     images=VLLM.images,
+    backends=frozenset({"auto", "vllm"}),
     takes_positional=False,
 )

@@ -18,8 +18,8 @@ import httpx
 import structlog
 
 from plimsoll.planners.ground.figures import figure
-from plimsoll.service.recently_used import RecentlyUsed
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.recently_used import RecentlyUsed
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.workloads.objects.config_maps import ConfigMaps, NoConfigMaps
 from plimsoll.service.workloads.objects.object_parts import ObjectNotRead
 from plimsoll.service.workloads.objects.training_runtimes import (

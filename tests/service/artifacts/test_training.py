@@ -8,7 +8,7 @@ import pytest
 from pydantic_core import to_json
 
 from plimsoll.planners.questions import Recompute
-from plimsoll.planners.stacks.profile import profile_names
+from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.stacks.stack import stacks
 from tests.service.stacks.launches import QWEN_3_30B_A3B, launch
@@ -17,17 +17,17 @@ TARGETS = {target.name: target for stack in stacks().values() for target in stac
 
 
 def test_every_stack_of_the_planners_has_a_folder():
-    assert set(stacks()) == set(profile_names())
+    assert set(stacks()) == set(stack_names())
 
 
-@pytest.mark.parametrize("framework", profile_names())
+@pytest.mark.parametrize("framework", stack_names())
 def test_every_stack_can_be_started(framework: str):
     found = training_artifacts(launch(framework, data_parallel=8))
     assert {"torchrun", "dlrover"} <= found.files.keys()
     assert not found.files.keys() & found.missing.keys()
 
 
-@pytest.mark.parametrize("framework", profile_names())
+@pytest.mark.parametrize("framework", stack_names())
 def test_the_same_plan_has_the_same_files(framework: str):
     given = launch(framework, data_parallel=8)
     assert to_json(training_artifacts(given)) == to_json(training_artifacts(given))

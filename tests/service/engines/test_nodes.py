@@ -8,8 +8,8 @@ from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.review import read_review
 from plimsoll.service.admission.sizing import Sizer
 from plimsoll.service.engines.engine import serving_launch
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch
 from tests.service.admission.reviews import a_container, a_plain_container, a_review, an_object
 from tests.service.admission.test_judge import Plans

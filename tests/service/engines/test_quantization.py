@@ -5,8 +5,8 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.service.engines.engine import engines, serving_launch
 from plimsoll.service.engines.quantization import conflict, stored_methods
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from tests.service.admission.reviews import a_plain_container
 
 RESOLVER = ModelResolver(catalogue(), Settings())

@@ -18,10 +18,10 @@ from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.review import Answer, read_review
 from plimsoll.service.admission.sizing import Sizer
 from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.launch.kubernetes import Placement, in_queue, workload_name
 from plimsoll.service.launch.kubernetes_training import training_manifests
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from plimsoll.service.workloads.objects.gpus import GPU_RESOURCES, gpu_demand, product_selector
 from plimsoll.service.workloads.objects.workloads import pod_group
 from tests.service.admission.reviews import a_review

@@ -9,9 +9,9 @@ from plimsoll.service.workloads.objects.config_maps import (
     MOST_CONFIG_MAPS,
     GivenConfigMaps,
     NoConfigMaps,
-    ObjectNotRead,
     with_config_maps,
 )
+from plimsoll.service.workloads.objects.object_parts import ObjectNotRead
 from plimsoll.service.workloads.objects.pods import Container
 from plimsoll.service.workloads.objects.workloads import pod_group
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.workloads.objects.config_maps import NoConfigMaps
 from plimsoll.service.workloads.objects.kubernetes_api import (
     MOST_BYTES,
