@@ -15,12 +15,11 @@ from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations
 from plimsoll.planners.jobs.optimizers import OptimizerKind, optimizer_kind
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
 from plimsoll.planners.stacks.model_code import in_words, traits_of
-from plimsoll.planners.stacks.profile import Fp8Storage, Profile, StateBytes, load_profile
+from plimsoll.planners.stacks.profile import Profile, load_profile, stack_names
+from plimsoll.planners.stacks.records import Fp8Storage, StateBytes
 
 ONE_FORWARD_ONE_BACKWARD, GPIPE, PIPEDREAM = PIPELINE_SCHEDULES = ("1f1b", "gpipe", "pipedream")
 COMPANION_ROLES = ("reference", "reward", "value")
-# The stacks that TRL's trainers run on.
-STACKS_WITH_COMPANIONS = ("accelerate", "deepspeed")
 # Blocks whose weights are kept apart between questions: a few kinds of layers of some hundred models.
 MOST_KEPT_BLOCKS = 1024
 # Models that were given a head of their own.
@@ -91,11 +90,8 @@ class Job:
 
     @property
     def host_gradient_bytes(self) -> int:
-        """Return the width of the gradients that wait on the host for an update there.
-
-        DeepSpeed's are fp32 there whatever they are added up in (stage_1_and_2.py, `initialize_optimizer_states`).
-        """
-        has_fp32_copy = self.profile.zero is not None and self.states.master
+        """Return the width of the gradients that wait on the host for an update there."""
+        has_fp32_copy = self.profile.host.fp32_gradients and self.states.master
         return FP32_BYTES if has_fp32_copy else self.states.accumulator
 
     @property
@@ -144,13 +140,15 @@ def unsupported(question: TrainingQuestion, profile: Profile) -> Iterator[Invali
                 f"{name} is planned only with {field} {listed(choices, 'or')}, not with {wanted!r}.",
                 pointer=f"/training/{field}",
             )
-    if question.evaluation is not None and question.evaluation.keeps_logits and name != "accelerate":
+    keeps_logits = question.evaluation is not None and question.evaluation.keeps_logits
+    if keeps_logits and not profile.can.evaluation_logits_kept_by:
+        keeping = [(each.can.evaluation_logits_kept_by, each.name) for each in _stacks_that_run()]
+        does = listed([f"{program} ({stack})" for program, stack in keeping if program])
         yield InvalidQuestion(
-            f"{name} keeps no logits of an evaluation; Hugging Face's Trainer (accelerate) does.",
-            pointer="/training/evaluation/keeps_logits",
+            f"{name} keeps no logits of an evaluation; {does} does.", pointer="/training/evaluation/keeps_logits"
         )
-    if question.companions and name not in STACKS_WITH_COMPANIONS:
-        known = listed(STACKS_WITH_COMPANIONS, "or")
+    if question.companions and not profile.can.companions:
+        known = listed([each.name for each in _stacks_that_run() if each.can.companions], "or")
         yield InvalidQuestion(
             f"Companion models are planned as TRL runs them, with {known}, not with {name}.",
             pointer="/training/companions",
@@ -165,6 +163,10 @@ def unsupported(question: TrainingQuestion, profile: Profile) -> Iterator[Invali
         known = listed(tuple(profile.kernel_choices), "or")
         must = f"must be {known}, not {question.kernels[:40]!r}" if known else "must be omitted: it has one kind only"
         yield InvalidQuestion(f"With {name}, kernels {must}.", pointer="/training/kernels")
+
+
+def _stacks_that_run() -> Iterator[Profile]:
+    return map(load_profile, stack_names())
 
 
 def training_job(question: TrainingQuestion, profile: Profile) -> Job:
@@ -241,7 +243,7 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
     states = profile.states[question.precision]
     if question.gradient_dtype is not None:
         size = dtype_bytes(question.gradient_dtype, pointer="/training/gradient_dtype")
-        has_wider = states.accumulator or (profile.zero is not None and size > states.gradient)
+        has_wider = states.accumulator or (profile.sums_wider_gradients_apart and size > states.gradient)
         states = replace(states, accumulator=size) if has_wider else replace(states, gradient=size)
     if question.optimizer_state_dtype is not None:
         size = dtype_bytes(question.optimizer_state_dtype, pointer="/training/optimizer_state_dtype")

@@ -18,8 +18,7 @@ def tied_table_items(moment: Moment) -> Iterator[Items]:
     and the lowest layer's gradients are being reduced.
     """
     job, held = moment.job, moment.held
-    is_traced = job.profile.kernels.transformers_attention and job.profile.kernels.backward_transients
-    if not (job.model.tied_head and job.method == "full" and is_traced):
+    if not (job.model.tied_head and job.method == "full" and job.profile.weights.tied_gradients_meet):
         return
     has_both = moment.rows.has_embedding & moment.rows.has_head
     table = np.where(has_both, held.head_matrix_elements, 0.0)

@@ -12,7 +12,7 @@ from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.fixed import framework_violations
 from plimsoll.planners.search.violations import TRAINING_FIELDS
 from plimsoll.planners.stacks.model_code import in_words, traits_of
-from plimsoll.planners.stacks.profile import TEXTBOOK, Profile, load_profile, profiles_to_search
+from plimsoll.planners.stacks.profile import Profile, load_profile, profiles_to_search, textbook
 
 MODEL_CODE = "/framework"
 ORDINALS = {1: "single", 2: "2nd", 3: "3rd"}
@@ -43,11 +43,10 @@ def _unable(question: TrainingQuestion, profiles: Sequence[Profile]) -> Plimsoll
         pointer, detail = next(iter(problems(question, profiles[0]).items()))
         instead = f"The job can run on {listed(others)}." if others else what_none_has(question, stacks)
         return InvalidQuestion(f"{detail} {instead}", pointer=pointer)
-    textbook = (
-        "" if problems(question, load_profile(TEXTBOOK)) else f" Framework {TEXTBOOK}, the textbook's sums, plans it."
-    )
+    sums = textbook()
+    planned = "" if problems(question, sums) else f" Framework {sums.name}, {sums.title}, plans it."
     pointer = _missed_by_all(question, profiles)[0]
-    return InvalidQuestion(f"{what_none_has(question, profiles)}{textbook}", pointer=pointer)
+    return InvalidQuestion(f"{what_none_has(question, profiles)}{planned}", pointer=pointer)
 
 
 def what_none_has(question: TrainingQuestion, profiles: Sequence[Profile], *, subject: str = "No stack") -> str:

@@ -200,7 +200,7 @@ def expert_shards_exist(layouts: Candidates, job: Job) -> BoolArray:
 
 def parameters_are_sharded_before_offload(layouts: Candidates, job: Job) -> BoolArray:
     """Return where parameters go to the host only in the stage that gathers them when needed."""
-    return (layouts.offload < 2) | (layouts.zero_stage >= 3) | np.bool_(job.profile.name == "reference")
+    return (layouts.offload < 2) | (layouts.zero_stage >= job.profile.can.parameter_offload_from)
 
 
 def stage_three_reaches_nvme(layouts: Candidates, job: Job) -> BoolArray:

@@ -15,16 +15,27 @@ from plimsoll.planners.ground.identity import Same
 from plimsoll.planners.quantization.stacks import QuantizedStack, weight_bytes
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.weight_format import WeightFormat
-from plimsoll.planners.sharding import POLICIES, ShardingPolicy, ShardLayout
+from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardingPolicy, ShardLayout
+from plimsoll.planners.sharding.cuts import Whole
 from plimsoll.planners.sharding.stages import last_but_one_first
 from plimsoll.planners.sharding.weights import checkpoint_tensor, expert_span, is_expert
 
-VLLM = POLICIES["vllm"]
+# vLLM: model_executor/layers/linear.py (QKVParallelLinear), vocab_parallel_embedding.py (DEFAULT_VOCAB_PADDING_SIZE),
+# fused_moe/config.py (FusedMoEParallelConfig.make).
+VLLM = ShardingPolicy(
+    key_value_heads=KeyValueHeads.REPLICATED,
+    cut=Whole(),
+    deal_layers=last_but_one_first,
+    expert_tensor_degree=ExpertTensorDegree.ALL_RANKS,
+    vocabulary_multiple=64,
+    stacks_experts=True,
+    deals_experts_unevenly=True,
+)
 # SGLang: layers/vocab_parallel_embedding.py and layers/moe/fused_moe_triton/layer.py (asserts that experts divide).
 # TensorRT-LLM: _torch/modules/embedding.py (rounds a rank's rows up) and fused_moe (a rank's experts are a quotient).
 POLICY_OF_ENGINE: Mapping[str, ShardingPolicy] = {
-    "sglang": replace(VLLM, name="sglang", pads_uneven_vocabulary=True, deals_experts_unevenly=False),
-    "tensorrt-llm": replace(VLLM, name="tensorrt-llm", vocabulary_multiple=0, deals_experts_unevenly=False),
+    "sglang": replace(VLLM, pads_uneven_vocabulary=True, deals_experts_unevenly=False),
+    "tensorrt-llm": replace(VLLM, vocabulary_multiple=0, deals_experts_unevenly=False),
 }
 MATRIX = 2  # dimensions
 # Divisions of models that later questions and other layouts ask for again.
