@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from plimsoll.planners.ground.terms import Method, RecomputeMode, ServingObjective, TrainingObjective
 from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
 from plimsoll.service.requests.jobs import Scheme
-from plimsoll.service.requests.serving import CacheFormat, Engine, ServingObjective, WeightFormat
+from plimsoll.service.requests.serving import CacheFormat, Engine, WeightFormat
 from plimsoll.service.requests.training import (
     Framework,
-    Method,
     Optimizer,
     Precision,
-    RecomputeMode,
-    TrainingObjective,
     ValidationLevel,
 )
 

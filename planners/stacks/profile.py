@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planners.ground.errors import UnknownName
+from plimsoll.planners.ground.terms import ZERO_STAGES
 from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardingPolicy, sharding_policy
 from plimsoll.planners.sharding.cuts import cut_of_kind
 from plimsoll.planners.sharding.stages import DEALINGS
@@ -36,7 +37,6 @@ from plimsoll.planners.stacks.records import (
     ZeroBuckets,
 )
 
-ZERO_STAGES = range(4)
 # The tables of a stack.toml, those that not every stack has last.
 PARTS: Mapping[str, type] = {
     "sharding": ShardingRules,

@@ -9,8 +9,9 @@ from pydantic import Discriminator, Field, Tag
 
 from plimsoll.planners import questions
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.families.rope_scaling import MOST_FACTOR
+from plimsoll.planners.families.reading.rope_scaling import MOST_FACTOR
 from plimsoll.planners.ground.hardware import Gpu, Hardware
+from plimsoll.planners.ground.terms import ServingObjective
 from plimsoll.planners.questions import (
     AllowedChoices,
     Disaggregation,
@@ -40,7 +41,6 @@ WeightFormat: TypeAlias = Literal[
 CacheFormat: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8", "nvfp4"]
 CacheImplementation: TypeAlias = Literal["dynamic", "static"]
 Engine: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "transformers"]
-ServingObjective: TypeAlias = Literal["throughput", "fewest_gpus", "cost", "latency"]
 
 MOST_BLOCK_TOKENS = 65_536
 MOST_BATCHED_TOKENS = 2**27

@@ -30,7 +30,7 @@ from plimsoll.planners.training.planning import best_layout, plan_training, plan
 from plimsoll.service.artifacts.training import training_artifacts
 from tests.planners.factories import question, small_llama, small_mixtral
 from tests.properties.laws import law
-from tests.service.artifacts.training.launches import launch
+from tests.service.stacks.launches import launch
 
 T = TypeVar("T")
 

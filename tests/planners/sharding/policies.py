@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plimsoll.planners.serving.weights import VLLM
+from plimsoll.planners.serving.weights.placement import policy_of
 from plimsoll.planners.sharding import ShardingPolicy
 from plimsoll.planners.stacks.profile import load_profile
 
@@ -18,7 +18,7 @@ POLICIES: Mapping[str, ShardingPolicy] = {
     "deepspeed-zero2": load_profile("deepspeed").sharding_policy(2),
     "deepspeed-zero3": load_profile("deepspeed").sharding_policy(3),
     "megatron": load_profile("megatron").sharding_policy(1),
-    "vllm": VLLM,
+    "vllm": policy_of("vllm"),
 }
 # Of several that are alike, and so one and the same, the last.
 NAMES = {policy: name for name, policy in POLICIES.items()}
