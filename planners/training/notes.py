@@ -234,10 +234,7 @@ def _elsewhere(told: Told) -> Iterator[str]:
         rate = told.efficiency.common.nvme_bytes_per_second / 1e9
         yield f"NVMe drives are assumed to give each GPU {rate:.1f} GB/s, a DGX-2's published share."
     if told.layout.offload != "none" and told.layout.offload_target == "nvme":
-        yield (
-            "DeepSpeed keeps 16-bit gradients in host memory whatever else lies on NVMe. Releases before 0.6 kept none "
-            "with a single micro-batch per step."
-        )
+        yield job.profile.host.nvme_note
     if job.companions:
         yield (
             "Companion models run forward after the policy; gathering their weights overlaps compute. Generating "
