@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plimsoll.planners.ground.errors import ImpossibleLayout, PlimsollError
-from plimsoll.service.admission.launches import Launch
+from plimsoll.service.workloads.commands.launches import Launch
 
 LONG_POSITIONS = "length-within-positions"
 CARD_FORMAT = "card-computes-format"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plimsoll.service.admission.llm_inference_services import llm_inference_service
-from plimsoll.service.admission.pods import PodGroup
-from plimsoll.service.admission.ray_services import ray_service
-from plimsoll.service.admission.workloads import READERS, pod_group
+from plimsoll.service.engines.vllm.kserve import llm_inference_service
+from plimsoll.service.engines.vllm.ray_serve import ray_service
+from plimsoll.service.workloads.objects.pods import PodGroup
+from plimsoll.service.workloads.objects.workloads import READERS, pod_group
 
 # Objects that make several services, each of which has to fit by itself.
 SEVERAL: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], tuple[PodGroup, ...]]] = {

@@ -12,17 +12,17 @@ from typing import Any, Protocol
 from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.plans import TrainingAnswer
 from plimsoll.planners.serving.answer import ServingAnswer, ServingMemory
-from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.service.admission.budget import Budget
 from plimsoll.service.admission.findings import Finding, NotJudged, noted, softened
 from plimsoll.service.admission.impossible import CARD_FORMAT, LONG_POSITIONS, SCALE_BLOCKS, is_doubtful, is_impossible
 from plimsoll.service.admission.judgement import serving_finding, training_finding
 from plimsoll.service.admission.lanes import Lane
-from plimsoll.service.admission.launches import Launch
-from plimsoll.service.admission.mig import slice_bytes
 from plimsoll.service.admission.policy import Policy
-from plimsoll.service.admission.quantization_rules import conflict
 from plimsoll.service.admission.sizing import Sized
+from plimsoll.service.engines.quantization import conflict
+from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.objects.mig import slice_bytes
 
 # Planning is Python and numpy: more at once than this only makes each slower.
 MOST_AT_ONCE = 4

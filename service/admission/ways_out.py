@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 from plimsoll.planners.plans import Advice
 from plimsoll.planners.serving.answer import ServingAnswer
-from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.training.advice import ON_NVME, ON_THE_HOST, PLANNED_FOR_SPEED
-from plimsoll.service.artifacts import sglang, tgi
-from plimsoll.service.artifacts.vllm import on_loading
+from plimsoll.service.engines.sglang import launch as sglang
+from plimsoll.service.engines.tgi import launch as tgi
+from plimsoll.service.engines.vllm.launch import on_loading
 
 # What a person types to make the change that an advice names, by engine; TGI serves what is planned for transformers.
 # Without an option of that name a change cannot be made on the command line, and is not offered.

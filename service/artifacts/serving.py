@@ -13,16 +13,16 @@ from typing import Any
 from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.serving.answer import ServingLayout, ServingPlan
-from plimsoll.service.artifacts.checkpoint import Checkpoint
-from plimsoll.service.artifacts.engine import Engine, Nodes, NoOption
-from plimsoll.service.artifacts.from_pretrained import from_pretrained_arguments
-from plimsoll.service.artifacts.kubernetes import Placement
-from plimsoll.service.artifacts.kubernetes_serving import serving_manifests
-from plimsoll.service.artifacts.sglang import SGLANG
-from plimsoll.service.artifacts.tensorrt_llm import TENSORRT_LLM
-from plimsoll.service.artifacts.tgi import TGI
 from plimsoll.service.artifacts.training import LaunchFiles
-from plimsoll.service.artifacts.vllm import VLLM
+from plimsoll.service.engines.sglang.launch import SGLANG
+from plimsoll.service.engines.tensorrt_llm.launch import TENSORRT_LLM
+from plimsoll.service.engines.tgi.launch import TGI
+from plimsoll.service.engines.transformers.launch import from_pretrained_arguments
+from plimsoll.service.engines.vllm.launch import VLLM
+from plimsoll.service.launch.checkpoint import Checkpoint
+from plimsoll.service.launch.engine import Engine, Nodes, NoOption
+from plimsoll.service.launch.kubernetes import Placement
+from plimsoll.service.launch.kubernetes_serving import serving_manifests
 
 ENGINES = {"vllm": VLLM, "sglang": SGLANG, "tensorrt-llm": TENSORRT_LLM}
 # transformers serves nothing by itself: its plan is an argument list, and TGI's command.

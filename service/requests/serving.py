@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag
 
 from plimsoll.planners import questions
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.families.rope_scaling import MOST_FACTOR
+from plimsoll.planners.families.reading.rope_scaling import MOST_FACTOR
 from plimsoll.planners.ground.hardware import Gpu, Hardware
 from plimsoll.planners.ground.terms import ServingObjective
 from plimsoll.planners.questions import (

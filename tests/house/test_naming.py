@@ -8,9 +8,21 @@ import pytest
 
 from tests.house.naming import namings
 
+SERVING_ENGINES = ("vllm", "sglang", "tensorrt", "trtllm", "transformers", "tgi")
+NAMES = (
+    "accelerate", "atorch", "composer", "deepspeed", "fsdp", "litgpt", "megatron", "nanotron", "torchtitan",
+    "torchtune", "vllm", "sglang", "tensorrt", "tgi", "llama", "qwen", "mistral", "deepseek",
+)  # fmt: skip
+GENERAL_SERVICE = (
+    "access", "calibrations", "catalogue", "checkpoints", "ground", "jobs", "models", "observability", "persistence",
+    "plans", "queue", "text",
+)  # fmt: skip
+
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("planners/serving", SERVING_ENGINES, r"^planners/serving/engines/\w+/"),
     ("planners/layouts", ("megatron", "deepspeed", "fsdp", "accelerate", "nanotron", "torchtitan"), r"^$"),
+    *((f"service/{room}", NAMES, r"^$") for room in GENERAL_SERVICE),
 )
 
 

@@ -10,10 +10,10 @@ from plimsoll.planners.architecture import KvKind
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.planners.questions import ServingQuestion
-from plimsoll.planners.serving.search import search_layouts
-from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.search.search import search_layouts
+from plimsoll.planners.serving.settings.settings import resolve_settings
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from tests.planners.serving.factories import hardware, question
 
 RESOLVER = ModelResolver(catalogue(), Settings())

@@ -21,7 +21,7 @@ from plimsoll.service.admission.impossible import (
     is_impossible,
     is_impossible_plan,
 )
-from plimsoll.service.admission.launches import Launch
+from plimsoll.service.workloads.commands.launches import Launch
 
 # Rules that are the planner's own way of dividing, or that programs are not known to check before they start.
 NOT_KNOWN_TO_BE_CHECKED = {
