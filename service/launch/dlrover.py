@@ -9,6 +9,7 @@ outlives the process, and is written to storage at a fault.
 
 from __future__ import annotations
 
+from plimsoll.planners.ground.units import MIB
 from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.launch.torchrun import environment, node_range_text, script
 from plimsoll.service.launch.training import (
@@ -25,7 +26,6 @@ from plimsoll.service.launch.yaml_text import yaml_text
 JOB_NAME = "plimsoll-training"
 NAMESPACE = "dlrover"
 IMAGE = Placeholder("$IMAGE")
-MIB = 2**20
 
 
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
