@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from plimsoll.planners.ground.ranges import RANGE, Range
+from plimsoll.planners.ground.terms import Method, RecomputeMode, ServingObjective, TrainingObjective
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.service.requests.defaults import GLOBAL_BATCH_SIZE, SEQUENCE_LENGTH
 from plimsoll.service.requests.jobs import Scheme
-from plimsoll.service.requests.serving import CacheFormat, Engine, ServingObjective, WeightFormat
+from plimsoll.service.requests.serving import CacheFormat, Engine, WeightFormat
 from plimsoll.service.requests.shown import SERVING, Shown
 from plimsoll.service.requests.training import (
     Framework,
-    Method,
     Optimizer,
     Precision,
-    RecomputeMode,
-    TrainingObjective,
     ValidationLevel,
 )
 

@@ -21,7 +21,7 @@ from plimsoll.planners.ground.errors import UnknownGpu, UnknownModel
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.ground.ranges import SEQUENCE_TOKENS
 from plimsoll.service.calibrations.report import CalibrationReport
-from plimsoll.service.catalogue_pages import GpuList, ModelList
+from plimsoll.service.catalogue.pages import GpuList, ModelList
 from plimsoll.service.models.description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
 from plimsoll.service.requests.calibration import CalibrationRequest
 from plimsoll.service.requests.models import DescribeRequest

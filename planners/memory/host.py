@@ -21,7 +21,7 @@ from plimsoll.planners.memory.activation_offload import offloaded_bytes
 from plimsoll.planners.memory.activity import Activity
 from plimsoll.planners.memory.holdings import Holdings
 from plimsoll.planners.memory.nvme import placed
-from plimsoll.planners.memory.spikes import saving_host_bytes
+from plimsoll.planners.memory.outside_step import saving_host_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

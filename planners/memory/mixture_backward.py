@@ -1,4 +1,4 @@
-"""The moments of a mixture's backward pass that other layers do not have.
+"""The events of a mixture's backward pass that other layers do not have.
 
 Traced operation by operation over transformers 5.23's mixtures (integrations/moe.py, `grouped_mm_experts_forward`).
 """

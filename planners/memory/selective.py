@@ -120,7 +120,7 @@ def selective_input_bytes(block: Block, *, policy: str, element_bytes: int) -> i
     return element_bytes * checkpoint_width(block) if policy == "alternate_matmuls" else 0
 
 
-def unused_bytes(block: Block, *, policy: str, element_bytes: int) -> tuple[int, int]:
+def not_recomputed_bytes(block: Block, *, policy: str, element_bytes: int) -> tuple[int, int]:
     """Return what is kept of a token that the layer's second run does not take up, which stops before its end.
 
     The layer's last product, where it is among those saved, is kept until the layer has been differentiated: every

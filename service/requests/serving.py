@@ -10,9 +10,10 @@ from pydantic import Discriminator, Field, Tag
 
 from plimsoll.planners import questions
 from plimsoll.planners.architecture import ModelSpec
-from plimsoll.planners.families.rope_scaling import MOST_FACTOR
+from plimsoll.planners.families.reading.rope_scaling import MOST_FACTOR
 from plimsoll.planners.ground.hardware import Gpu, Hardware
 from plimsoll.planners.ground.ranges import BATCHED_TOKENS, BLOCK_TOKENS, DRAFT_TOKENS, SHARE
+from plimsoll.planners.ground.terms import ServingObjective
 from plimsoll.planners.questions import (
     AllowedChoices,
     Disaggregation,
@@ -26,7 +27,6 @@ from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS
 from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS
 from plimsoll.planners.serving.releases.profile import cache_implementations
 from plimsoll.planners.serving.releases.tables import known_engines
-from plimsoll.planners.serving.settings.objectives import OBJECTIVES
 from plimsoll.service.requests.carrying import Carried, carried
 from plimsoll.service.requests.hardware import Fleet, HardwareRequest
 from plimsoll.service.requests.models import ModelRef
@@ -47,13 +47,11 @@ if TYPE_CHECKING:
     CacheFormat: TypeAlias = str
     CacheImplementation: TypeAlias = str
     Engine: TypeAlias = str
-    ServingObjective: TypeAlias = str
 else:
     WeightFormat = Literal[tuple(WEIGHT_FORMATS)]
     CacheFormat = Literal[tuple(KV_FORMATS)]
     CacheImplementation = Literal[cache_implementations()]
     Engine = Literal[known_engines()]
-    ServingObjective = Literal[OBJECTIVES]
 
 MOST_HISTOGRAM_BINS = 10_000
 

@@ -32,10 +32,10 @@ from plimsoll.planners.serving.answer import ServingAnswer
 from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.search.search import search_fleet
-from plimsoll.service.gpus import resolve_hardware
+from plimsoll.service.catalogue.gpus import resolve_hardware
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.requests.hardware import OneHardware
-from plimsoll.service.settings import Settings
 from tests.properties.laws import law
 
 CATALOGUE = catalogue()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.ground.ranges import check_ranges
+from plimsoll.planners.ground.terms import SERVING_OBJECTIVES
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.releases.profile import EngineProfile
-from plimsoll.planners.serving.settings.objectives import OBJECTIVES
 
 # Parts of a question with numbers of their own.
 PARTS = ("slo", "speculative", "disaggregated")
@@ -14,9 +14,9 @@ PARTS = ("slo", "speculative", "disaggregated")
 
 def check_values(question: ServingQuestion) -> None:
     """Raise `InvalidQuestion` for a value that its field cannot have."""
-    if question.objective not in OBJECTIVES:
+    if question.objective not in SERVING_OBJECTIVES:
         raise InvalidQuestion(
-            f"{question.objective[:40]!r} is no objective; known are {', '.join(OBJECTIVES)}.",
+            f"{question.objective[:40]!r} is no objective; known are {', '.join(SERVING_OBJECTIVES)}.",
             pointer="/serving/objective",
         )
     check_ranges(question, "/serving")

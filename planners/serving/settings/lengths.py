@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from plimsoll.planners.architecture import OperationKind
-from plimsoll.planners.families.rope_scaling import FROM_ORIGINAL, stretched_by
+from plimsoll.planners.families.reading.rope_scaling import FROM_ORIGINAL, stretched_by
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.questions import LengthDistribution, RopeScaling, ServingQuestion
 from plimsoll.planners.serving.traffic import Traffic, mean_tokens, sample_tokens

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.families.stored_formats import StoredFormats
+from plimsoll.planners.families.reading.stored_formats import StoredFormats
 from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS
 from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS
 

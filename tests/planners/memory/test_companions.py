@@ -105,7 +105,7 @@ def test_a_value_model_that_learns_holds_all_that_the_policy_holds():
     job, layouts = _job(VALUE), _layouts(0)
     alone = holdings(layouts, all_stages(layouts, job.model, job.global_batch_size), job)
     beside = with_companions(alone, layouts, job)
-    # fp32 weights and gradients, and two moments with a step counter of 4 bytes for each of 4 x 9 + 3 tensors.
+    # fp32 weights and gradients, and two events with a step counter of 4 bytes for each of 4 x 9 + 3 tensors.
     assert beside.parameters.max() == 2 * alone.parameters.max() == 2 * 4 * PARAMETERS
     assert beside.gradients.max() == 2 * alone.gradients.max() == 2 * 4 * PARAMETERS
     assert beside.optimizer.max() == 2 * alone.optimizer.max() == 2 * (8 * PARAMETERS + 4 * 39)

@@ -28,7 +28,7 @@ def _layouts(offload):
 
 
 def test_optimizer_states_lie_on_the_drives_and_the_host_keeps_four_buffers():
-    # fp32 gradient, master copy and two moments: 16 bytes; 4 buffers x 1e9 elements x 4 bytes, and 16-bit gradients.
+    # fp32 gradient, master copy and two events: 16 bytes; 4 buffers x 1e9 elements x 4 bytes, and 16-bit gradients.
     memory = memory_of(_layouts(1), 0, _job(), hardware(2))
     assert memory.nvme_bytes == 16 * LOCAL
     assert memory.host_bytes == 16_000_000_000 + 2 * LOCAL

@@ -12,8 +12,8 @@ from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.search.search import search_layouts
 from plimsoll.planners.serving.settings.settings import resolve_settings
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from tests.planners.serving.factories import hardware, question
 
 RESOLVER = ModelResolver(catalogue(), Settings())
