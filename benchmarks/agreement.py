@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.planners.families import describe_config
+from plimsoll.planners.families import describe_config, traits
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.training.planning import plan_without_advice
 from plimsoll.service.worker.dry_run.families import depth_key, number_of_layers
-from plimsoll.service.worker.dry_run.job import LLAMA_LIKE_MODEL_TYPES, TraceJob, read_job
+from plimsoll.service.worker.dry_run.job import TraceJob, read_job
 
 SAMPLED_LAYERS = 4
 GPU = "h200-sxm-141gb"
@@ -254,9 +254,9 @@ def _in_words(value: Any) -> str:
 def grid() -> Iterator[Case]:
     """Yield every plan of the comparison."""
     for model in MODELS:
-        model_type = catalogue().model(model).config["model_type"]
+        tracing = traits(catalogue().model(model).config["model_type"]).tracing
         for way in WAYS:
-            if "tensor_parallel" not in way or model_type in LLAMA_LIKE_MODEL_TYPES:
+            if "tensor_parallel" not in way or (tracing and tracing.has_llama_matrices):
                 yield Case(model=model, way=way)
     for model in FEW_MODELS:
         yield from (Case(model=model, way=way) for way in (*PIPELINES, *LAYOUTS, *PARTS, *ELSEWHERE, *FP8_WAYS))

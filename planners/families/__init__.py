@@ -1,4 +1,4 @@
-"""From a Hugging Face `config.json` to a `ModelSpec`, one small reader for each family."""
+"""From a Hugging Face `config.json` to a `ModelSpec`: each family, with its traits, is one file or folder."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ if TYPE_CHECKING:
         describe_config,
         described_parts,
         known_model_types,
+        model_types_with,
         read_model,
+        traits,
     )
 
-__all__ = ["ReadConfig", "describe_config", "described_parts", "known_model_types", "read_model"]
+__all__ = [
+    "ReadConfig",
+    "describe_config",
+    "described_parts",
+    "known_model_types",
+    "model_types_with",
+    "read_model",
+    "traits",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Return what the registry has: every family's reader is loaded when a config is first read, and not before.
+    """Return what the registry has, which loads the families when a config is first read, and not before.
 
     The catalogue, which names models and reads none, is thereby listed without them.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plimsoll.planners.architecture.attention import output_projection, query_key_value_weights
 from plimsoll.planners.architecture.decoder import (
     attention_half,
@@ -19,22 +21,23 @@ from plimsoll.planners.architecture.mixture_of_experts import (
 )
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import ConfigReader
-from plimsoll.planners.families.dense import read_attention
-from plimsoll.planners.families.mixtures import (
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.dense import read_attention
+from plimsoll.planners.families.reading.mixtures import (
     DenseLayers,
     balancing_bias_weight,
     checked_experts_per_token,
     dense_layers,
 )
-from plimsoll.planners.families.multi_token import multi_token_assumptions
+from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
 
 
-def bailing_moe_v2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def bailing_moe_v2(config: ConfigReader) -> ModelSpec:
     """Return the description of a Ling 2 model.
 
     Source: modeling_bailing_moe_v2.py beside the weights of Ling-1T, and the names
@@ -80,8 +83,6 @@ def bailing_moe_v2(config: ConfigReader, name: str, model_type: str) -> ModelSpe
 
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -117,3 +118,12 @@ def _experts(mixture: MixtureOfExperts) -> tuple[Weight, ...]:
         *expert_weights(f"{prefix}.experts.{{expert}}", mixture, names=EXPERT_NAMES),
         *shared_expert_weights(f"{prefix}.shared_experts", mixture),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "bailing_moe_v2": Family(
+        reader=bailing_moe_v2,
+        untraced=Untraced.REMOTE_CODE,
+        needs_remote_code=True,
+    ),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
@@ -25,11 +26,12 @@ from plimsoll.planners.architecture.mixture_of_experts import (
 )
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.dense import read_attention
-from plimsoll.planners.families.layer_kinds import MixerKind, mixer_kinds, mixers_at
-from plimsoll.planners.families.mixtures import checked_experts_per_token
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.dense import read_attention
+from plimsoll.planners.families.reading.layer_kinds import MixerKind, mixer_kinds, mixers_at
+from plimsoll.planners.families.reading.mixtures import checked_experts_per_token
 
 LAYER = "model.layers.{layer}"
 LINEAR_NAMES = ("input_linear", "output_linear")
@@ -82,7 +84,7 @@ class _Layer:
         )
 
 
-def bamba(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def bamba(config: ConfigReader) -> ModelSpec:
     """Return the description of a Bamba model. Source: `transformers` 5.23, modeling_bamba."""
     attention = read_attention(config, key_value_heads_default=DEFAULT_KEY_VALUE_HEADS)
     hidden_size, intermediate_size = attention.hidden_size, config.size("intermediate_size")
@@ -103,12 +105,10 @@ def bamba(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
             "attn_layer_indices", f"'attn_layer_indices' names a layer beyond the last, {num_layers - 1}."
         )
     kinds = mixers_at(attending, num_layers)
-    return _model(
-        config, name, model_type, attention, blocks_by_kind(kinds, layer.block), final_norm="model.final_layernorm"
-    )
+    return _model(config, attention, blocks_by_kind(kinds, layer.block), final_norm="model.final_layernorm")
 
 
-def granite_hybrid(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def granite_hybrid(config: ConfigReader) -> ModelSpec:
     """Return the description of a Granite 4 model: with experts beside a shared feed-forward, or that one alone.
 
     Source: `transformers` 5.23, modeling_granitemoehybrid.
@@ -135,8 +135,6 @@ def granite_hybrid(config: ConfigReader, name: str, model_type: str) -> ModelSpe
     layers = blocks_by_kind(kinds, layer.block)
     return _model(
         config,
-        name,
-        model_type,
         attention,
         layers,
         final_norm="model.norm",
@@ -198,8 +196,6 @@ def _mamba2(config: ConfigReader, hidden_size: int) -> Mamba2:
 
 def _model(
     config: ConfigReader,
-    name: str,
-    model_type: str,
     attention: GroupedAttention,
     layers: tuple[Block, ...],
     *,
@@ -208,8 +204,6 @@ def _model(
 ) -> ModelSpec:
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=attention.hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -221,3 +215,15 @@ def _model(
         tied=config.flag("tie_word_embeddings", default=False),
         names=DecoderNames(final_norm=final_norm),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "bamba": Family(
+        reader=bamba,
+        untraced=Untraced.LOOPS,
+    ),
+    "granitemoehybrid": Family(
+        reader=granite_hybrid,
+        untraced=Untraced.LOOPS,
+    ),
+}

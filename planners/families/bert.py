@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from plimsoll.planners.architecture.decoder import NormPlacement, norm_weights
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderNames
-from plimsoll.planners.families.config import ConfigReader
-from plimsoll.planners.families.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.assembly import DecoderNames
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.gpt import GptDecoder, GptKeys
 
-BERT = GptFamily(
+BERT = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
         layers=("num_hidden_layers",),
@@ -46,7 +48,7 @@ DEFAULT_TOKEN_TYPES = 2
 NEXT_SENTENCE_CLASSES = 2
 
 
-def bert(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def bert(config: ConfigReader) -> ModelSpec:
     """Return a BERT with its masked-word head; `BertForPreTraining` has the pooler and next-sentence head too.
 
     Source: `transformers` 5.23, modeling_bert; Devlin et al. 2018, arXiv:1810.04805.
@@ -56,7 +58,7 @@ def bert(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     config.must_be("tie_word_embeddings", True)
     architectures = config.strings("architectures") or ("BertForMaskedLM",)
     config.must_be("architectures", "BertForMaskedLM", "BertForPreTraining")
-    spec = gpt_decoder(config, name, model_type, BERT)
+    spec = BERT(config)
     hidden_size = spec.hidden_size
     token_types = config.size("type_vocab_size", default=DEFAULT_TOKEN_TYPES)
     types = Weight(
@@ -124,3 +126,8 @@ def _sentence_weights(hidden_size: int) -> tuple[Weight, ...]:
         Weight(name="cls.seq_relationship.weight", shape=(NEXT_SENTENCE_CLASSES, hidden_size), part=Part.HEAD),
         Weight(name="cls.seq_relationship.bias", shape=(NEXT_SENTENCE_CLASSES,), part=Part.HEAD),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "bert": Family(reader=bert),
+}

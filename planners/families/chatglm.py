@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from plimsoll.planners.architecture.model import ModelSpec
-from plimsoll.planners.families.assembly import DecoderNames
-from plimsoll.planners.families.config import ConfigReader
+from plimsoll.planners.families.family import Family, Untraced
 from plimsoll.planners.families.fused import chatglm2
-from plimsoll.planners.families.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.families.reading.assembly import DecoderNames
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.gpt import GptDecoder, GptKeys
 
-CHATGLM_1 = GptFamily(
+CHATGLM_1 = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
         layers=("num_layers",),
@@ -36,12 +38,21 @@ PREFIX_NOTE = (
 )
 
 
-def chatglm(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def chatglm(config: ConfigReader) -> ModelSpec:
     """Return the first ChatGLM where `inner_hidden_size` is given, else a later one.
 
     Source: zai-org/chatglm-6b, modeling_chatglm.py.
     """
     if config.is_absent("inner_hidden_size"):
-        return chatglm2(config, name, model_type)
-    spec = gpt_decoder(config, name, model_type, CHATGLM_1)
+        return chatglm2(config)
+    spec = CHATGLM_1(config)
     return dataclasses.replace(spec, assumptions=(*spec.assumptions, PREFIX_NOTE))
+
+
+FAMILIES: Mapping[str, Family] = {
+    "chatglm": Family(
+        reader=chatglm,
+        untraced=Untraced.REMOTE_CODE,
+        needs_remote_code=True,
+    ),
+}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plimsoll.planners.architecture.attention import GroupedAttention, output_projection
 from plimsoll.planners.architecture.decoder import attention_half, decoder_layer, mixture_half, norm_weights
 from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, router_weight
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Split, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.mixtures import checked_experts_per_token
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.mixtures import checked_experts_per_token
 
 NAMES = DecoderNames(embedding="transformer.wte.weight", final_norm="transformer.norm_f")
 # Defaults of transformers' DbrxFFNConfig and DbrxAttentionConfig.
@@ -19,7 +22,7 @@ DEFAULT_EXPERTS_PER_TOKEN = 1
 DEFAULT_KEY_VALUE_HEADS = 1
 
 
-def dbrx(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def dbrx(config: ConfigReader) -> ModelSpec:
     """Return the description of a DBRX model. Source: `transformers` 5.23, modeling_dbrx."""
     attention = _attention(config)
     mixture = _mixture(config, attention.hidden_size)
@@ -28,8 +31,6 @@ def dbrx(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     layers = _layers(config, attention, mixture)
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=attention.hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -130,3 +131,11 @@ def _expert_weights(prefix: str, size: MixtureOfExperts) -> tuple[Weight, ...]:
         )
         for short, split in (("w1", Split.COLUMN), ("v1", Split.COLUMN), ("w2", Split.ROW))
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "dbrx": Family(
+        reader=dbrx,
+        untraced=Untraced.BY_VALUE,
+    ),
+}

@@ -7,6 +7,7 @@ indexers each serve several layers.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.decoder import (
@@ -29,10 +30,11 @@ from plimsoll.planners.architecture.mixture_of_experts import (
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.sparse_attention import TokenIndexer, indexer_weights
 from plimsoll.planners.architecture.weight import Weight
-from plimsoll.planners.families.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.mixtures import balancing_bias_weight, checked_experts_per_token
-from plimsoll.planners.families.multi_token import multi_token_assumptions
+from plimsoll.planners.families.family import Family, Serving, Tracing, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -43,7 +45,7 @@ DEFAULT_FIRST_SHARING_LAYER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeepseekVariant:
+class DeepseekDecoder:
     """What differs between the families; defaults are their config classes' own.
 
     `index_heads_default` is None where attention is not sparse. Only some
@@ -60,21 +62,9 @@ class DeepseekVariant:
     has_fused_experts: bool = False
     shared_experts_default: int = 0
 
-
-V2 = DeepseekVariant(has_router_bias=False, first_dense_default=0)
-V3 = DeepseekVariant()
-V32 = DeepseekVariant(index_heads_default=64, names_dense_layers=True)
-MISTRAL_4 = DeepseekVariant(
-    has_router_bias=False,
-    first_dense_default=0,
-    query_rank_default=1024,
-    has_fused_experts=True,
-    shared_experts_default=1,
-)
-GLM_4_LITE = DeepseekVariant(
-    first_dense_default=1, query_rank_default=768, shared_experts_default=1, names_dense_layers=True
-)
-GLM_5 = DeepseekVariant(query_rank_default=2048, index_heads_default=32, shares_indexers=True, names_dense_layers=True)
+    def __call__(self, config: ConfigReader) -> ModelSpec:
+        """Return the description of a model of this form."""
+        return _deepseek(config, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +130,7 @@ class _Layer:
         )
 
 
-def deepseek(config: ConfigReader, name: str, model_type: str, variant: DeepseekVariant) -> ModelSpec:
+def _deepseek(config: ConfigReader, variant: DeepseekDecoder) -> ModelSpec:
     """Return the description of a DeepSeek-like model.
 
     Source: `transformers` 5.23, modeling_deepseek_v2, _v3, _v32, modeling_glm4_moe_lite and
@@ -167,8 +157,6 @@ def deepseek(config: ConfigReader, name: str, model_type: str, variant: Deepseek
     )  # fmt: skip
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -202,7 +190,7 @@ def latent_attention(
     )
 
 
-def _indexer(config: ConfigReader, attention: LatentAttention, variant: DeepseekVariant) -> TokenIndexer | None:
+def _indexer(config: ConfigReader, attention: LatentAttention, variant: DeepseekDecoder) -> TokenIndexer | None:
     if variant.index_heads_default is None:
         return None
     if attention.query_rank is None:
@@ -217,7 +205,7 @@ def _indexer(config: ConfigReader, attention: LatentAttention, variant: Deepseek
     )
 
 
-def _kinds(config: ConfigReader, variant: DeepseekVariant) -> list[_Kind]:
+def _kinds(config: ConfigReader, variant: DeepseekDecoder) -> list[_Kind]:
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     first_dense = config.count("first_k_dense_replace", default=variant.first_dense_default)
     dense = [layer < first_dense for layer in range(num_layers)]
@@ -276,3 +264,46 @@ def _mixture(config: ConfigReader, hidden_size: int, *, shared_default: int) -> 
         experts_per_token=checked_experts_per_token(config, "num_experts_per_tok", chosen, experts),
         shared_intermediate_size=config.count("n_shared_experts", default=shared_default) * intermediate_size,
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "deepseek_v2": Family(
+        reader=DeepseekDecoder(has_router_bias=False, first_dense_default=0),
+        has_experts=True,
+        tracing=Tracing(has_latent_attention=True),
+        serving=Serving(),
+    ),
+    "deepseek_v3": Family(
+        reader=DeepseekDecoder(),
+        has_experts=True,
+        tracing=Tracing(has_latent_attention=True),
+        serving=Serving(),
+    ),
+    "kimi_k2": Family(
+        reader=DeepseekDecoder(),
+        untraced=Untraced.REMOTE_CODE,
+        needs_remote_code=True,
+    ),
+    "deepseek_v32": Family(
+        reader=DeepseekDecoder(index_heads_default=64, names_dense_layers=True),
+    ),
+    "glm_moe_dsa": Family(
+        reader=DeepseekDecoder(
+            query_rank_default=2048, index_heads_default=32, shares_indexers=True, names_dense_layers=True
+        ),
+    ),
+    "glm4_moe_lite": Family(
+        reader=DeepseekDecoder(
+            first_dense_default=1, query_rank_default=768, shared_experts_default=1, names_dense_layers=True
+        ),
+    ),
+    "mistral4": Family(
+        reader=DeepseekDecoder(
+            has_router_bias=False,
+            first_dense_default=0,
+            query_rank_default=1024,
+            has_fused_experts=True,
+            shared_experts_default=1,
+        ),
+    ),
+}

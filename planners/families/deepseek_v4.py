@@ -30,10 +30,11 @@ from plimsoll.planners.architecture.mixture_of_experts import (
 )
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.mixtures import balancing_bias_weight, checked_experts_per_token
-from plimsoll.planners.families.multi_token import multi_token_assumptions
+from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
 
 LAYER = "layers.{layer}"
 EXPERT_NAMES = ("w1", "w3", "w2")
@@ -58,7 +59,7 @@ class _Kind:
     is_hashed: bool
 
 
-def deepseek_v4(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def deepseek_v4(config: ConfigReader) -> ModelSpec:
     """Return the description of a DeepSeek V4 model, without its multi-token layer.
 
     The first layers' experts are chosen by a fixed table, one row for each token
@@ -102,8 +103,6 @@ def deepseek_v4(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
 
     spec = decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=hidden_size,
             vocabulary_size=vocabulary_size,
@@ -221,3 +220,8 @@ def _mixture_weights(mixture: MixtureOfExperts, *, hashed_vocabulary: int) -> tu
         *expert_weights(f"{prefix}.experts.{{expert}}", mixture, names=EXPERT_NAMES),
         *shared_expert_weights(f"{prefix}.shared_experts", mixture, names=EXPERT_NAMES),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "deepseek_v4": Family(reader=deepseek_v4),
+}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plimsoll.planners.architecture.decoder import NormPlacement
 from plimsoll.planners.architecture.model import ModelSpec
-from plimsoll.planners.families.assembly import DecoderNames
-from plimsoll.planners.families.config import ConfigReader
-from plimsoll.planners.families.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderNames
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.gpt import GptDecoder, GptKeys
 
 
-def falcon(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def falcon(config: ConfigReader) -> ModelSpec:
     """Return the description of a Falcon model.
 
     The fused matrix of queries, keys and values is ordered by key-value group
@@ -28,7 +31,7 @@ def falcon(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         key_value_heads = 1
     norm_names, norms = _norms(config, is_new=is_new)
     bias = config.flag("bias", default=False)
-    family = GptFamily(
+    decoder = GptDecoder(
         keys=GptKeys(
             hidden=("n_embed", "hidden_size"),
             layers=("num_hidden_layers",),
@@ -55,7 +58,7 @@ def falcon(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
             "num_ln_in_parallel_attn",
         ),
     )
-    return gpt_decoder(config, name, model_type, family, key_value_heads=key_value_heads)
+    return decoder(config, key_value_heads=key_value_heads)
 
 
 def _norms(config: ConfigReader, *, is_new: bool) -> tuple[tuple[str, ...], NormPlacement]:
@@ -69,3 +72,11 @@ def _norms(config: ConfigReader, *, is_new: bool) -> tuple[tuple[str, ...], Norm
     if has_two_norms:
         return ("ln_attn", "ln_mlp"), NormPlacement.PARALLEL_TWO
     return ("input_layernorm",), NormPlacement.PARALLEL
+
+
+FAMILIES: Mapping[str, Family] = {
+    "falcon": Family(
+        reader=falcon,
+        untraced=Untraced.OWN_ATTENTION,
+    ),
+}

@@ -7,6 +7,7 @@ Each family is one `FusedNames` and a reader of its keys.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, output_projection, query_key_value_weights
@@ -14,9 +15,10 @@ from plimsoll.planners.architecture.decoder import attention_half, decoder_layer
 from plimsoll.planners.architecture.feed_forward import feed_forward_column, feed_forward_row
 from plimsoll.planners.architecture.model import ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.dense import read_attention
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.dense import read_attention
 
 # The config class's own, in the repositories of Qwen.
 QWEN_DEFAULT_CHANNELS = 128
@@ -92,7 +94,7 @@ CHATGLM = FusedNames(
 )
 
 
-def internlm2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def internlm2(config: ConfigReader) -> ModelSpec:
     """Return an InternLM2 model. Source: internlm/internlm2-7b, modeling_internlm2.py."""
     attention = read_attention(config)
     bias = config.flag("bias", default=True)
@@ -106,10 +108,10 @@ def internlm2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         qkv_bias=bias,
         output_bias=bias,
     )
-    return fused_decoder(config, name, model_type, INTERNLM2, sizes)
+    return fused_decoder(config, INTERNLM2, sizes)
 
 
-def baichuan(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def baichuan(config: ConfigReader) -> ModelSpec:
     """Return a Baichuan or Baichuan 2 model; the 13B ones bias scores by distance instead of rotating.
 
     Source: baichuan-inc/Baichuan2-7B-Base and Baichuan2-13B-Base, modeling_baichuan.py;
@@ -133,10 +135,10 @@ def baichuan(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         vocabulary_size=config.size("vocab_size"),
         max_position_embeddings=positions,
     )
-    return fused_decoder(config, name, model_type, BAICHUAN, sizes)
+    return fused_decoder(config, BAICHUAN, sizes)
 
 
-def qwen(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def qwen(config: ConfigReader) -> ModelSpec:
     """Return a Qwen (1) model; its `intermediate_size` counts gate and up together.
 
     Source: Qwen/Qwen-7B, modeling_qwen.py.
@@ -161,10 +163,10 @@ def qwen(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     )
     if sizes.output_bias:
         raise config.error("no_bias", "Qwen with biases in every matrix is not described.")
-    return fused_decoder(config, name, model_type, QWEN, sizes)
+    return fused_decoder(config, QWEN, sizes)
 
 
-def chatglm2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def chatglm2(config: ConfigReader) -> ModelSpec:
     """Return a ChatGLM2, ChatGLM3 or GLM-4 model under the names of its own code.
 
     Source: zai-org/chatglm3-6b and zai-org/glm-4-9b, modeling_chatglm.py.
@@ -198,13 +200,11 @@ def chatglm2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         part=Part.EMBEDDING,
         is_buffer=True,
     )
-    return fused_decoder(config, name, model_type, CHATGLM, sizes, buffers=(frequencies,))
+    return fused_decoder(config, CHATGLM, sizes, buffers=(frequencies,))
 
 
 def fused_decoder(
     config: ConfigReader,
-    name: str,
-    model_type: str,
     names: FusedNames,
     sizes: FusedSizes,
     *,
@@ -222,8 +222,6 @@ def fused_decoder(
     )
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=attention.hidden_size,
             vocabulary_size=sizes.vocabulary_size,
@@ -254,3 +252,22 @@ def _layer_weights(names: FusedNames, sizes: FusedSizes) -> tuple[Weight, ...]:
         feed_forward_row(f"{layer}.{names.down}.weight", (hidden, inner), dim=1),
         *(weight for short in names.norms for weight in norm_weights(f"{layer}.{short}", hidden)),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "baichuan": Family(
+        reader=baichuan,
+        untraced=Untraced.REMOTE_CODE,
+        needs_remote_code=True,
+    ),
+    "internlm2": Family(
+        reader=internlm2,
+        untraced=Untraced.REMOTE_CODE,
+        needs_remote_code=True,
+    ),
+    "qwen": Family(
+        reader=qwen,
+        untraced=Untraced.REMOTE_CODE,
+        needs_remote_code=True,
+    ),
+}

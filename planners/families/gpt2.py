@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plimsoll.planners.architecture.attention import GroupedAttention
 from plimsoll.planners.architecture.decoder import (
     attention_half,
@@ -12,14 +14,17 @@ from plimsoll.planners.architecture.decoder import (
 from plimsoll.planners.architecture.feed_forward import feed_forward_column, feed_forward_row
 from plimsoll.planners.architecture.model import ModelSpec
 from plimsoll.planners.architecture.weight import Part, Split, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.family import Family, PartNames, Tracing
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.own_code import OwnCode
 
+GPT_2_PARTS = PartNames(decoder="transformer", embedding="wte", layers="h", norm="ln_f")
 # Defaults of transformers' GPT2Config.
 DEFAULT_POSITIONS = 1024
 
 
-def gpt2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def gpt2(config: ConfigReader) -> ModelSpec:
     """Return the description of a GPT-2 model; its Conv1D matrices are [in, out].
 
     Source: `transformers` 5.23, modeling_gpt2.
@@ -54,8 +59,6 @@ def gpt2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     )
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=hidden_size, vocabulary_size=vocabulary_size, heads=heads, key_value_heads=heads
         ),
@@ -91,3 +94,13 @@ def _layer_weights(prefix: str, attention: GroupedAttention, intermediate_size: 
         feed_forward_row(f"{prefix}.mlp.c_proj.weight", (intermediate_size, hidden_size), dim=0),
         Weight(name=f"{prefix}.mlp.c_proj.bias", shape=(hidden_size,), part=Part.FEED_FORWARD),
     )  # fmt: skip
+
+
+FAMILIES: Mapping[str, Family] = {
+    "gpt2": Family(
+        reader=gpt2,
+        parts=GPT_2_PARTS,
+        tracing=Tracing(has_transposed_matrices=True),
+        own_code=OwnCode(activation="gelu_new", dropout_key="resid_pdrop", dropout=0.1),
+    ),
+}

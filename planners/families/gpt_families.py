@@ -8,14 +8,18 @@ MPT, OPT, GPT-Neo's windows, GPT-BigCode's heads) have a reader of their own.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 from plimsoll.planners.architecture.decoder import NormPlacement
 from plimsoll.planners.architecture.model import ModelSpec
-from plimsoll.planners.families.assembly import DecoderNames
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.families.family import Family, PartNames, Tracing, Untraced
+from plimsoll.planners.families.gpt2 import GPT_2_PARTS
+from plimsoll.planners.families.reading.assembly import DecoderNames
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.gpt import GptDecoder, GptKeys
+from plimsoll.planners.families.reading.own_code import OwnCode
 
 # Defaults of transformers' GPTNeoConfig.
 NEO_WINDOW = 256
@@ -31,7 +35,7 @@ SUMMARIES = (
     "summary_use_proj",
 )
 
-BLOOM = GptFamily(
+BLOOM = GptDecoder(
     keys=GptKeys(hidden=("n_embed", "hidden_size"), inner=(), positions=("seq_length",)),
     query_key_value=("self_attention.query_key_value",),
     output="self_attention.dense",
@@ -53,7 +57,7 @@ BLOOM = GptFamily(
         "unk_token_id",
     ),
 )
-GPT_NEOX = GptFamily(
+GPT_NEOX = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
         layers=("num_hidden_layers",),
@@ -82,7 +86,7 @@ GPT_NEOX = GptFamily(
         "rotary_pct",
     ),
 )
-GPT_J = GptFamily(
+GPT_J = GptDecoder(
     query_key_value=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
     output="attn.out_proj",
     feed_forward=("mlp.fc_in", "mlp.fc_out"),
@@ -106,7 +110,7 @@ GPT_J = GptFamily(
         *SUMMARIES,
     ),
 )
-GPT_NEO = GptFamily(
+GPT_NEO = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
         layers=("num_layers", "num_hidden_layers"),
@@ -132,7 +136,7 @@ GPT_NEO = GptFamily(
         *SUMMARIES,
     ),
 )
-GPT_BIGCODE = GptFamily(
+GPT_BIGCODE = GptDecoder(
     keys=GptKeys(positions_default=1024),
     query_key_value=("attn.c_attn",),
     output="attn.c_proj",
@@ -157,30 +161,30 @@ GPT_BIGCODE = GptFamily(
 )
 
 
-def gpt_neox(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def gpt_neox(config: ConfigReader) -> ModelSpec:
     """Return a GPT-NeoX model, whose halves stand side by side unless its config says otherwise."""
     bias = config.flag("attention_bias", default=True)
     is_parallel = config.flag("use_parallel_residual", default=True)
-    family = dataclasses.replace(
+    decoder = dataclasses.replace(
         GPT_NEOX,
         qkv_bias=bias,
         output_bias=bias,
         norms=NormPlacement.PARALLEL_TWO if is_parallel else NormPlacement.PRE,
     )
-    return gpt_decoder(config, name, model_type, family)
+    return decoder(config)
 
 
-def gpt_neo(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def gpt_neo(config: ConfigReader) -> ModelSpec:
     """Return a GPT-Neo model, whose local layers look back over a window."""
-    return gpt_decoder(config, name, model_type, GPT_NEO, windows=_neo_windows)
+    return GPT_NEO(config, windows=_neo_windows)
 
 
-def gpt_bigcode(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def gpt_bigcode(config: ConfigReader) -> ModelSpec:
     """Return a GPT-BigCode model, all of whose queries share one key and value unless its config says otherwise."""
     if config.flag("add_cross_attention", default=False):
         raise config.error("add_cross_attention", "Cross attention in gpt_bigcode is not described.")
     multi_query = config.flag("multi_query", default=True)
-    return gpt_decoder(config, name, model_type, GPT_BIGCODE, key_value_heads=1 if multi_query else None)
+    return GPT_BIGCODE(config, key_value_heads=1 if multi_query else None)
 
 
 NEO_KINDS = ("global", "local")
@@ -208,3 +212,34 @@ def _neo_kinds(config: ConfigReader, types: list[object]) -> list[str]:
                     "attention_types", "'attention_types' must list [kinds, repeats] with kinds global and local."
                 )
     return list(chain.from_iterable(runs))
+
+
+FAMILIES: Mapping[str, Family] = {
+    "bloom": Family(
+        reader=BLOOM,
+        untraced=Untraced.OWN_ATTENTION,
+    ),
+    "gpt_bigcode": Family(
+        reader=gpt_bigcode,
+        parts=GPT_2_PARTS,
+        tracing=Tracing(),
+        own_code=OwnCode(dropout_key="resid_pdrop", dropout=0.1),
+    ),
+    "gpt_neo": Family(
+        reader=gpt_neo,
+        untraced=Untraced.OWN_ATTENTION,
+        own_code=OwnCode(activation="gelu_new"),
+    ),
+    "gpt_neox": Family(
+        reader=gpt_neox,
+        parts=PartNames(decoder="gpt_neox", embedding="embed_in", norm="final_layer_norm"),
+        tracing=Tracing(),
+        own_code=OwnCode(dropout_key="hidden_dropout"),
+        rotary_fraction=0.25,
+    ),
+    "gptj": Family(
+        reader=GPT_J,
+        untraced=Untraced.OWN_ATTENTION,
+        own_code=OwnCode(activation="gelu_new"),
+    ),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
 from plimsoll.planners.architecture.decoder import (
@@ -20,10 +21,12 @@ from plimsoll.planners.architecture.mixture_of_experts import (
 )
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import ConfigReader
-from plimsoll.planners.families.dense import Windows, layer_windows, read_attention
-from plimsoll.planners.families.mixtures import checked_experts_per_token
+from plimsoll.planners.families.family import Family, Serving, Tracing
+from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.dense import Windows, layer_windows, read_attention
+from plimsoll.planners.families.reading.mixtures import checked_experts_per_token
+from plimsoll.planners.families.reading.own_code import OwnCode
 
 # Defaults of transformers' GptOssConfig.
 DEFAULT_HEAD_DIM = 64
@@ -38,7 +41,7 @@ MXFP4_NOTE = (
 )
 
 
-def gpt_oss(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def gpt_oss(config: ConfigReader) -> ModelSpec:
     """Return the description of a gpt-oss model.
 
     Source: `transformers` 5.23, modeling_gpt_oss; the model card, arXiv:2508.10925.
@@ -76,8 +79,6 @@ def gpt_oss(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
 
     model = decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=attention.hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -110,3 +111,14 @@ def _layer_weights(
         *norm_weights(f"{prefix}.input_layernorm", attention.hidden_size),
         *norm_weights(f"{prefix}.post_attention_layernorm", attention.hidden_size),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "gpt_oss": Family(
+        reader=gpt_oss,
+        has_experts=True,
+        tracing=Tracing(has_biased_experts=True),
+        serving=Serving(has_mxfp4_experts=True),
+        own_code=OwnCode(kept_of_gated=5),
+    ),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
@@ -19,12 +20,13 @@ from plimsoll.planners.architecture.mamba import Mamba
 from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.dense import read_attention
-from plimsoll.planners.families.layer_kinds import MixerKind
+from plimsoll.planners.families.family import Family, Untraced
 from plimsoll.planners.families.mamba import step_rank
-from plimsoll.planners.families.mixtures import checked_experts_per_token
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.dense import read_attention
+from plimsoll.planners.families.reading.layer_kinds import MixerKind
+from plimsoll.planners.families.reading.mixtures import checked_experts_per_token
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -88,7 +90,7 @@ class _Layer:
         )
 
 
-def jamba(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def jamba(config: ConfigReader) -> ModelSpec:
     """Return the description of a Jamba model; its attention has no positions.
 
     Source: `transformers` 5.23, modeling_jamba; Lieber et al. 2024, arXiv:2403.19887.
@@ -108,8 +110,6 @@ def jamba(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     has_experts = any(experts for _, experts in kinds)
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=attention.hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -170,3 +170,11 @@ def _at_every(config: ConfigReader, key: str, period_default: int, offset_defaul
     if offset >= period:
         raise config.error(f"{key}_offset", f"'{key}_offset' ({offset}) must be less than '{key}_period' ({period}).")
     return period, offset
+
+
+FAMILIES: Mapping[str, Family] = {
+    "jamba": Family(
+        reader=jamba,
+        untraced=Untraced.LOOPS,
+    ),
+}

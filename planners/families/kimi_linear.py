@@ -4,6 +4,7 @@ first."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.decoder import (
@@ -25,12 +26,13 @@ from plimsoll.planners.architecture.mixture_of_experts import (
 )
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Weight
-from plimsoll.planners.families.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
 from plimsoll.planners.families.deepseek import latent_attention
-from plimsoll.planners.families.layer_kinds import MixerKind, mixer_kinds
-from plimsoll.planners.families.mixtures import balancing_bias_weight, checked_experts_per_token
-from plimsoll.planners.families.multi_token import multi_token_assumptions
+from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.layer_kinds import MixerKind, mixer_kinds
+from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 # What Kimi K3 adds to Kimi Linear: residuals over blocks of layers, experts on a latent, a gate on latent attention.
@@ -94,7 +96,7 @@ class _Layer:
         )
 
 
-def kimi_linear(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def kimi_linear(config: ConfigReader) -> ModelSpec:
     """Return the description of a Kimi Linear model; its latent attention has no positions.
 
     Source: `transformers` 5.23, modeling_kimi_linear and conversion_mapping;
@@ -125,8 +127,6 @@ def kimi_linear(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     )  # fmt: skip
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -195,3 +195,11 @@ def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
         experts_per_token=checked_experts_per_token(config, chosen_key, config.size(chosen_key), experts),
         shared_intermediate_size=shared * width,
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "kimi_linear": Family(
+        reader=kimi_linear,
+        needs_remote_code=True,
+    ),
+}

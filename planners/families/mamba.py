@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from plimsoll.planners.architecture.decoder import decoder_layer, norm_weights, recurrent_half
 from plimsoll.planners.architecture.mamba import Mamba, Mamba2
 from plimsoll.planners.architecture.model import ModelSpec
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' MambaConfig and Mamba2Config.
 DEFAULT_EXPAND = 2
@@ -20,7 +23,7 @@ IGNORED = (
 )  # fmt: skip
 
 
-def mamba(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def mamba(config: ConfigReader) -> ModelSpec:
     """Return the description of a Mamba or Falcon Mamba model.
 
     Falcon Mamba norms step, B and C, with norms that have no weights.
@@ -40,10 +43,10 @@ def mamba(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     )
     config.ignore("d_inner", "d_model", "fused_add_norm", "mixer_rms_eps", "n_layer", "pad_vocab_size_multiple",
                   "ssm_cfg", "use_falcon_mambapy", *IGNORED)  # fmt: skip
-    return _model(config, name, model_type, size, tied_by_default=True)
+    return _model(config, size, tied_by_default=True)
 
 
-def mamba2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def mamba2(config: ConfigReader) -> ModelSpec:
     """Return the description of a Mamba-2 model. Source: `transformers` 5.23, modeling_mamba2."""
     hidden_size = config.size("hidden_size")
     heads, head_dim = config.size("num_heads"), config.size("head_dim")
@@ -61,12 +64,10 @@ def mamba2(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         convolution_bias=config.flag("use_conv_bias", default=True),
     )
     config.ignore("intermediate_size", "time_step_rank", *IGNORED)
-    return _model(config, name, model_type, size, tied_by_default=False)
+    return _model(config, size, tied_by_default=False)
 
 
-def _model(
-    config: ConfigReader, name: str, model_type: str, size: Mamba | Mamba2, *, tied_by_default: bool
-) -> ModelSpec:
+def _model(config: ConfigReader, size: Mamba | Mamba2, *, tied_by_default: bool) -> ModelSpec:
     mixer = size.mixer()
     layers = decoder_layer(
         layers=tuple(range(config.size("num_hidden_layers", most=MOST_LAYERS))),
@@ -82,8 +83,6 @@ def _model(
     )
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=size.hidden_size, vocabulary_size=config.size("vocab_size"), heads=0, key_value_heads=0
         ),
@@ -99,3 +98,19 @@ def step_rank(config: ConfigReader, key: str, hidden_size: int) -> int:
         config.must_be(key, "auto")
         return -(-hidden_size // STEP_RANK_DIVISOR)
     return config.size(key)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "mamba": Family(
+        reader=mamba,
+        untraced=Untraced.LOOPS,
+    ),
+    "falcon_mamba": Family(
+        reader=mamba,
+        untraced=Untraced.LOOPS,
+    ),
+    "mamba2": Family(
+        reader=mamba2,
+        untraced=Untraced.LOOPS,
+    ),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
@@ -16,9 +17,10 @@ from plimsoll.planners.architecture.feed_forward import gated_weights
 from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Weight
-from plimsoll.planners.families.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
 
 # Defaults of transformers' MiMoV2FlashConfig.
 DEFAULT_KEY_VALUE_HEADS = 4
@@ -41,7 +43,7 @@ class _Kind:
     is_dense: bool
 
 
-def mimo_v2_flash(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def mimo_v2_flash(config: ConfigReader) -> ModelSpec:
     """Return the description of a MiMo-V2-Flash model; windowed layers have twice the key-value heads, and sinks.
 
     Source: `transformers` 5.23, modeling_mimo_v2_flash.
@@ -93,8 +95,6 @@ def mimo_v2_flash(config: ConfigReader, name: str, model_type: str) -> ModelSpec
 
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=full.hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -184,3 +184,11 @@ def _mixture_weights(mixture: MixtureOfExperts) -> tuple[Weight, ...]:
         balancing_bias_weight(f"{LAYER}.mlp.gate.e_score_correction_bias", mixture),
         *expert_weights(f"{LAYER}.mlp.experts.{{expert}}", mixture, names=EXPERT_NAMES),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "mimo_v2_flash": Family(
+        reader=mimo_v2_flash,
+        needs_remote_code=True,
+    ),
+}

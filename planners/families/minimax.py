@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
@@ -15,11 +16,12 @@ from plimsoll.planners.architecture.decoder import (
 from plimsoll.planners.architecture.linear_attention import LightningAttention
 from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.families.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.dense import read_attention
-from plimsoll.planners.families.layer_kinds import MixerKind, mixer_kinds
-from plimsoll.planners.families.mixtures import checked_experts_per_token
+from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.dense import read_attention
+from plimsoll.planners.families.reading.layer_kinds import MixerKind, mixer_kinds
+from plimsoll.planners.families.reading.mixtures import checked_experts_per_token
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("w1", "w3", "w2")
@@ -62,7 +64,7 @@ class _Layer:
         )
 
 
-def minimax(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def minimax(config: ConfigReader) -> ModelSpec:
     """Return the description of a MiniMax model with lightning attention.
 
     Source: `transformers` 5.23, modeling_minimax; MiniMax 2025, arXiv:2501.08313.
@@ -95,8 +97,6 @@ def minimax(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     )  # fmt: skip
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=attention.hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -107,3 +107,8 @@ def minimax(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         layers=blocks_by_kind(kinds, layer.block),
         tied=config.flag("tie_word_embeddings", default=False),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "minimax": Family(reader=minimax),
+}

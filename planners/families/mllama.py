@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
 from plimsoll.planners.architecture.decoder import (
@@ -16,10 +17,12 @@ from plimsoll.planners.architecture.feed_forward import gated_weights
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.operation import Tensor
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.dense import QueryKeyNorm, query_key_norm_weights, read_attention
-from plimsoll.planners.families.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
+from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.dense import QueryKeyNorm, query_key_norm_weights, read_attention
+from plimsoll.planners.families.reading.multimodal import Wrapper
+from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
 
 LAYER = "model.layers.{layer}"
 TOWER = "vision_model"
@@ -36,7 +39,7 @@ CROSS_NOTE = (
 )
 
 
-def mllama_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def mllama_text(config: ConfigReader) -> ModelSpec:
     """Return the description of Llama 3.2 Vision's text model as it works on text alone.
 
     Source: `transformers` 5.23, modeling_mllama, which skips the layers that attend
@@ -69,8 +72,6 @@ def mllama_text(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
 
     spec = decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=hidden_size,
             vocabulary_size=vocabulary_size,
@@ -163,3 +164,23 @@ def _tower_layer(prefix: str, width: int, inner: int) -> list[tuple[str, Shape]]
     shapes.extend(norm(f"{prefix}.input_layernorm", width))
     shapes.extend(norm(f"{prefix}.post_attention_layernorm", width))
     return shapes
+
+
+FAMILIES: Mapping[str, Family] = {
+    "mllama_text_model": Family(
+        reader=mllama_text,
+        class_sizes={
+            "vocab_size": 128_256,
+            "hidden_size": 4096,
+            "intermediate_size": 14_336,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 32,
+            "max_position_embeddings": 131_072,
+        },
+    ),
+    "mllama": Family(
+        reader=Wrapper(
+            text_type="mllama_text_model", fixed_tower=mllama_tower, tied_by_default=False, projector=mllama_projector
+        ),
+    ),
+}

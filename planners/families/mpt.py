@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from plimsoll.planners.architecture.model import ModelSpec
-from plimsoll.planners.families.assembly import DecoderNames
-from plimsoll.planners.families.config import ConfigReader
-from plimsoll.planners.families.gpt import FEED_FORWARD_MULTIPLE, GptFamily, GptKeys, gpt_decoder
+from collections.abc import Mapping
 
-MPT = GptFamily(
+from plimsoll.planners.architecture.model import ModelSpec
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderNames
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.gpt import FEED_FORWARD_MULTIPLE, GptDecoder, GptKeys
+
+MPT = GptDecoder(
     keys=GptKeys(
         hidden=("d_model", "hidden_size"),
         layers=("n_layers", "num_hidden_layers"),
@@ -48,7 +51,7 @@ ATTENTION_IGNORED = (
 )
 
 
-def mpt(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def mpt(config: ConfigReader) -> ModelSpec:
     """Return the description of an MPT model as all published ones are.
 
     Options that change the weights and that no module of `transformers` builds
@@ -67,4 +70,12 @@ def mpt(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         raise config.error("no_bias", "MPT with biases is not described.")
     if config.size("expansion_ratio", default=FEED_FORWARD_MULTIPLE) != FEED_FORWARD_MULTIPLE:
         raise config.error("expansion_ratio", "MPT is described with a feed-forward four times as wide as the model.")
-    return gpt_decoder(config, name, model_type, MPT)
+    return MPT(config)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "mpt": Family(
+        reader=mpt,
+        untraced=Untraced.OWN_ATTENTION,
+    ),
+}

@@ -22,10 +22,11 @@ from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, 
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.sequence_state import KvState
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.mixtures import balancing_bias_weight, checked_experts_per_token
-from plimsoll.planners.families.multi_token import multi_token_assumptions
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
 
 MIXER = "backbone.layers.{layer}.mixer"
 PLAIN_NAMES = ("up_proj", "down_proj")
@@ -99,7 +100,7 @@ class _Layer:
         return None, feed_forward_half(self.hidden_size, width, gated=False), weights, None
 
 
-def nemotron_h(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def nemotron_h(config: ConfigReader) -> ModelSpec:
     """Return the description of a Nemotron-H or Nemotron 3 model; its attention has no positions.
 
     Source: `transformers` 5.23, modeling_nemotron_h; NVIDIA 2025, arXiv:2504.03624.
@@ -119,8 +120,6 @@ def nemotron_h(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     _ignore_keys_without_effect(config)
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -225,3 +224,12 @@ def _ignore_keys_without_effect(config: ConfigReader) -> None:
         "sliding_window", "time_step_floor", "time_step_limit", "time_step_max", "time_step_min", "time_step_rank",
         "topk_group", "use_mamba_kernels",
     )  # fmt: skip
+
+
+FAMILIES: Mapping[str, Family] = {
+    "nemotron_h": Family(
+        reader=nemotron_h,
+        untraced=Untraced.LOOPS,
+        needs_remote_code=True,
+    ),
+}

@@ -10,8 +10,9 @@ from plimsoll.planners.architecture.attention import GroupedAttention, separate_
 from plimsoll.planners.architecture.decoder import attention_half, decoder_layer, feed_forward_half, norm_weights
 from plimsoll.planners.architecture.feed_forward import gated_weights
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.families.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 
 LAYER = "model.layers.{layer}"
 # Feed-forwards are two thirds of the multiple, as gated ones are, in steps of 256: modeling_decilm.py.
@@ -27,7 +28,7 @@ class _Kind:
     intermediate_size: int
 
 
-def nemotron_nas(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def nemotron_nas(config: ConfigReader) -> ModelSpec:
     """Return the description of a model that a neural architecture search cut out of a Llama.
 
     Source: modeling_decilm.py and block_config.py beside the weights of
@@ -80,8 +81,6 @@ def nemotron_nas(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
 
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -132,3 +131,12 @@ def _part(config: ConfigReader, layer: int, block: object, key: str) -> Mapping[
 
 def _error(config: ConfigReader, layer: int, detail: str) -> Exception:
     return config.error("block_configs", f"Layer {layer}: {detail}.")
+
+
+FAMILIES: Mapping[str, Family] = {
+    "nemotron-nas": Family(
+        reader=nemotron_nas,
+        untraced=Untraced.REMOTE_CODE,
+        needs_remote_code=True,
+    ),
+}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from plimsoll.planners.architecture.decoder import NormPlacement
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.operation import Operation, OperationKind, Region, Tensor
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderNames
-from plimsoll.planners.families.config import ConfigReader
-from plimsoll.planners.families.gpt import GptFamily, GptKeys, gpt_decoder
+from plimsoll.planners.families.family import Family, PartNames, Tracing
+from plimsoll.planners.families.reading.assembly import DecoderNames
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.gpt import GptDecoder, GptKeys
+from plimsoll.planners.families.reading.own_code import OwnCode
 
-OPT = GptFamily(
+OPT = GptDecoder(
     keys=GptKeys(
         hidden=("hidden_size",),
         layers=("num_hidden_layers",),
@@ -41,11 +44,11 @@ OPT = GptFamily(
 )
 
 
-def opt(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def opt(config: ConfigReader) -> ModelSpec:
     """Return the description of an OPT model. Source: `transformers` 5.23, modeling_opt."""
     bias = config.flag("enable_bias", default=True)
     norms_before = config.flag("do_layer_norm_before", default=True)
-    family = dataclasses.replace(
+    decoder = dataclasses.replace(
         OPT,
         qkv_bias=bias,
         output_bias=bias,
@@ -54,7 +57,7 @@ def opt(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
         has_norm_weight=config.flag("layer_norm_elementwise_affine", default=True),
         has_final_norm=norms_before and not config.flag("_remove_final_layer_norm", default=False),
     )
-    spec = gpt_decoder(config, name, model_type, family)
+    spec = decoder(config)
     width = config.size("word_embed_proj_dim", default=spec.hidden_size)
     if width == spec.hidden_size:
         return spec
@@ -124,3 +127,15 @@ def _narrowed(weight: Weight, width: int) -> Weight:
 
 def _whole(name: str, shape: tuple[int, int], part: Part) -> Weight:
     return Weight(name=f"model.decoder.{name}.weight", shape=shape, part=part, is_linear=True)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "opt": Family(
+        reader=opt,
+        parts=PartNames(decoder="model.decoder", norm="final_layer_norm"),
+        tracing=Tracing(),
+        own_code=OwnCode(
+            activation="relu", activation_keys=("activation_function",), dropout_key="dropout", dropout=0.1
+        ),
+    ),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
@@ -26,12 +27,14 @@ from plimsoll.planners.architecture.mixture_of_experts import (
 )
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.dense import QueryKeyNorm, query_key_norm_weights, read_attention
-from plimsoll.planners.families.layer_kinds import MixerKind, mixer_kinds
-from plimsoll.planners.families.mixtures import DenseLayers, checked_experts_per_token, dense_layers
-from plimsoll.planners.families.multi_token import multi_token_assumptions
+from plimsoll.planners.families.family import Family, Untraced
+from plimsoll.planners.families.qwen3_vl import qwen3_5_tower, qwen3_wrapper
+from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.dense import QueryKeyNorm, query_key_norm_weights, read_attention
+from plimsoll.planners.families.reading.layer_kinds import MixerKind, mixer_kinds
+from plimsoll.planners.families.reading.mixtures import DenseLayers, checked_experts_per_token, dense_layers
+from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
 
 LAYER = "model.layers.{layer}"
 EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -58,12 +61,9 @@ class QwenHybrid:
     dense_layers: DenseLayers = DenseLayers.NONE
     key_value_heads_default: int = 4
 
-
-QWEN3_NEXT = QwenHybrid(
-    is_grouped=True, has_experts=True, dense_layers=DenseLayers.BETWEEN_STEPS, key_value_heads_default=2
-)
-QWEN3_5 = QwenHybrid()
-QWEN3_5_MOE = QwenHybrid(has_experts=True, has_fused_experts=True, key_value_heads_default=2)
+    def __call__(self, config: ConfigReader) -> ModelSpec:
+        """Return the description of a text model of this form."""
+        return _qwen_hybrid(config, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class _Layer:
         )
 
 
-def qwen_hybrid(config: ConfigReader, name: str, model_type: str, family: QwenHybrid) -> ModelSpec:
+def _qwen_hybrid(config: ConfigReader, family: QwenHybrid) -> ModelSpec:
     """Return the description of a Qwen3-Next- or Qwen3.5-like text model.
 
     Source: `transformers` 5.23, modeling_qwen3_next, _qwen3_5 and _qwen3_5_moe.
@@ -152,8 +152,6 @@ def qwen_hybrid(config: ConfigReader, name: str, model_type: str, family: QwenHy
     )  # fmt: skip
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=attention.hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -205,3 +203,34 @@ def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
         shared_intermediate_size=config.size("shared_expert_intermediate_size"),
         has_shared_gate=True,
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "qwen3_next": Family(
+        reader=QwenHybrid(
+            is_grouped=True, has_experts=True, dense_layers=DenseLayers.BETWEEN_STEPS, key_value_heads_default=2
+        ),
+        untraced=Untraced.LOOPS,
+        rotary_fraction=0.25,
+    ),
+    "qwen3_5_text": Family(
+        reader=QwenHybrid(),
+        untraced=Untraced.LOOPS,
+        rotary_fraction=0.25,
+    ),
+    "qwen3_5_moe_text": Family(
+        reader=QwenHybrid(has_experts=True, has_fused_experts=True, key_value_heads_default=2),
+        untraced=Untraced.LOOPS,
+        rotary_fraction=0.25,
+    ),
+    "qwen3_5": Family(
+        reader=qwen3_wrapper("qwen3_5_text", qwen3_5_tower),
+        untraced=Untraced.LOOPS,
+        rotary_fraction=0.25,
+    ),
+    "qwen3_5_moe": Family(
+        reader=qwen3_wrapper("qwen3_5_moe_text", qwen3_5_tower),
+        untraced=Untraced.LOOPS,
+        rotary_fraction=0.25,
+    ),
+}

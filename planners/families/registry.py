@@ -1,60 +1,26 @@
-"""Which reader describes which `model_type`."""
+"""Which family describes which `model_type`: the modules of this package say so, each of its own."""
 
 from __future__ import annotations
 
 import dataclasses
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
+from importlib import import_module
 from typing import Any
 
+from plimsoll.planners import families as package
 from plimsoll.planners.architecture.model import ModelSpec
-from plimsoll.planners.families import (
-    bailing,
-    bamba,
-    bert,
-    chatglm,
-    dbrx,
-    deepseek,
-    deepseek_v4,
-    falcon,
-    fused,
-    gemma3n,
-    gemma4,
-    gpt2,
-    gpt_families,
-    gpt_oss,
-    jamba,
-    kimi_linear,
-    llama4,
-    mamba,
-    mimo,
-    minimax,
-    minimax_m3,
-    mllama,
-    mpt,
-    nemotron_h,
-    nemotron_nas,
-    opt,
-    qwen_hybrid,
-    speech_and_text,
-    step3,
-    t5,
-)
-from plimsoll.planners.families.config import ConfigReader
-from plimsoll.planners.families.dense import dense_decoder
-from plimsoll.planners.families.dense_families import DENSE_FAMILIES
-from plimsoll.planners.families.gpt import gpt_decoder
-from plimsoll.planners.families.mixture_families import MIXTURE_FAMILIES
-from plimsoll.planners.families.mixtures import mixture_decoder
-from plimsoll.planners.families.multimodal import WRAPPERS, multimodal
-from plimsoll.planners.families.own_code import READ_KEYS as OWN_CODE_KEYS
-from plimsoll.planners.families.own_code import with_own_code
-from plimsoll.planners.families.rope_scaling import stretched_positions
-from plimsoll.planners.families.rotary import FRACTION_NAMES, interpolated_tables, rotary_fraction
-from plimsoll.planners.families.stored_formats import KEY as QUANTIZATION
-from plimsoll.planners.families.stored_formats import READ_KEYS as FORMAT_KEYS
-from plimsoll.planners.families.stored_formats import is_quantized, stored_formats, without_repeats
+from plimsoll.planners.families.family import Family, Traits
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.multimodal import Wrapper, multimodal
+from plimsoll.planners.families.reading.own_code import ACTIVATION_KEYS, LOGIT_CAP_KEY, with_own_code
+from plimsoll.planners.families.reading.rope_scaling import stretched_positions
+from plimsoll.planners.families.reading.rotary import FRACTION_NAMES, interpolated_tables, rotary_fraction
+from plimsoll.planners.families.reading.stored_formats import KEY as QUANTIZATION
+from plimsoll.planners.families.reading.stored_formats import READ_KEYS as FORMAT_KEYS
+from plimsoll.planners.families.reading.stored_formats import is_quantized, stored_formats, without_repeats
 from plimsoll.planners.ground.errors import InvalidModelConfig, UnknownModelType
 
 # How transformers ends the names of classes whose head tells labels, spans or rewards.
@@ -68,76 +34,30 @@ UNREAD_FORMAT_NOTE = (
 MOST_DESCRIBED_PARTS = 8_192
 MOST_NAMED_KEYS = 12
 MOST_NAME_CHARACTERS = 60
-# What is read of a config wherever it stands, whichever family's it is.
-READ_BESIDE_THE_FAMILY = frozenset({*OWN_CODE_KEYS, *FRACTION_NAMES, *FORMAT_KEYS})
 
-Reader = Callable[[ConfigReader, str, str], ModelSpec]
 
-TEXT_READERS: Mapping[str, Reader] = {
-    "deepseek_v2": partial(deepseek.deepseek, variant=deepseek.V2),
-    "deepseek_v3": partial(deepseek.deepseek, variant=deepseek.V3),
-    "deepseek_v32": partial(deepseek.deepseek, variant=deepseek.V32),
-    "deepseek_v4": deepseek_v4.deepseek_v4,
-    "glm4_moe_lite": partial(deepseek.deepseek, variant=deepseek.GLM_4_LITE),
-    "glm_moe_dsa": partial(deepseek.deepseek, variant=deepseek.GLM_5),
-    "bert": bert.bert,
-    "bloom": partial(gpt_decoder, family=gpt_families.BLOOM),
-    "baichuan": fused.baichuan,
-    "bailing_moe_v2": bailing.bailing_moe_v2,
-    "chatglm": chatglm.chatglm,
-    "falcon": falcon.falcon,
-    "internlm2": fused.internlm2,
-    "qwen": fused.qwen,
-    "t5": t5.t5,
-    "bart": speech_and_text.bart,
-    "whisper": speech_and_text.whisper,
-    "dbrx": dbrx.dbrx,
-    "gemma3n_text": gemma3n.gemma3n_text,
-    "gemma4_text": gemma4.gemma4_text,
-    "gpt2": gpt2.gpt2,
-    "gpt_oss": gpt_oss.gpt_oss,
-    "llama4_text": llama4.llama4_text,
-    "gpt_bigcode": gpt_families.gpt_bigcode,
-    "gpt_neo": gpt_families.gpt_neo,
-    "gpt_neox": gpt_families.gpt_neox,
-    "gptj": partial(gpt_decoder, family=gpt_families.GPT_J),
-    "mpt": mpt.mpt,
-    "opt": opt.opt,
-    "kimi_k2": partial(deepseek.deepseek, variant=deepseek.V3),
-    "mamba": mamba.mamba,
-    "mimo_v2_flash": mimo.mimo_v2_flash,
-    "mamba2": mamba.mamba2,
-    "bamba": bamba.bamba,
-    "falcon_mamba": mamba.mamba,
-    "granitemoehybrid": bamba.granite_hybrid,
-    "jamba": jamba.jamba,
-    "kimi_linear": kimi_linear.kimi_linear,
-    "minimax": minimax.minimax,
-    "minimax_m3": minimax_m3.minimax_m3_text,
-    "minimax_m3_vl_text": minimax_m3.minimax_m3_text,
-    "mllama_text_model": mllama.mllama_text,
-    "mistral4": partial(deepseek.deepseek, variant=deepseek.MISTRAL_4),
-    "nemotron-nas": nemotron_nas.nemotron_nas,
-    "nemotron_h": nemotron_h.nemotron_h,
-    "qwen3_5_moe_text": partial(qwen_hybrid.qwen_hybrid, family=qwen_hybrid.QWEN3_5_MOE),
-    "qwen3_5_text": partial(qwen_hybrid.qwen_hybrid, family=qwen_hybrid.QWEN3_5),
-    "step3p5": step3.step3_text,
-    "qwen3_next": partial(qwen_hybrid.qwen_hybrid, family=qwen_hybrid.QWEN3_NEXT),
-    **{model_type: partial(dense_decoder, family=family) for model_type, family in DENSE_FAMILIES.items()},
-    **{model_type: partial(mixture_decoder, family=family) for model_type, family in MIXTURE_FAMILIES.items()},
-}
-READERS: Mapping[str, Reader] = {
-    **TEXT_READERS,
-    **{
-        model_type: partial(multimodal, wrapper=wrapper, readers=TEXT_READERS)
-        for model_type, wrapper in WRAPPERS.items()
-    },
-}
+@cache
+def families() -> Mapping[str, Family]:
+    """Return every family under its `model_type`, sorted; loads all of their modules."""
+    found: dict[str, Family] = {}
+    for module in pkgutil.iter_modules(package.__path__, prefix=f"{package.__name__}."):
+        found.update(getattr(import_module(module.name), "FAMILIES", {}))
+    return dict(sorted(found.items()))
 
 
 def known_model_types() -> tuple[str, ...]:
     """Return every `model_type` that can be described, sorted."""
-    return tuple(sorted(READERS))
+    return tuple(families())
+
+
+def traits(model_type: str | None) -> Traits:
+    """Return what is true of a family that no config says; the defaults for a type that nobody knows."""
+    return families().get(model_type or "", Traits())
+
+
+def model_types_with(condition: Callable[[Traits], bool]) -> tuple[str, ...]:
+    """Return the types whose traits meet a condition, sorted."""
+    return tuple(model_type for model_type, family in families().items() if condition(family))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +89,11 @@ def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/c
         raise InvalidModelConfig(
             f"'model_type' {wrong}; known are {', '.join(known_model_types())}.", pointer=f"{pointer}/model_type"
         )
-    reader = READERS.get(model_type)
-    if reader is None:
-        raise UnknownModelType(model_type, READERS, pointer=f"{pointer}/model_type")
-    read = ConfigReader(config, pointer=pointer)
-    spec = with_own_code(reader(read, name, model_type), config, model_type)
+    family = families().get(model_type)
+    if family is None:
+        raise UnknownModelType(model_type, families(), pointer=f"{pointer}/model_type")
+    read = ConfigReader(config, name=name, pointer=pointer)
+    spec = with_own_code(_described(read, family), config, family.own_code)
     _refuse_endless(spec, pointer)
     unread = _unread_note(read.unread_keys())
     notes = () if unread is None else (unread,)
@@ -182,15 +102,23 @@ def read_model(config: Mapping[str, Any], *, name: str, pointer: str = "/model/c
     other = _other_head(config)
     if other is not None:
         notes = (*notes, f"'architectures' names {other}; the model is described with its head over the vocabulary.")
-    positions = stretched_positions(config, spec.max_position_embeddings)
+    positions = spec.max_position_embeddings
+    if not family.states_stretched_positions:
+        positions = stretched_positions(config, positions)
     described = dataclasses.replace(
         spec,
         max_position_embeddings=positions,
-        rotary_fraction=rotary_fraction(config, model_type),
-        interpolated_tables=interpolated_tables(model_type, positions),
+        rotary_fraction=rotary_fraction(config, family.rotary_fraction),
+        interpolated_tables=interpolated_tables(positions) if family.interpolates_positions else 0,
         assumptions=(*spec.assumptions, *notes),
     )
     return ReadConfig(spec=described, used=_used(read, config), unread=unread)
+
+
+def _described(config: ConfigReader, family: Family) -> ModelSpec:
+    if isinstance(family.reader, Wrapper):
+        return multimodal(config, family.reader, families())
+    return family.reader(config)
 
 
 def _other_head(config: Mapping[str, Any]) -> str | None:
@@ -216,10 +144,17 @@ def described_parts(spec: ModelSpec) -> int:
 
 
 def _used(read: ConfigReader, config: Mapping[str, Any]) -> dict[str, Any]:
-    used = read.used(config, beside=READ_BESIDE_THE_FAMILY)
+    used = read.used(config, beside=_read_beside_the_family())
     if isinstance(used.get("text_config"), Mapping):
         used["text_config"] = _with_one_of_each_module(used["text_config"])
     return _with_one_of_each_module(used)
+
+
+@cache
+def _read_beside_the_family() -> frozenset[str]:
+    """Return the keys that are read of a config wherever they stand, whichever family's it is."""
+    dropouts = {family.own_code.dropout_key for family in families().values() if family.own_code.dropout_key}
+    return frozenset({*ACTIVATION_KEYS, LOGIT_CAP_KEY, *dropouts, *FRACTION_NAMES, *FORMAT_KEYS})
 
 
 def _with_one_of_each_module(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ arXiv:1910.13461; Radford et al. 2022, arXiv:2212.04356.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, column, output_projection
@@ -21,8 +22,9 @@ from plimsoll.planners.architecture.decoder import (
 from plimsoll.planners.architecture.feed_forward import plain_weights
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' BartConfig and WhisperConfig.
 BART_POSITIONS, BART_POSITION_OFFSET = 1024, 2
@@ -93,7 +95,7 @@ class _Stack:
         )
 
 
-def bart(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def bart(config: ConfigReader) -> ModelSpec:
     """Return the description of a BART model: learned positions on both sides, norms after each sum."""
     positions = config.size("max_position_embeddings", default=BART_POSITIONS)
     width = config.size("d_model")
@@ -109,8 +111,6 @@ def bart(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     )
     spec = _model(
         config,
-        name,
-        model_type,
         norms=NormPlacement.POST_RESIDUAL,
         embedding="model.shared.weight",
         others=(*tables, *norms),
@@ -121,7 +121,7 @@ def bart(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     return dataclasses.replace(spec, head=dataclasses.replace(spec.head, weights=(*spec.head.weights, bias)))
 
 
-def whisper(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def whisper(config: ConfigReader) -> ModelSpec:
     """Return the description of a Whisper model, whose encoder makes as many states of any piece of sound."""
     width, states = config.size("d_model"), config.size("max_source_positions", default=SOUND_STATES)
     positions = config.size("max_target_positions", default=TEXT_POSITIONS)
@@ -138,8 +138,6 @@ def whisper(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     )
     return _model(
         config,
-        name,
-        model_type,
         norms=NormPlacement.PRE,
         embedding="model.decoder.embed_tokens.weight",
         others=stem,
@@ -150,8 +148,6 @@ def whisper(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
 
 def _model(
     config: ConfigReader,
-    name: str,
-    model_type: str,
     *,
     norms: NormPlacement,
     embedding: str,
@@ -180,8 +176,6 @@ def _model(
 
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=width,
             vocabulary_size=config.size("vocab_size"),
@@ -211,3 +205,9 @@ def _attention(width: int, heads: int) -> GroupedAttention:
 
 def _whole(name: str, shape: tuple[int, ...]) -> Weight:
     return Weight(name=name, shape=shape, part=Part.EMBEDDING)
+
+
+FAMILIES: Mapping[str, Family] = {
+    "bart": Family(reader=bart),
+    "whisper": Family(reader=whisper),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, column, output_projection
@@ -11,8 +12,9 @@ from plimsoll.planners.architecture.decoder import Half, attention_half, decoder
 from plimsoll.planners.architecture.feed_forward import feed_forward_column, feed_forward_row
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Split, Weight
-from plimsoll.planners.families.assembly import DecoderNames, DecoderSizes, decoder_model
-from plimsoll.planners.families.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' T5Config.
 DEFAULT_BUCKETS = 32
@@ -121,7 +123,7 @@ class _Stack:
         return feed_forward_half(self.attention.hidden_size, self.intermediate_size, gated=self.is_gated)
 
 
-def t5(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
+def t5(config: ConfigReader) -> ModelSpec:
     """Return a T5 model as it is trained.
 
     Source: `transformers` 5.23, modeling_t5; Raffel et al. 2019, arXiv:1910.10683.
@@ -143,8 +145,6 @@ def t5(config: ConfigReader, name: str, model_type: str) -> ModelSpec:
     )
     return decoder_model(
         config,
-        name=name,
-        model_type=model_type,
         sizes=DecoderSizes(
             hidden_size=stack.attention.hidden_size,
             vocabulary_size=config.size("vocab_size"),
@@ -173,3 +173,8 @@ def _stack(config: ConfigReader) -> _Stack:
         is_gated=activation.startswith("gated-"),
         buckets=config.size("relative_attention_num_buckets", default=DEFAULT_BUCKETS),
     )
+
+
+FAMILIES: Mapping[str, Family] = {
+    "t5": Family(reader=t5),
+}

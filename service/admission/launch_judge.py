@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from plimsoll.planners.ground.errors import PlanningStopped, PlimsollError
 from plimsoll.planners.plans import TrainingAnswer
 from plimsoll.planners.serving.answer import ServingAnswer, ServingMemory
-from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.service.admission.budget import Budget
 from plimsoll.service.admission.findings import Finding, NotJudged, noted, softened
 from plimsoll.service.admission.impossible import is_doubtful, is_impossible

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from plimsoll.planners.plans import Advice
 from plimsoll.planners.serving.answer import ServingAnswer
-from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.training.advice import ON_NVME, ON_THE_HOST, PLANNED_FOR_SPEED
 from plimsoll.service.engines.engine import engines
 from plimsoll.service.workloads.commands.flags import Flag

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from plimsoll.planners.serving.engine import is_older, known_versions, versions_with_changes
+from plimsoll.planners.serving.releases.profile import is_older, known_versions, versions_with_changes
 from plimsoll.service.engines.command import EngineCommand, Words
 from plimsoll.service.engines.nodes import nodes_of, other_options
 from plimsoll.service.engines.quantization import asked_quantization

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.planners.families.stored_formats import stored_formats
+from plimsoll.planners.families.reading.stored_formats import stored_formats
 from plimsoll.service.models.resolving import ResolvedModel
 from plimsoll.service.workloads.commands.flags import Arguments
 

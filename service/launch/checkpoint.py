@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Types of models whose repositories bring code of their own that no engine has in its place: their config or their
-# tokenizer (Kimi's, chatglm's, Qwen-7B's, InternLM's). Source: vllm 0.33, tests/models/registry.py, trust_remote_code,
-# less those that transformers 5.23 reads without it (Cohere, DeepSeek-V2 and V3, Seed-OSS).
-OWN_CODE = frozenset(
-    {
-        "aquila", "baichuan", "bailing_moe_v2", "chatglm", "deepseek", "internlm2", "internlm3", "kimi_k2", "kimi_k25",
-        "kimi_linear", "kimi_vl", "mimo", "mimo_v2_flash", "minicpm", "minimax_m2", "minimax_m3_vl", "nemotron-nas",
-        "nemotron_h", "qwen", "step3p7",
-    }
-)  # fmt: skip
+from plimsoll.planners.families import traits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +25,7 @@ class Checkpoint:
     @property
     def needs_own_code(self) -> bool:
         """Return whether it is read by code from its own repository, which a program runs only where it is told to."""
-        return self.model_type in OWN_CODE
+        return traits(self.model_type).needs_remote_code
 
     def is_stored_as(self, weights: str) -> bool:
         """Return whether its files hold that format already, so that no option asks for it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from plimsoll.planners.ground.hardware import Gpu
 from plimsoll.planners.serving.answer import ServingPlan
-from plimsoll.planners.serving.cards import is_amd
+from plimsoll.planners.serving.releases.cards import is_amd
 from plimsoll.service.launch.checkpoint import Checkpoint
 from plimsoll.service.launch.words import shell_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plimsoll.planners.architecture import Block, KvState, ModelSpec
-from plimsoll.planners.families.stored_formats import StoredFormats
+from plimsoll.planners.families.reading.stored_formats import StoredFormats
 from plimsoll.planners.formats import bytes_per_parameter
 from plimsoll.service.checkpoints.comparison import CheckpointReport
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import Catalogue, typical_config
 from plimsoll.planners.families import described_parts, read_model
-from plimsoll.planners.families.stored_formats import StoredFormats, stored_formats
+from plimsoll.planners.families.reading.stored_formats import StoredFormats, stored_formats
 from plimsoll.planners.ground.errors import InvalidModelConfig, PlimsollError
 from plimsoll.planners.ground.figures import count_in_words
 from plimsoll.planners.ground.kept import forget

@@ -10,7 +10,7 @@ from typing import Any
 from plimsoll.planners.catalogue import Catalogue
 from plimsoll.planners.ground.hardware import Hardware, SiteEfficiency
 from plimsoll.planners.learned import Learned
-from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.version import planner_version
 from plimsoll.service.catalogue.gpus import gpu_figures, resolve_fleet
 from plimsoll.service.ground.canonical import digest

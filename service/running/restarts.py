@@ -13,15 +13,13 @@ LONGEST_RESTART_SECONDS = 15.0
 class Restarts:
     """The pauses before something is started again: short after a good while, ever longer while it keeps dying."""
 
-    first_seconds: float = FIRST_RESTART_SECONDS
-    longest_seconds: float = LONGEST_RESTART_SECONDS
     good_while_seconds: float
     _next_seconds: float = 0.0
 
     def pause_seconds(self, lived_seconds: float) -> float:
         """Return how long to wait now that it died, having lived for so long."""
         if lived_seconds > self.good_while_seconds or self._next_seconds == 0.0:
-            self._next_seconds = self.first_seconds
+            self._next_seconds = FIRST_RESTART_SECONDS
         pause = self._next_seconds
-        self._next_seconds = min(2 * pause, self.longest_seconds)
+        self._next_seconds = min(2 * pause, LONGEST_RESTART_SECONDS)
         return pause

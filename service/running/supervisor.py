@@ -2,8 +2,7 @@
 
 The supervisor owns nothing that a `kill -9` could hurt: children die with it,
 at once (PDEATHSIG), Postgres recovers by its log, and jobs of a dead worker are handed
-to the next. API and workers are kept processes (`service.running.kept_process`), back at once when they are killed; a
-keeper that dies alone is started again.
+to the next. A child that dies alone is started again.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from plimsoll.service.running.processes import launched
 from plimsoll.service.running.restarts import LONGEST_RESTART_SECONDS, Restarts
 
-# Named for `service.running.kept_process`: this one loads neither.
-API = "plimsoll.api.main:run_api"
-WORKER = "plimsoll.service.worker.main:run_worker"
+# Modules to run, and their arguments: this process loads neither.
+API = ("plimsoll.api",)
+WORKER = ("plimsoll.cli.main", "worker")
 WATCH_SECONDS = 0.2
 READY_TIMEOUT_SECONDS = 300.0
 """A machine that is busy with other things may take a minute to load the API."""
@@ -146,10 +145,10 @@ class Supervisor:
             "PLIMSOLL_HOST": self.settings.host,
             "PLIMSOLL_PORT": str(self.settings.port),
         }
-        kept = [sys.executable, "-m", "plimsoll.service.running.kept_process"]
-        api = Child(name="api", command=[*kept, API], environment=environment)
+        module = [sys.executable, "-m"]
+        api = Child(name="api", command=[*module, *API], environment=environment)
         workers = [
-            Child(name=f"worker {index}", command=[*kept, WORKER], environment=environment)
+            Child(name=f"worker {index}", command=[*module, *WORKER], environment=environment)
             for index in range(self.worker_count)
         ]
         return [api, *workers]

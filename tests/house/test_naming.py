@@ -8,32 +8,29 @@ import pytest
 
 from tests.house.naming import namings
 
+STACKS = (
+    "accelerate", "atorch", "composer", "deepspeed", "fsdp", "litgpt", "megatron", "nanotron", "torchtitan",
+    "torchtune",
+)  # fmt: skip
+ENGINES = ("vllm", "sglang", "tensorrt", "trtllm", "transformers", "tgi", "text-generation")
+MODELS = ("llama", "qwen", "mistral", "deepseek")
+# Rooms of the service that have nothing to do with launching or proving a plan.
+GENERAL_SERVICE = (
+    "access", "calibrations", "catalogue", "checkpoints", "ground", "jobs", "models", "observability", "persistence",
+    "plans", "queue", "text",
+)  # fmt: skip
+
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("planners/layouts", STACKS, r"^$"),
+    ("planners/serving", ENGINES, r"^planners/serving/engines/\w+/"),
     (
         "service",
-        (
-            "megatron",
-            "deepspeed",
-            "fsdp",
-            "accelerate",
-            "nanotron",
-            "torchtitan",
-            "torchtune",
-            "litgpt",
-            "composer",
-            "atorch",
-            "vllm",
-            "sglang",
-            "tensorrt",
-            "trtllm",
-            "text-generation",
-            "transformers",
-        ),
+        (*STACKS, *ENGINES),
         # What a request enumerates, and the reader of shell text, are to be asked of records, too.
         r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/|measurements/start_comparison|workloads/commands/shell\.)",
     ),
-    ("planners/layouts", ("megatron", "deepspeed", "fsdp", "accelerate", "nanotron", "torchtitan"), r"^$"),
+    *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.service.worker.dry_run.job import LATENT_MODEL_TYPES, PipelineStage, TraceJob, read_job
+from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob, read_job
 from plimsoll.service.worker.dry_run.kernels.eight_bit_jobs import FP8_MIXED
 from plimsoll.service.worker.dry_run.layer_sampling import trace_stage
 from plimsoll.service.worker.dry_run.parallel.pipeline import schedule_note
@@ -172,7 +172,7 @@ def trace_notes(job: TraceJob, stack: Stack) -> list[str]:
         notes.append(
             "Products in fp8 are torchao's Float8Linear, one scale a tensor, gathered in 16 bits, not compiled."
         )
-    if job.config["model_type"] in LATENT_MODEL_TYPES:
+    if job.tracing.has_latent_attention:
         notes.append("Latent attention is torch's memory-efficient kernel: flash takes no values of other lengths.")
     if job.has_experts and stack.has_fused_kernels:
         notes.append(

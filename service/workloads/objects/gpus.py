@@ -10,7 +10,7 @@ from typing import Any
 from plimsoll.planners.catalogue import Catalogue
 from plimsoll.planners.ground.errors import UnknownCluster, UnknownGpu
 from plimsoll.planners.ground.hardware import Gpu
-from plimsoll.planners.serving.cards import is_amd
+from plimsoll.planners.serving.releases.cards import is_amd
 from plimsoll.service.workloads.objects.pods import Container, Pods
 
 NVIDIA_RESOURCE, AMD_RESOURCE = "nvidia.com/gpu", "amd.com/gpu"

@@ -10,8 +10,8 @@ import pytest
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import described_parts, read_model
+from plimsoll.planners.families.reading.stored_formats import stored_formats, without_repeats
 from plimsoll.planners.families.registry import MOST_DESCRIBED_PARTS, MOST_NAMED_KEYS
-from plimsoll.planners.families.stored_formats import stored_formats, without_repeats
 from plimsoll.planners.ground.errors import InvalidModelConfig
 
 # One model of each family: those of a family are read alike.

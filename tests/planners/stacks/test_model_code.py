@@ -9,7 +9,7 @@ import pytest
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.jobs.job import why_unsupported
+from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.stacks.model_code import TRAITS, traits_of
 from plimsoll.planners.stacks.profile import load_profile, stack_names
 from tests.planners.factories import question

@@ -10,7 +10,8 @@ import pytest
 
 from plimsoll import planners, service
 from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
-from plimsoll.planners.search.rules import RULES
+from plimsoll.planners.search.rules.every import RULES
+from plimsoll.planners.search.rules.request import REQUEST_RULES
 from plimsoll.service.admission.impossible import CHECKED_OF_PLANS, is_impossible, is_impossible_plan
 from plimsoll.service.engines.engine import engines
 from plimsoll.service.workloads.commands.launches import Launch
@@ -19,8 +20,8 @@ from plimsoll.service.workloads.commands.rules import CARD_FORMAT, LONG_POSITION
 # Rules that are the planner's own way of dividing, or that programs are not known to check before they start.
 NOT_KNOWN_TO_BE_CHECKED = {
     "context-parallel-full-attention", "engine-has-degree", "experts-divide", "pools-need-replicas",
-    "shard-ranks-divide", "stages-have-layers", "zero_stage_exists",
-    *(rule.name for rule in RULES if rule.name not in CHECKED_OF_PLANS),
+    "shard-ranks-divide", "stages-have-layers",
+    *(rule.name for rule in (*REQUEST_RULES, *RULES) if rule.name not in CHECKED_OF_PLANS),
 }  # fmt: skip
 
 

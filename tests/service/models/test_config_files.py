@@ -5,7 +5,7 @@ import json
 import pytest
 
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.families.stored_formats import stored_formats
+from plimsoll.planners.families.reading.stored_formats import stored_formats
 from plimsoll.planners.ground.errors import InvalidModelConfig
 from plimsoll.service.ground.canonical import canonical_json
 from plimsoll.service.models.config_files import checked_config

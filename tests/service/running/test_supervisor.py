@@ -13,10 +13,12 @@ import psutil
 import pytest
 
 from benchmarks.load.server import free_port
-from plimsoll.service.running.supervisor import API, WORKER
+from plimsoll.service.running import supervisor
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("supervisor")]
 
+# Parts of their command lines.
+API, WORKER = " ".join(supervisor.API), " ".join(supervisor.WORKER)
 READY_SECONDS = 360.0
 GONE_SECONDS = 180.0
 KILLED_SECONDS = 5.0
@@ -53,10 +55,6 @@ class Service:
         """Return the supervisor's own child whose command line holds `part`."""
         children = psutil.Process(self.process.pid).children()
         return next(child for child in children if part in " ".join(child.cmdline()))
-
-    def copy(self, part: str) -> psutil.Process:
-        """Return what the keeper named by `part` forked, which does the work."""
-        return self.child(part).children()[0]
 
     def family(self) -> list[psutil.Process]:
         me = psutil.Process(self.process.pid)
@@ -126,13 +124,6 @@ def test_a_killed_part_is_started_again_and_jobs_still_run(service, part):
     runs_after_the_end_of(service.child(part), service)
 
 
-@pytest.mark.parametrize("part", [API, WORKER])
-def test_a_killed_copy_is_replaced_by_its_keeper_and_jobs_still_run(service, part):
-    keeper = service.child(part)
-    runs_after_the_end_of(service.copy(part), service)
-    assert keeper.is_running()
-
-
 def runs_after_the_end_of(killed: psutil.Process, service: Service) -> None:
     killed.kill()
     wait_for(lambda: are_gone([killed]), GONE_SECONDS)
@@ -160,7 +151,7 @@ def test_a_killed_supervisor_leaves_no_process_and_the_next_start_keeps_the_data
     job_id = first.quantize(SLOW_JOB)
     wait_for(lambda: first.state(job_id) == "running", READY_SECONDS, lambda: first.log.read_text())
     family = first.family()
-    ours = [process for process in family if "service." in " ".join(process.cmdline())]
+    ours = [process for process in family if "plimsoll." in " ".join(process.cmdline())]
     first.client.close()
     first.process.kill()
     first.process.wait()
