@@ -18,9 +18,14 @@ GENERAL_SERVICE = (
     "plans", "queue", "text",
 )  # fmt: skip
 
+TRAINING_STACKS = (
+    "accelerate", "atorch", "composer", "deepspeed", "litgpt", "megatron", "nanotron", "torchtitan", "torchtune",
+)  # fmt: skip
+
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("planners/serving", SERVING_ENGINES, r"^planners/serving/engines/\w+/"),
+    ("planners", TRAINING_STACKS, r"^planners/(stacks/\w+|serving|families)/"),
     ("planners/layouts", ("megatron", "deepspeed", "fsdp", "accelerate", "nanotron", "torchtitan"), r"^$"),
     *((f"service/{room}", NAMES, r"^$") for room in GENERAL_SERVICE),
 )
