@@ -23,9 +23,11 @@ GENERAL_SERVICE = (
     "plans", "queue", "text",
 )  # fmt: skip
 
+
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("planners/layouts", STACKS, r"^$"),
+    # FSDP is PyTorch's way of cutting weights, too, whichever stack takes it.
+    ("planners", tuple(name for name in STACKS if name != "fsdp"), r"^planners/(stacks/\w+|serving|families)/"),
     ("planners/serving", ENGINES, r"^planners/serving/engines/\w+/"),
     (
         "service",
