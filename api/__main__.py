@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from plimsoll.api.main import run_api
-from plimsoll.service.settings import Settings
-from plimsoll.service.starting import told_in_a_line
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.running.starting import told_in_a_line
 
 if __name__ == "__main__":
     with told_in_a_line():

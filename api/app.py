@@ -22,8 +22,8 @@ from plimsoll.api.routes import accuracy, admission, catalogue, health, jobs, pa
 from plimsoll.api.services import running_services
 from plimsoll.api.tracing import Traced
 from plimsoll.planners import PLANNER_VERSION
-from plimsoll.service.settings import Settings
-from plimsoll.service.tracing import tracer_to
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.observability.tracing import tracer_to
 
 # Below it an answer fits in one packet either way.
 LEAST_COMPRESSED_BYTES = 1024

@@ -11,7 +11,7 @@ from fastapi.sse import EventSourceResponse
 
 from plimsoll.api.auth.contract import describe_keys
 from plimsoll.api.problems import problem_responses
-from plimsoll.service.problems import Problem
+from plimsoll.service.ground.problems import Problem
 
 TITLE = "Plimsoll"
 EVENTS_PATH = "/jobs/{job_id}/events"

@@ -23,7 +23,7 @@ from plimsoll.planners.ground.errors import (
     UnknownName,
     nearest_names,
 )
-from plimsoll.service.errors import TryLater, Unauthenticated
+from plimsoll.service.ground.errors import TryLater, Unauthenticated
 from plimsoll.service.requests.pointers import FieldError, field_errors, field_name, parameter_error
 
 STATUS_OF_CODE: Mapping[str, int] = {

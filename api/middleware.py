@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from plimsoll.api.metrics import Metrics
 from plimsoll.api.problems import ProblemResponse
 from plimsoll.planners.ground.figures import figure
-from plimsoll.service.errors import TryLater
+from plimsoll.service.ground.errors import TryLater
 
 REQUEST_ID_HEADER = b"x-request-id"
 _GIVEN_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from plimsoll.api.app import create_app
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 
 OPENAPI_FILE = Path(__file__).resolve().parents[1] / "openapi.yaml"
 LINE_COLUMNS = 120

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from plimsoll.service.problems import MEDIA_TYPE, Problem, ProblemField
+from plimsoll.service.ground.problems import MEDIA_TYPE, Problem, ProblemField
 from plimsoll.service.requests.pointers import FieldError
 
 SCHEMA_REFERENCE = {"$ref": "#/components/schemas/Problem"}

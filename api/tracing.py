@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from plimsoll.api.middleware import UNMATCHED_ROUTE
-from plimsoll.service.tracing import TRACEPARENT, Tracer
+from plimsoll.service.observability.tracing import TRACEPARENT, Tracer
 
 _TRACEPARENT_HEADER = TRACEPARENT.encode()
 

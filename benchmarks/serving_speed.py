@@ -27,13 +27,13 @@ from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.planning import plan_serving
-from plimsoll.service.gpus import resolve_hardware
-from plimsoll.service.logging import configure_logging
+from plimsoll.service.catalogue.gpus import resolve_hardware
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.observability.logging import configure_logging
 from plimsoll.service.persistence.upgrade import upgrade
-from plimsoll.service.postgres.embedded import EmbeddedPostgres
 from plimsoll.service.requests.hardware import Fleet
 from plimsoll.service.requests.serving import InferRequest
-from plimsoll.service.settings import Settings
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 
 REPETITIONS = 41
 HTTP_REPETITIONS = 100

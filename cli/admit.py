@@ -13,18 +13,18 @@ import yaml
 
 from plimsoll.cli.request_files import reason
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.service.admission.config_maps import GivenConfigMaps
 from plimsoll.service.admission.judge import AdmissionService
 from plimsoll.service.admission.kinds import READ_KINDS
-from plimsoll.service.admission.object_parts import below, each_of
 from plimsoll.service.admission.policy import InvalidPolicy, Policies
 from plimsoll.service.admission.review import Answer, Review
 from plimsoll.service.admission.sizing import Sizer
-from plimsoll.service.admission.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, GivenRuntimes
-from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import StoredPlan
-from plimsoll.service.settings import Settings
+from plimsoll.service.workloads.objects.config_maps import GivenConfigMaps
+from plimsoll.service.workloads.objects.object_parts import below, each_of
+from plimsoll.service.workloads.objects.training_runtimes import CLUSTER_RUNTIME, NAMESPACED_RUNTIME, GivenRuntimes
 
 ADMITTED, REFUSED, NOT_JUDGED = 0, 1, 2
 # As `kubectl apply -f -` has it.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from plimsoll.planners.ground.errors import PlimsollError
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.upgrade import upgrade
-from plimsoll.service.postgres.embedded import running_server_url
-from plimsoll.service.settings import Settings
+from plimsoll.service.running.postgres.embedded import running_server_url
 
 
 def upgrade_database() -> int:

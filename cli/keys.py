@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.service.keys import make_key
+from plimsoll.service.access.keys import make_key
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.records import KEY_SCOPES, ApiKey, KeyScope
-from plimsoll.service.postgres.embedded import running_server_url
-from plimsoll.service.settings import Settings
+from plimsoll.service.running.postgres.embedded import running_server_url
 from plimsoll.service.text.tables import table
 
 Answer = TypeVar("Answer")

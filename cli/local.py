@@ -18,10 +18,10 @@ from plimsoll.service.requests.pointers import field_errors
 
 if TYPE_CHECKING:
     from plimsoll.cli.asking import Kind
-    from plimsoll.service.catalogue_pages import CataloguePages
-    from plimsoll.service.in_process import InProcess
+    from plimsoll.service.catalogue.pages import CataloguePages
+    from plimsoll.service.ground.settings import Settings
+    from plimsoll.service.jobs.in_process import InProcess
     from plimsoll.service.requests.training import ValidationLevel
-    from plimsoll.service.settings import Settings
 
 Request = TypeVar("Request", bound=BaseModel)
 Answer = TypeVar("Answer")
@@ -34,21 +34,21 @@ class Local:
 
     @cached_property
     def _settings(self) -> Settings:
-        from plimsoll.service.settings import Settings
+        from plimsoll.service.ground.settings import Settings
 
         return Settings()
 
     @cached_property
     def _service(self) -> InProcess:
-        from plimsoll.service.in_process import InProcess
+        from plimsoll.service.jobs.in_process import InProcess
 
         return InProcess(self._settings)
 
     @cached_property
     def _pages(self) -> CataloguePages:
-        from plimsoll.service.catalogue_pages import CataloguePages
+        from plimsoll.service.catalogue.pages import CataloguePages
+        from plimsoll.service.ground.settings import reading_anywhere
         from plimsoll.service.models.resolving import ModelResolver
-        from plimsoll.service.settings import reading_anywhere
 
         return CataloguePages(catalogue(), ModelResolver(catalogue(), reading_anywhere(self._settings)))
 

@@ -75,9 +75,9 @@ def serve(
     workers: Annotated[int, typer.Option(min=0, help="Worker processes; 0 serves the API alone.")] = 1,
 ) -> None:
     """Run database, API and workers together until Ctrl-C."""
-    from plimsoll.service.settings import Settings
-    from plimsoll.service.starting import told_in_a_line
-    from plimsoll.service.supervisor import Supervisor
+    from plimsoll.service.ground.settings import Settings
+    from plimsoll.service.running.starting import told_in_a_line
+    from plimsoll.service.running.supervisor import Supervisor
 
     given = {"host": host, "port": port}
     with told_in_a_line():
@@ -93,8 +93,8 @@ def worker(
     concurrency: Annotated[int, typer.Option(min=1, help="Jobs to run at once.")] = 1,
 ) -> None:
     """Run one worker against the configured database."""
-    from plimsoll.service.settings import Settings
-    from plimsoll.service.starting import told_in_a_line
+    from plimsoll.service.ground.settings import Settings
+    from plimsoll.service.running.starting import told_in_a_line
     from plimsoll.service.worker.main import run_worker
 
     with told_in_a_line():

@@ -10,7 +10,7 @@ from plimsoll.cli.asking import Json, NoAnswer
 from plimsoll.cli.screen import ShowProgress
 from plimsoll.client import Client, ClientError, Refused, Unreachable, calls
 from plimsoll.client.calls import Call
-from plimsoll.service.answers import JobBody
+from plimsoll.service.jobs.answers import JobBody
 from plimsoll.service.requests.training import ValidationLevel
 
 if TYPE_CHECKING:

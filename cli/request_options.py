@@ -24,12 +24,14 @@ def _count_or_range(text: str) -> int | dict[str, int]:
 
 
 def choices(name: str) -> Callable[[str], list[str]]:
-    """Return a completion with the literals of one type of the requests."""
+    """Return a completion with the literals of one type of the terms or the requests."""
 
     def complete(typed: str) -> list[str]:
+        from plimsoll.planners.ground import terms
         from plimsoll.service.requests import hardware, jobs, serving, training
 
-        literal = next(getattr(module, name) for module in (training, serving, jobs, hardware) if hasattr(module, name))
+        modules = (terms, training, serving, jobs, hardware)
+        literal = next(getattr(module, name) for module in modules if hasattr(module, name))
         return [choice for choice in get_args(literal) if choice.startswith(typed)]
 
     return complete

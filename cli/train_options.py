@@ -99,7 +99,7 @@ TRAIN: tuple[RequestOption, ...] = (
         "--kernels",
         "training.kernels",
         "eager, fused, compiled or foak; absent: as the framework does.",
-        complete=choices("KernelChoice"),
+        complete=choices("KernelKind"),
     ),
     option(
         "--gradient-dtype", "training.gradient_dtype", "Absent: as the framework does.", complete=choices("StateDtype")

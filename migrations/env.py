@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from alembic import context
 
 from plimsoll.migrations.comparison import is_ours
-from plimsoll.service.persistence.addresses import sqlalchemy_url
+from plimsoll.service.ground.database_address import sqlalchemy_url
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.tables import metadata
-from plimsoll.service.settings import Settings
 
 
 def migrate(connection: sa.Connection) -> None:

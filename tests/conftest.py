@@ -17,7 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from plimsoll.service.persistence.database import Database
-    from plimsoll.service.postgres.embedded import EmbeddedPostgres
+    from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
     from tests.databases import Databases
 
 # How long an example takes says more of the machine's other work than of the code.
@@ -28,7 +28,7 @@ hypothesis.settings.load_profile("plimsoll")
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[EmbeddedPostgres]:
     """Return the running server, which forgets everything with the machine."""
-    from plimsoll.service.postgres.embedded import EmbeddedPostgres
+    from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 
     with (
         tempfile.TemporaryDirectory(prefix="plimsoll-tests-", ignore_cleanup_errors=True) as folder,
@@ -69,7 +69,7 @@ def module_database_url(databases: Databases) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def service_url(module_database_url: str) -> Iterator[str]:
     """Return the URL of a service that the tests of one module share; no worker runs unless a test asks for one."""
-    from plimsoll.service.settings import Settings
+    from plimsoll.service.ground.settings import Settings
     from tests.live_service import running_api
 
     with running_api(Settings(database_url=module_database_url)) as url:

@@ -15,7 +15,7 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from plimsoll.service.persistence.upgrade import upgrade
-from plimsoll.service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 
 _TABLES = """
     SELECT relname::text FROM pg_class

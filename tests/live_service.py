@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from plimsoll.api.main import server_config
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.worker.child import PROJECT_ROOT
 
 STOP_SECONDS = 240

@@ -15,13 +15,13 @@ from plimsoll.api.auth.led_here import OwnHosts
 from plimsoll.api.auth.rules import Need, need_of
 from plimsoll.api.errors import problem_of
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.service.errors import StreamLimitReached, TryLater, Unauthenticated
-from plimsoll.service.keys import ANONYMOUS, Caller, KeyRing
-from plimsoll.service.network_addresses import is_loopback
+from plimsoll.service.access.keys import ANONYMOUS, Caller, KeyRing
+from plimsoll.service.access.rate_limits import RateLimits, WrongKeyLimits, caller_at
+from plimsoll.service.access.shares import StreamShares
+from plimsoll.service.ground.errors import StreamLimitReached, TryLater, Unauthenticated
+from plimsoll.service.ground.network_addresses import is_loopback
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.records import KEY_SCOPES, KeyScope
-from plimsoll.service.rate_limits import RateLimits, WrongKeyLimits, caller_at
-from plimsoll.service.settings import Settings
-from plimsoll.service.shares import StreamShares
 
 _CALLER = "plimsoll.caller"
 _STREAM = re.compile(r"/jobs/[^/]+/events")

@@ -15,9 +15,9 @@ from plimsoll.api.negotiation import WantsCsv
 from plimsoll.api.problems import problem_responses
 from plimsoll.api.services import Running
 from plimsoll.api.strict_json import StrictRoute
-from plimsoll.service.answers import Accuracy
 from plimsoll.service.measurements.accuracy_points import accuracy_csv, accuracy_points
-from plimsoll.service.measurements.measuring import MeasurementReport
+from plimsoll.service.measurements.answers import Accuracy
+from plimsoll.service.measurements.service import MeasurementReport
 from plimsoll.service.requests.measurements import MeasurementRequest
 
 # The largest number of a row.

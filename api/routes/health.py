@@ -13,8 +13,8 @@ from plimsoll.api.problems import problem_responses
 from plimsoll.api.services import Running
 from plimsoll.api.strict_json import StrictRoute
 from plimsoll.planners.version import planner_version
-from plimsoll.service.errors import DatabaseUnavailable
-from plimsoll.service.records_kept import Records
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.observability.records_kept import Records
 
 WithoutKey = Literal["refused", "loopback", "allowed"]
 

@@ -23,7 +23,7 @@ from plimsoll.api.routes.planning import TEXT
 from plimsoll.api.services import Running
 from plimsoll.api.strict_json import StrictRoute
 from plimsoll.planners.quantization.planning import QuantizationEstimate
-from plimsoll.service.answers import JobBody, JobPage, QuantizeBody
+from plimsoll.service.jobs.answers import JobBody, JobPage, QuantizeBody
 from plimsoll.service.persistence.records import Job, JobKind, JobState
 from plimsoll.service.requests.jobs import QuantizeRequest
 from plimsoll.service.text.answers import job_text, jobs_text

@@ -20,7 +20,7 @@ from plimsoll.api.strict_json import StrictRoute
 from plimsoll.planners.ground.errors import NotYetAvailable
 from plimsoll.service.persistence.records import Job
 from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
-from plimsoll.service.plans.planning import PlannedAnswer
+from plimsoll.service.plans.service import PlannedAnswer
 from plimsoll.service.requests.serving import InferRequest
 from plimsoll.service.requests.training import TrainRequest
 from plimsoll.service.text.answers import plan_text

@@ -20,14 +20,14 @@ from plimsoll.api.problems import problem_responses
 from plimsoll.api.routes.planning import TEXT, planned_response
 from plimsoll.api.services import Running
 from plimsoll.api.strict_json import StrictRoute
-from plimsoll.service.answers import JobBody, PlanPage, PlanQuestion
-from plimsoll.service.artifacts.kubernetes import in_queue
 from plimsoll.service.artifacts.saved_files import file_name, file_text
+from plimsoll.service.jobs.answers import JobBody
+from plimsoll.service.jobs.validations import DeviceWish
+from plimsoll.service.launch.kubernetes import in_queue
 from plimsoll.service.persistence.records import PlanFilter, PlanKind
-from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
+from plimsoll.service.plans.answers import InferPlanBody, PlanPage, PlanQuestion, TrainPlanBody
 from plimsoll.service.requests.jobs import ValidateRequest
 from plimsoll.service.text.answers import plans_text
-from plimsoll.service.validating import DeviceWish
 
 router = APIRouter(prefix="/plans", tags=["plan"], route_class=StrictRoute)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from plimsoll.service.persistence.upgrade import upgrade
-from plimsoll.service.postgres.embedded import EmbeddedPostgres
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 
 START_SECONDS = 180.0
 STOP_SECONDS = 60.0

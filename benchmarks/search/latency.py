@@ -13,9 +13,9 @@ import httpx
 
 from benchmarks.search.cases import Case
 from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.upgrade import upgrade
-from plimsoll.service.postgres.embedded import EmbeddedPostgres
-from plimsoll.service.settings import Settings
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 
 # The first request of a process reads profiles and efficiencies and describes the model.
 WARMING_REQUESTS = 3

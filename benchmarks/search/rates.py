@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from benchmarks.search.cases import Case
 from plimsoll.planners.ground.errors import ImpossibleLayout
-from plimsoll.planners.jobs.job import training_job, why_unsupported
+from plimsoll.planners.jobs.abilities import why_unsupported
+from plimsoll.planners.jobs.job import training_job
 from plimsoll.planners.search.search import search
 from plimsoll.planners.stacks.profile import profiles_to_search
 

@@ -7,14 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plimsoll.planners.calibration.training import Observation
+from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
 from plimsoll.planners.jobs.job import training_job
-from plimsoll.planners.layouts.candidates import (
-    ALL_LAYERS,
-    OFFLOAD_TARGETS,
-    RECOMPUTE_MODES,
-    Candidates,
-    candidates_from_rows,
-)
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, Candidates, candidates_from_rows
 from plimsoll.planners.memory.peak import peak_bytes
 from plimsoll.planners.plans import Layout
 from plimsoll.planners.questions import TrainingQuestion
@@ -68,7 +63,7 @@ def layout_as_candidates(layout: Layout) -> Candidates:
                 "sequence_parallel": layout.sequence_parallel,
                 "zero_stage": layout.zero_stage,
                 "shard_group": layout.shard_group,
-                "offload": OFFLOAD_TARGETS.index(layout.offload),
+                "offload": OFFLOADS.index(layout.offload),
                 "activation_offload": layout.activation_offload,
                 "micro_batch_size": layout.micro_batch_size,
                 "recompute": RECOMPUTE_MODES.index(layout.recompute),

@@ -28,9 +28,9 @@ from plimsoll.planners.calibration.training import (
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.ground.figures import duration, figure
 from plimsoll.planners.questions import ServingQuestion
-from plimsoll.planners.serving.batching import Deployment, SteadyState
-from plimsoll.planners.serving.efficiency import FACTORS, Band, Efficiency, efficiency, scaled
-from plimsoll.planners.serving.search import search_fleet
+from plimsoll.planners.serving.search.search import search_fleet
+from plimsoll.planners.serving.times.batching import Deployment, SteadyState
+from plimsoll.planners.serving.times.efficiency import FACTORS, Band, Efficiency, efficiency, scaled
 
 # Bands hold nine of ten measured values.
 BAND_COVERAGE = 0.90

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from plimsoll.planners.architecture import Block, ModelSpec, Part, Split, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES, Precision, dtype_bytes, training_precision
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.terms import COMPANION_ROLES, CPU, ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
 from plimsoll.planners.jobs.optimizers import OptimizerKind, optimizer_kind
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
-from plimsoll.planners.stacks.model_code import in_words, traits_of
 from plimsoll.planners.stacks.profile import Fp8Storage, Profile, StateBytes, load_profile
 
-ONE_FORWARD_ONE_BACKWARD, GPIPE, PIPEDREAM = PIPELINE_SCHEDULES = ("1f1b", "gpipe", "pipedream")
-COMPANION_ROLES = ("reference", "reward", "value")
-# The stacks that TRL's trainers run on.
-STACKS_WITH_COMPANIONS = ("accelerate", "deepspeed")
 # Blocks whose weights are kept apart between questions: a few kinds of layers of some hundred models.
 MOST_KEPT_BLOCKS = 1024
 # Models that were given a head of their own.
@@ -117,56 +112,6 @@ class Job:
         return sum(weight.elements * part.block.repeats for part in self.parts for weight in part.trainable)
 
 
-def why_unsupported(question: TrainingQuestion, profile: Profile) -> InvalidQuestion | None:
-    """Return why this framework cannot run the job in any layout, or None."""
-    return next(unsupported(question, profile), None)
-
-
-def unsupported(question: TrainingQuestion, profile: Profile) -> Iterator[InvalidQuestion]:
-    """Yield everything of the job that this framework cannot do in any layout."""
-    name = profile.name
-    lacking = traits_of(question.model) & set(profile.models.lacks)
-    if lacking:
-        yield InvalidQuestion(
-            f"{name} has no code for {in_words(lacking)}, which {question.model.name} needs.", pointer="/framework"
-        )
-    if question.precision not in profile.states:
-        known = listed(tuple(profile.states), "or")
-        yield InvalidQuestion(
-            f"With {name}, precision must be {known}, not {question.precision!r}.", pointer="/training/precision"
-        )
-    for wanted, choices, field in (
-        (question.method, profile.can.methods, "method"),
-        (question.optimizer, profile.can.optimizers, "optimizer"),
-    ):
-        if wanted not in choices:
-            yield InvalidQuestion(
-                f"{name} is planned only with {field} {listed(choices, 'or')}, not with {wanted!r}.",
-                pointer=f"/training/{field}",
-            )
-    if question.evaluation is not None and question.evaluation.keeps_logits and name != "accelerate":
-        yield InvalidQuestion(
-            f"{name} keeps no logits of an evaluation; Hugging Face's Trainer (accelerate) does.",
-            pointer="/training/evaluation/keeps_logits",
-        )
-    if question.companions and name not in STACKS_WITH_COMPANIONS:
-        known = listed(STACKS_WITH_COMPANIONS, "or")
-        yield InvalidQuestion(
-            f"Companion models are planned as TRL runs them, with {known}, not with {name}.",
-            pointer="/training/companions",
-        )
-    if question.gradient_compression not in ("none", *profile.can.gradient_compression):
-        known = listed(("none", *profile.can.gradient_compression), "or")
-        yield InvalidQuestion(
-            f"With {name}, gradient_compression must be {known}, not {question.gradient_compression[:40]!r}.",
-            pointer="/training/gradient_compression",
-        )
-    if question.kernels is not None and question.kernels not in profile.kernel_choices:
-        known = listed(tuple(profile.kernel_choices), "or")
-        must = f"must be {known}, not {question.kernels[:40]!r}" if known else "must be omitted: it has one kind only"
-        yield InvalidQuestion(f"With {name}, kernels {must}.", pointer="/training/kernels")
-
-
 def training_job(question: TrainingQuestion, profile: Profile) -> Job:
     """Return the job as `profile` would run it; raise what `why_unsupported` says."""
     precision = training_precision(question.precision)
@@ -194,7 +139,7 @@ def training_job(question: TrainingQuestion, profile: Profile) -> Job:
         global_batch_size=question.global_batch_size,
         limit_bytes=question.hardware.limit_bytes,
         gpus_per_node=question.hardware.gpus_per_node,
-        offload_target=question.layout.offload_target or "cpu",
+        offload_target=question.layout.offload_target or CPU,
         pipeline_schedule=question.layout.pipeline_schedule or ONE_FORWARD_ONE_BACKWARD,
         kernels=question.kernels,
         evaluation=question.evaluation,

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
 from plimsoll.planners.plans import Layout
 
 IntArray = npt.NDArray[np.int64]
@@ -27,18 +28,16 @@ BoolArray = npt.NDArray[np.bool_]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RECOMPUTE_MODES = ("none", "selective", "full")
-NONE, SELECTIVE, FULL = range(3)
-OFFLOAD_TARGETS = ("none", "optimizer", "optimizer+parameters")
+# Places in `RECOMPUTE_MODES`.
+NONE, SELECTIVE, FULL = range(len(RECOMPUTE_MODES))
 ALL_LAYERS = -1
-HIGHEST_ZERO_STAGE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
     """Layouts as arrays that broadcast to one shape: (layouts,) for a list, (.., meshes) for a grid.
 
-    `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOAD_TARGETS`;
+    `recompute` and `offload` index `RECOMPUTE_MODES` and `OFFLOADS`;
     `full_layers` counts the layers of each stage that `full` covers, `ALL_LAYERS`
     for all of them. `kept` holds what was worked out of these layouts already (`once`).
     """
@@ -102,7 +101,7 @@ class Candidates:
             sequence_parallel=bool(self.sequence_parallel[index]),
             zero_stage=int(self.zero_stage[index]),
             shard_group=int(self.shard_group[index]),
-            offload=OFFLOAD_TARGETS[int(self.offload[index])],
+            offload=OFFLOADS[int(self.offload[index])],
             offload_target=offload_target,
             micro_batch_size=int(self.micro_batch_size[index]),
             gradient_accumulation_steps=int(self.micro_batches(global_batch_size)[index]),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.questions import TrainingQuestion
@@ -20,16 +21,16 @@ from plimsoll.planners.sharding.policy import ExpertTensorDegree, framework_poli
 from plimsoll.planners.stacks.profile import Profile
 
 
-def expert_counts(job: Job) -> frozenset[int]:
+def expert_counts(model: ModelSpec) -> frozenset[int]:
     """Return how many experts the layers have, one number a kind of layer; none for a dense model."""
-    return frozenset(weight.experts for part in job.layers for weight in part.block.weights if weight.experts > 1)
+    return frozenset(weight.experts for block in model.layers for weight in block.weights if weight.experts > 1)
 
 
 def expert_degrees(question: TrainingQuestion, job: Job) -> list[int]:
     """Return the degrees to try: what the client fixed, or every divisor of the experts where the stack can."""
     if question.layout.expert_parallel is not None:
         return [question.layout.expert_parallel]
-    counts = expert_counts(job)
+    counts = expert_counts(job.model)
     if not counts or not job.profile.can.expert_parallel:
         return [1]
     common = int(np.gcd.reduce(list(counts)))

@@ -16,10 +16,10 @@ import math
 
 import numpy as np
 
+from plimsoll.planners.ground.terms import ONE_BIT, POWERSGD
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 
-NONE, BF16, FP16, POWERSGD, ONE_BIT = COMPRESSIONS = ("none", "bf16", "fp16", "powersgd", "1-bit")
 POWERSGD_RANK = 1  # PowerSGDState's matrix_approximation_rank
 POWERSGD_LEAST_GAIN = 2  # its min_compression_rate
 CAST_BYTES = 2

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from plimsoll.planners.jobs.job import GPIPE
+from plimsoll.planners.ground.terms import GPIPE
 from plimsoll.planners.layouts.candidates import SELECTIVE, FloatArray
 from plimsoll.planners.memory.items import NOTHING, Items
 from plimsoll.planners.memory.mixture_backward import are_grouped

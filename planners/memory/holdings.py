@@ -15,9 +15,10 @@ import numpy as np
 
 from plimsoll.planners.architecture import OperationKind, Part, Split, Weight
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.jobs.job import PIPEDREAM, BlockWeights, Job
+from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, PIPEDREAM, ZERO_STAGES
+from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.optimizers import EIGHT_BIT_BYTES
-from plimsoll.planners.layouts.candidates import HIGHEST_ZERO_STAGE, BoolArray, Candidates, FloatArray, IntArray, once
+from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.frozen import base_width, dequantized_matrix_bytes, frozen_bytes, whole_frozen_bytes
 from plimsoll.planners.memory.shards import (
@@ -254,7 +255,7 @@ def in_zero_stages(zero_stage: IntArray, wanted: Sequence[int]) -> BoolArray:
 
 @functools.cache
 def _is_wanted(wanted: tuple[int, ...]) -> BoolArray:
-    return np.array([stage in wanted for stage in range(HIGHEST_ZERO_STAGE + 1)])
+    return np.array([stage in wanted for stage in ZERO_STAGES])
 
 
 def has_weight_policy(zero_stage: IntArray, job: Job, *policies: str) -> BoolArray:

@@ -17,6 +17,7 @@ import numpy as np
 from plimsoll.planners.architecture import Split, Weight
 from plimsoll.planners.ground.errors import ImpossibleLayout
 from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.terms import ZERO_STAGES
 from plimsoll.planners.jobs.job import BlockWeights, Job
 from plimsoll.planners.jobs.optimizers import STEP_COUNTER_BYTES, OptimizerKind
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray
@@ -38,7 +39,6 @@ from plimsoll.planners.sharding.weights import LocalWeight, local_weight
 MOST_KEPT_ANSWERS = 1 << 16
 # The same answers, side by side for the ways of a whole search: seldom more than a hundred at a time.
 MOST_KEPT_COLUMNS = 1 << 12
-ZERO_STAGES = range(4)
 # In place of a number of shard ranks: the state is not divided, not even over ranks that experts leave to one another.
 WHOLE = 0
 

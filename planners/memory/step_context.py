@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from plimsoll.planners.jobs.job import GPIPE, Job
+from plimsoll.planners.ground.terms import GPIPE
+from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activity import Activity, casts_weights

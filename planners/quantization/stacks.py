@@ -224,17 +224,17 @@ _ALL = (
         source=_COMPRESSED + "; one 16-bit scale an output channel, activations scaled as they come",
     ),
     QuantizedStack(
-        name="vllm-fp8",
+        name="fp8-on-loading",
         storage=storage_scheme("fp8"),
         source="vLLM, model_executor/layers/quantization/fp8.py: weights quantized while loading, one scale a tensor",
     ),
     QuantizedStack(
-        name="vllm-w8a8",
+        name="w8a8-wide-scales",
         storage=storage_scheme("int8-channel"),
         source=_COMPRESSED + "; vLLM loads the checkpoint's channel scales into fp32",
     ),
     QuantizedStack(
-        name="vllm-bitsandbytes",
+        name="bitsandbytes-nf4-fused",
         storage=storage_scheme("nf4"),
         source="vLLM, model_executor/layers/quantization/bitsandbytes.py: linear layers and fused experts",
     ),

@@ -7,15 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.planners.ground.figures import listed
-from plimsoll.planners.jobs.job import Job, training_job, unsupported
-from plimsoll.planners.questions import Recompute, TrainingQuestion
-from plimsoll.planners.search.fixed import framework_violations
-from plimsoll.planners.search.violations import TRAINING_FIELDS
-from plimsoll.planners.stacks.model_code import in_words, traits_of
+from plimsoll.planners.jobs.abilities import ABILITIES
+from plimsoll.planners.jobs.job import Job, training_job
+from plimsoll.planners.questions import TrainingQuestion
+from plimsoll.planners.search.rules.stack import LAYOUT_ABILITIES
 from plimsoll.planners.stacks.profile import TEXTBOOK, Profile, load_profile, profiles_to_search
-
-MODEL_CODE = "/framework"
-ORDINALS = {1: "single", 2: "2nd", 3: "3rd"}
 
 
 def jobs_of(question: TrainingQuestion) -> list[Job]:
@@ -29,10 +25,14 @@ def jobs_of(question: TrainingQuestion) -> list[Job]:
 
 def problems(question: TrainingQuestion, profile: Profile) -> dict[str, str]:
     """Return what a framework lacks of all that the job asks for, in sentences by the field that asks."""
-    lacking = {problem.pointer: problem.detail for problem in unsupported(question, profile)}
     kernels = question.kernels if question.kernels in profile.kernel_choices else None
     running = load_profile(profile.name, kernels)
-    return lacking | {violation.pointer: violation.detail for violation in framework_violations(question, running)}
+    asked = (
+        *((ability, profile) for ability in ABILITIES),
+        *((each.ability, running) for each in LAYOUT_ABILITIES),
+    )
+    found = ((ability.pointer, ability.problem(question, by)) for ability, by in asked)
+    return {pointer: problem for pointer, problem in found if problem is not None}
 
 
 def _unable(question: TrainingQuestion, profiles: Sequence[Profile]) -> PlimsollError:
@@ -81,24 +81,5 @@ def _ever_more_of(fields: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 def _asked(question: TrainingQuestion, pointer: str, profiles: Sequence[Profile]) -> str:
     """Return a field of the question with what it asks for, in words."""
-    if pointer == MODEL_CODE:
-        lacked = frozenset(trait for profile in profiles for trait in profile.models.lacks)
-        return f"code for {in_words(traits_of(question.model) & lacked)}"
-    if pointer == "/training/companions":
-        return "models beside the one that learns"
-    if pointer == "/training/evaluation/keeps_logits":
-        return "an evaluation that keeps logits"
-    field = pointer.rpartition("/")[2]
-    part = question if pointer.startswith("/training/") or field in TRAINING_FIELDS else question.layout
-    value = getattr(part, field)
-    if isinstance(value, Recompute):
-        return f"recompute {_recompute(value)}"
-    return f"{field} {str(value).lower() if isinstance(value, bool) else value}"
-
-
-def _recompute(asked: Recompute) -> str:
-    if asked.full_layers is not None:
-        return f"of {asked.full_layers} layers"
-    if asked.every is not None:
-        return f"of every {ORDINALS.get(asked.every, f'{asked.every}th')} layer"
-    return f"of {', '.join(asked.modules)}" if asked.modules else asked.mode
+    every = (*ABILITIES, *(each.ability for each in LAYOUT_ABILITIES))
+    return next(ability for ability in every if ability.pointer == pointer).told(question, profiles)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from plimsoll.planners.ground.terms import OFFLOADS, RECOMPUTE_MODES
 from plimsoll.planners.jobs.job import Job
-from plimsoll.planners.layouts.candidates import (
-    ALL_LAYERS,
-    FULL,
-    NONE,
-    OFFLOAD_TARGETS,
-    RECOMPUTE_MODES,
-    SELECTIVE,
-    BoolArray,
-    Candidates,
-    IntArray,
-)
+from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, NONE, SELECTIVE, BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.experts import over_expert_degrees
 from plimsoll.planners.layouts.grid import Grid, grid_of
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
-from plimsoll.planners.search.objectives import wants_fewest_gpus
+from plimsoll.planners.search.rules.fields import DEGREES
 from plimsoll.planners.stacks.profile import Capabilities
 
 # Values worth trying where the client fixed none. Tensor parallelism beyond a node crosses the slow links in every
@@ -33,19 +24,6 @@ CONTEXT_DEGREES = (1, 2, 4, 8, 16)
 SHORTEST_CONTEXT_SHARE = 8192  # tokens a rank should at least keep of a sequence
 VIRTUAL_STAGES = (1, 2, 3, 4, 5, 6, 8)
 PARTIAL_RECOMPUTE_SHARES = tuple(eighths / 8 for eighths in range(1, 8))
-DEGREES = (
-    "data_parallel",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "virtual_pipeline",
-    "context_parallel",
-    "expert_parallel",
-)
-# Of a range every count up to 64 GPUs and 64 nodes; a longer one is thinned to powers of two of nodes or, where the
-# fewest are looked for, to so many counts an octave.
-MOST_NODE_COUNTS, MOST_COUNTS_IN_FULL = 64, 64
-MOST_USUAL_COUNTS = 16
-STEPS_AN_OCTAVE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,62 +136,6 @@ def _repeated(modes: IntArray, full_layers: IntArray, is_whole: BoolArray) -> Bo
     return repeated
 
 
-def gpu_counts(question: TrainingQuestion) -> list[IntArray]:
-    """Return the GPU counts to plan for, in the batches in which they are tried.
-
-    A fixed number is one batch of one, a range one batch. Where the fewest are asked for, ever larger batches follow
-    one another: a node, and twice as many GPUs each time.
-    """
-    count, node = question.hardware.gpus, question.hardware.gpus_per_node
-    counts = np.array(_counts(question))
-    if count.minimum == count.maximum or not wants_fewest_gpus(question):
-        return [counts]
-    octave = np.ceil(np.log2(np.maximum(counts / node, 1.0)))
-    return [counts[octave == each] for each in np.unique(octave)]
-
-
-def _counts(question: TrainingQuestion) -> list[int]:
-    """Return the GPU counts to plan for: of a range every one at first, then whole nodes, later on not all of them.
-
-    Only multiples of what the fixed degrees multiply to can exist. The ends of a range that was named are looked at,
-    whole nodes or not; without one every count is looked at within a node only.
-    """
-    count, node = question.hardware.gpus, question.hardware.gpus_per_node
-    product = _fixed_product(question)
-    in_full = product * max(node // product, 1) if count.is_free else max(node, product * MOST_COUNTS_IN_FULL)
-    step = math.lcm(node, product)
-    every = range(product, min(in_full, count.maximum) + 1, product)
-    larger: Sequence[int] = range(step, count.maximum + 1, step)
-    if count.maximum > step * MOST_NODE_COUNTS:
-        larger = _thinned(
-            step, count.maximum // step, each_octave=STEPS_AN_OCTAVE if wants_fewest_gpus(question) else 1
-        )
-    inside = {number for number in (*every, *larger) if number >= count.minimum}
-    return sorted(inside if count.is_free and inside else {*inside, count.minimum, count.maximum})
-
-
-def _thinned(step: int, most: int, *, each_octave: int) -> list[int]:
-    """Return so many of a step's multiples in each octave: 1, 2, 4, 8 times the step with one, all of the first few."""
-    kept = []
-    for octave in range(most.bit_length()):
-        stride = max(2**octave // each_octave, 1)
-        kept += [step * number for number in range(2**octave, min(2 ** (octave + 1), most + 1), stride)]
-    return kept
-
-
-def _fixed_product(question: TrainingQuestion) -> int:
-    """Return what the fixed degrees multiply to, of which the number of GPUs is a multiple."""
-    request = question.layout
-    degrees = (request.data_parallel, request.tensor_parallel, request.pipeline_parallel, request.context_parallel)
-    return math.prod(degree for degree in degrees if degree is not None)
-
-
-def usual_counts(counts: IntArray) -> IntArray:
-    """Return the GPU counts of a batch on which the usual layouts are looked at; of many they are every so-manieth."""
-    some = np.unique(np.linspace(0, counts.size - 1, min(counts.size, MOST_USUAL_COUNTS)).round().astype(np.int64))
-    return counts[some]
-
-
 def _axes(question: TrainingQuestion, job: Job, gpus: IntArray) -> Axes:
     mesh, repeats_whole_group = _meshes(question, job, gpus)
     return Axes(
@@ -234,7 +156,7 @@ def offload_choices(question: TrainingQuestion, can: Capabilities) -> tuple[tupl
     may_move = question.activation_offload is None and can.activation_offload != "none"
     moves = (False, True) if may_move else (wanted[1],)
     others = [(name, moved) for name in states for moved in moves if (name, moved) != wanted]
-    return tuple((OFFLOAD_TARGETS.index(name), moved) for name, moved in (wanted, *others))
+    return tuple((OFFLOADS.index(name), moved) for name, moved in (wanted, *others))
 
 
 def _micro_batches(question: TrainingQuestion) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Every base a client could fix: each mesh that the GPUs form, with every micro-batch size.
 
 The axes are multiplied one after another, and what cannot exist goes before the next one comes, so that hundreds of
-thousands of bases take milliseconds. The rules (`planners/search/rules.py`) are applied later, to fewer.
+thousands of bases take milliseconds. The rules (`planners/search/rules/`) are applied later, to fewer.
 """
 
 from __future__ import annotations

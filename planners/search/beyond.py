@@ -25,7 +25,8 @@ from plimsoll.planners.search.bases import Bases, every_base, only, with_shard_g
 from plimsoll.planners.search.best import Best, best_of
 from plimsoll.planners.search.objectives import objective_of
 from plimsoll.planners.search.pool import Pool, alike, evaluated
-from plimsoll.planners.search.rules import matrices_divide, obey
+from plimsoll.planners.search.rules.divisibility import MATRICES_DIVIDE
+from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.timing.efficiency import efficiency_on
 from plimsoll.planners.timing.step import step_seconds
 
@@ -123,7 +124,7 @@ def _least_seconds(beyond: Beyond) -> FloatArray:
     bases = {**beyond.bases, "shard_group": beyond.bases["data_parallel"]}
     grid = grid_over(beyond.question, job, bases, plain)
     # Matrices that do not divide have no time to work out.
-    index = np.flatnonzero(np.broadcast_to(matrices_divide(grid.layouts, job), grid.shape).all(axis=(0, 1, 2)))
+    index = np.flatnonzero(np.broadcast_to(MATRICES_DIVIDE.obeyed(grid.layouts, job), grid.shape).all(axis=(0, 1, 2)))
     least: FloatArray = np.full(grid.bases, math.inf)
     # A stack that shards nothing has no ZeRO stage for a fixed shard group.
     if index.size and plain.zero_stages:

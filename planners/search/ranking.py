@@ -17,7 +17,7 @@ from plimsoll.planners.search.objectives import latest_step_seconds, objective_o
 # Differences below this are within the time model's error, so the simpler layout wins.
 NEAR_EQUAL_FRACTION = 0.01
 MOST_ALTERNATIVES = 12
-# Peaks that differ by less are within the error band of every stack (`planners/memory/profiles`).
+# Peaks that differ by less are within the error band of every stack (`planners/stacks`).
 CLOSE_FRACTION = 0.05
 # More than products of a step's seconds and a number of GPUs are rounded by.
 ROUNDING_FRACTION = 1e-12

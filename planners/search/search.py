@@ -16,13 +16,16 @@ from plimsoll.planners.layouts.candidates import IntArray
 from plimsoll.planners.layouts.grid import Grid
 from plimsoll.planners.memory.peak import FITS, TIGHT
 from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.search.axes import candidate_grid, gpu_counts, usual_counts
+from plimsoll.planners.search.axes import candidate_grid
 from plimsoll.planners.search.best import best_of
 from plimsoll.planners.search.beyond import Beyond, all_of_few, beyond_usual, faster, least_memory
+from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
 from plimsoll.planners.search.objectives import has_enough
 from plimsoll.planners.search.pool import Pool, evaluated, keep_freed_memory, merged, ranked
 from plimsoll.planners.search.ranking import best_index, closest_index, pareto_front
-from plimsoll.planners.search.rules import obey, rule_by_name
+from plimsoll.planners.search.rules.every import obey, rule_by_name
+from plimsoll.planners.search.rules.fields import request_pointer
+from plimsoll.planners.search.rules.request import DEGREES_MULTIPLY_TO_GPUS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +139,7 @@ def _pool(
 ) -> Pool | None:
     """Return the contenders of a grid of one framework's layouts; None where none of them can exist."""
     if not everything.bases:
-        excluded["degrees_multiply_to_gpus"] += 1
+        excluded[DEGREES_MULTIPLY_TO_GPUS.name] += 1
         return None
     obeyed = obey(everything.layouts, job, everything.distinct)
     excluded.update(obeyed.excluded)
@@ -168,11 +171,10 @@ def _choose(question: TrainingQuestion, pools: tuple[Pool, ...], excluded: int, 
 
 def _nothing_possible(question: TrainingQuestion, excluded: Counter[str]) -> ImpossibleLayout:
     """Return the error that names the rule most layouts break."""
-    name = excluded.most_common(1)[0][0] if excluded else "degrees_multiply_to_gpus"
-    if name == "degrees_multiply_to_gpus":
+    name = excluded.most_common(1)[0][0] if excluded else DEGREES_MULTIPLY_TO_GPUS.name
+    if name == DEGREES_MULTIPLY_TO_GPUS.name:
         count = question.hardware.gpus
         gpus = str(count.minimum) if count.minimum == count.maximum else f"any of {count.minimum} to {count.maximum}"
         return ImpossibleLayout(f"With the fixed degrees no layout uses {gpus} GPUs.", rule=name)
     rule = rule_by_name(name)
-    pointer = f"/layout/{rule.field}" if rule.field else "/layout"
-    return ImpossibleLayout(f"No layout can exist: {rule.reason}.", rule=name, pointer=pointer)
+    return ImpossibleLayout(f"No layout can exist: {rule.reason}.", rule=name, pointer=request_pointer(rule.field))

@@ -20,8 +20,9 @@ from plimsoll.planners.layouts.candidates import IntArray
 from plimsoll.planners.plans import Alternative
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.axes import candidate_grid
-from plimsoll.planners.search.fixed import DEGREES
-from plimsoll.planners.search.rules import RULES, Rule, batch_divides, interleaving_needs_pipeline, obey
+from plimsoll.planners.search.rules.every import RULES, RULES_OF_BATCHES, obey
+from plimsoll.planners.search.rules.fields import DEGREES_OF_GPUS
+from plimsoll.planners.search.rules.rule import Rule
 
 JobsOf = Callable[[TrainingQuestion], Sequence[Job]]
 BestOf = Callable[[TrainingQuestion], Alternative]
@@ -31,8 +32,7 @@ MOST_COUNTS = 64
 COUNTS_AT_ONCE = 8
 # Of what rules allow on each side so many are planned: 960 GPUs in 15 stages are faster than 992 in 31.
 MOST_PLANNED = 3
-RULES_OF_BATCHES = (batch_divides, interleaving_needs_pipeline)
-RULES_BUT_OF_BATCHES = tuple(rule for rule in RULES if rule.obeyed not in RULES_OF_BATCHES)
+RULES_BUT_OF_BATCHES = tuple(rule for rule in RULES if rule not in RULES_OF_BATCHES)
 
 
 def way_out(question: TrainingQuestion, jobs_of: JobsOf, best: BestOf) -> str:
@@ -91,7 +91,7 @@ def _on(question: TrainingQuestion, gpus: int) -> TrainingQuestion:
 def _other_counts(question: TrainingQuestion, jobs: Sequence[Job]) -> tuple[Iterator[int], Iterator[int]]:
     """Return the GPU counts below and above those asked for on which layouts exist, the nearest first."""
     count, request = question.hardware.gpus, question.layout
-    degrees = [getattr(request, field) for field in DEGREES if getattr(request, field) is not None]
+    degrees = [getattr(request, field) for field in DEGREES_OF_GPUS if getattr(request, field) is not None]
     node = question.hardware.gpus_per_node
     step = math.prod(degrees) if degrees else node if count.minimum > node else 1
     if count.is_free:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plimsoll.planners.learned import Learned, Ranks, offset_name
-from plimsoll.planners.serving.degrees import Degrees
-from plimsoll.planners.serving.engine import EngineProfile
-from plimsoll.planners.serving.engine_rules import MemoryRule
+from plimsoll.planners.serving.engines.engine import engine_named
+from plimsoll.planners.serving.memory.budget import Shifts
+from plimsoll.planners.serving.releases.profile import EngineProfile
 
 # Beyond these a log is of another model, format or card than the plan: the worst public log is 5 % from its plan by
 # weights and activations, graphs depend on the sizes captured, and the farthest latency is some 2.5 times its estimate.
@@ -23,13 +23,6 @@ MOST_FACTORS: Mapping[str, float] = {
     "tpot_factor": 4.0,
 }
 MOST_OFFSET_PART = 0.25
-
-
-def ranks_of(degrees: Degrees) -> Ranks:
-    """Return the kind that degrees are of."""
-    if degrees.ranks_per_stage > 1:
-        return Ranks.TENSOR
-    return Ranks.PIPELINE if degrees.pipeline_parallel > 1 else Ranks.SINGLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +97,18 @@ def lesson(planned: PlannedStart, measured: MeasuredStart) -> Lesson:
 
 
 def _offset_bytes(planned: PlannedStart, measured: MeasuredStart, moved: Mapping[str, float]) -> int | None:
-    """Return what more than planned lies outside torch: what the cache lacks beyond the terms that were measured.
-
-    The rules of `budget.py`, each solved for what is outside torch.
-    """
+    """Return what more than planned lies outside torch: the engine's rule for its cache, solved for that."""
     if measured.available_bytes is None or not planned.available_bytes:
         return None if measured.runtime_bytes is None else measured.runtime_bytes - planned.runtime_bytes
-    rule, fraction = planned.profile.memory_rule, planned.utilization_fraction
-    weights = planned.weights_bytes * (moved.get("weights_factor", 1.0) - 1)
-    activations = planned.activations_bytes * (moved.get("activations_factor", 1.0) - 1)
     graphs = planned.cuda_graphs_bytes * (moved.get("cuda_graphs_factor", 1.0) - 1)
-    missing = planned.available_bytes - measured.available_bytes
-    if rule is MemoryRule.PROFILED:
-        return round(missing - weights - activations - (graphs if planned.profile.cuda_graphs_in_budget else 0.0))
-    if rule is MemoryRule.STATIC_FRACTION:
-        return round((missing - weights) / fraction)
-    return round(missing / fraction - weights - activations)
+    shifts = Shifts(
+        utilization_fraction=planned.utilization_fraction,
+        missing_bytes=planned.available_bytes - measured.available_bytes,
+        weights_bytes=planned.weights_bytes * (moved.get("weights_factor", 1.0) - 1),
+        activations_bytes=planned.activations_bytes * (moved.get("activations_factor", 1.0) - 1),
+        cuda_graphs_bytes=graphs if planned.profile.cuda_graphs_in_budget else 0.0,
+    )
+    return engine_named(planned.profile.engine).offset_bytes(shifts)
 
 
 def _words(name: str) -> str:

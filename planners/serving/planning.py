@@ -11,7 +11,8 @@ from plimsoll.planners.derived import Derived
 from plimsoll.planners.ground.stopping import ShouldStop, never, until_stopped
 from plimsoll.planners.plans import SearchCounts
 from plimsoll.planners.questions import ServingQuestion
-from plimsoll.planners.serving.advice import serving_advice
+from plimsoll.planners.serving.advice.changes import longest_context
+from plimsoll.planners.serving.advice.serving_advice import serving_advice
 from plimsoll.planners.serving.answer import (
     EngineSettings,
     KvCache,
@@ -22,15 +23,15 @@ from plimsoll.planners.serving.answer import (
     ServingLayout,
     ServingPlan,
 )
-from plimsoll.planners.serving.candidates import MILLION, Candidate
-from plimsoll.planners.serving.cards import activations_format
-from plimsoll.planners.serving.changes import longest_context
-from plimsoll.planners.serving.disaggregation import DisaggregatedDeployment
-from plimsoll.planners.serving.front import Point, pareto_front, point_of
 from plimsoll.planners.serving.notes import serving_notes
-from plimsoll.planners.serving.search import Found, search_fleet, search_layouts
+from plimsoll.planners.serving.releases.cards import activations_format
+from plimsoll.planners.serving.search.candidates import MILLION, Candidate
+from plimsoll.planners.serving.search.front import Point, pareto_front, point_of
+from plimsoll.planners.serving.search.search import Found, search_fleet, search_layouts
 from plimsoll.planners.serving.sentences import serving_summary
-from plimsoll.planners.serving.settings import Settings, resolve_settings, stated_scaling
+from plimsoll.planners.serving.settings.lengths import stated_scaling
+from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
+from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 
 MOST_ALTERNATIVES = 5
 # The summary where no other could be written, by whether all that was asked is kept.

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure
 from plimsoll.planners.questions import ServingQuestion
-from plimsoll.planners.serving.candidates import Candidate
 from plimsoll.planners.serving.degrees import Degrees
-from plimsoll.planners.serving.disaggregation import DisaggregatedDeployment
-from plimsoll.planners.serving.engine import GIB
-from plimsoll.planners.serving.settings import Settings
+from plimsoll.planners.serving.releases.profile import GIB
+from plimsoll.planners.serving.search.candidates import Candidate
+from plimsoll.planners.serving.settings.settings import Settings
+from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 
 TENTHS = 10
 # A figure that misses what was asked is told in as many digits as tell it apart, short of this many.

@@ -2,7 +2,7 @@
 
 The constant "bytes a parameter" is a property of (stack, precision, optimizer)
 and not of the model; 8, 10, 16, 18 and 20 are all right somewhere. A profile is
-a TOML file under `profiles/`, each with its sources.
+the `stack.toml` of a stack's folder, with its sources.
 """
 
 from __future__ import annotations
@@ -329,10 +329,17 @@ class Profile:
     loads_whole_weights: bool
 
 
-def profile_names() -> tuple[str, ...]:
-    """Return the names of the profiles that exist, sorted."""
-    folder = resources.files("plimsoll.planners.memory") / "profiles"
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+@functools.cache
+def stack_names() -> tuple[str, ...]:
+    """Return the names of the training stacks, sorted: those of the folders beside this file, `-` for `_`."""
+    folders = resources.files("plimsoll.planners.stacks").iterdir()
+    return tuple(sorted(each.name.replace("_", "-") for each in folders if (each / "stack.toml").is_file()))
+
+
+def stack_table(name: str, file: str) -> dict[str, Any]:
+    """Return what a file of a stack's folder says."""
+    folder = resources.files("plimsoll.planners.stacks") / name.replace("-", "_")
+    return tomllib.loads((folder / file).read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -341,10 +348,9 @@ def load_profile(name: str, kernels: str | None = None) -> Profile:
 
     Raises `UnknownName` for a framework that nobody knows.
     """
-    if name not in profile_names():
-        raise UnknownName(name, ("any", *profile_names()), pointer="/framework")
-    text = (resources.files("plimsoll.planners.memory") / "profiles" / f"{name}.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    if name not in stack_names():
+        raise UnknownName(name, ("any", *stack_names()), pointer="/framework")
+    table = stack_table(name, "stack.toml")
     changes = {} if kernels is None else table["variants"][kernels]
     return _profile({**table, **{part: {**table[part], **values} for part, values in changes.items()}})
 
@@ -353,7 +359,7 @@ def profiles_to_search(framework: str) -> tuple[Profile, ...]:
     """Return the named profile, or for `any` every stack but the textbook, those that were measured first."""
     if framework != "any":
         return (load_profile(framework),)
-    stacks = (load_profile(name) for name in profile_names() if name != TEXTBOOK)
+    stacks = (load_profile(name) for name in stack_names() if name != TEXTBOOK)
     return tuple(sorted(stacks, key=lambda profile: not profile.measured))
 
 

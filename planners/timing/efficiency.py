@@ -1,7 +1,7 @@
 """Measured efficiencies: what of each datasheet rate real work reaches, from data files.
 
 Three things decide: the GPU's generation (`gpus/*.toml`), the training stack
-(`stacks/*.toml`), and what is the same everywhere (`efficiencies.toml`). Every
+(`timing.toml` of its folder in `planners/stacks`), and what is the same everywhere (`efficiencies.toml`). Every
 file names where its figures come from.
 """
 
@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.stacks.profile import stack_names, stack_table
 
 T = TypeVar("T")
 
@@ -208,13 +209,15 @@ def _with_spread(stack: StackEfficiency, spread: float) -> StackEfficiency:
 
 @functools.cache
 def _gpus() -> Mapping[str, GpuEfficiency]:
-    return {name: _read(GpuEfficiency, table) for name, table in _tables("gpus").items()}
+    files = sorted((resources.files("plimsoll.planners.timing") / "gpus").iterdir(), key=lambda file: file.name)
+    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
+    return {table["name"]: _read(GpuEfficiency, table) for table in tables}
 
 
 @functools.cache
 def _stacks() -> Mapping[str, StackEfficiency]:
     """Return every stack; one that is `like` another takes from it what its own file leaves out."""
-    tables = _tables("stacks")
+    tables = {name: stack_table(name, "timing.toml") for name in stack_names()}
     whole = {
         name: {"stalled_runs": [], **tables.get(table.get("like", ""), {}), "like": "", **table}
         for name, table in tables.items()
@@ -236,12 +239,6 @@ def _common() -> CommonEfficiency:
 def network_hop_seconds() -> float:
     """Return the time that a message's start takes from one node to another."""
     return _common().network_hop_seconds
-
-
-def _tables(folder: str) -> dict[str, dict[str, Any]]:
-    files = sorted((resources.files("plimsoll.planners.timing") / folder).iterdir(), key=lambda file: file.name)
-    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
-    return {table["name"]: table for table in tables}
 
 
 def _read(kind: type[T], table: Mapping[str, Any]) -> T:

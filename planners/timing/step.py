@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from plimsoll.planners.ground.hardware import Hardware
-from plimsoll.planners.jobs.job import PIPEDREAM, Job
-from plimsoll.planners.layouts.candidates import HIGHEST_ZERO_STAGE, Candidates, FloatArray
+from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, PIPEDREAM
+from plimsoll.planners.jobs.job import Job
+from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.layouts.grid import Cells
 from plimsoll.planners.memory.frozen import QUOTED_FOUR_BIT_BYTES, base_width
 from plimsoll.planners.memory.holdings import shard_ranks

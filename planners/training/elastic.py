@@ -13,7 +13,7 @@ import numpy as np
 
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
-from plimsoll.planners.search.rules import RULES_OF_REPLICAS, obey
+from plimsoll.planners.search.rules.every import RULES_OF_REPLICAS, obey
 
 # Elastic sizes are offered from a quarter of the plan's GPUs to four times as many.
 ELASTIC_SPAN = 4

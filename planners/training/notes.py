@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
-from plimsoll.planners.jobs.job import ONE_FORWARD_ONE_BACKWARD, Job
+from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.memory.frozen import frozen_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
 from plimsoll.planners.memory.nearest import nearest_note, plan_sizes
 from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.plans import Layout, TrainingPlan
 from plimsoll.planners.questions import GPU_FAILURES_PER_MONTH, TrainingQuestion
-from plimsoll.planners.search.violations import named_fields
+from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.stacks.model_code import in_words, traits_of
 from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.stalls import risks

@@ -12,6 +12,7 @@ from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, N
 from plimsoll.planners.ground.figures import figure
 from plimsoll.planners.ground.hardware import Hardware
 from plimsoll.planners.ground.stopping import ShouldStop, never, until_stopped
+from plimsoll.planners.ground.terms import ATTENTION_KINDS, KERNEL_KINDS, METHODS, TRAINING_OBJECTIVES
 from plimsoll.planners.jobs.adapters import check_targets
 from plimsoll.planners.jobs.optimizers import optimizer_kind
 from plimsoll.planners.jobs.recompute_modules import check_modules
@@ -20,12 +21,11 @@ from plimsoll.planners.memory.peak import NO, VERDICT_NAMES, memory_and_needs, v
 from plimsoll.planners.plans import Alternative, Memory, SearchCounts, TrainingAnswer, TrainingPlan
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.search.able import jobs_of
-from plimsoll.planners.search.exclusion import every_broken_rule
-from plimsoll.planners.search.fixed import check_fixed, impossible
 from plimsoll.planners.search.pool import Pool
+from plimsoll.planners.search.rules.fields import named_fields
 from plimsoll.planners.search.search import Found, search
 from plimsoll.planners.search.stacks import stack_notes, stacks_of, unmeasured_note
-from plimsoll.planners.search.violations import named_fields
+from plimsoll.planners.search.violations import check_fixed, every_broken_rule, impossible
 from plimsoll.planners.search.ways_out import way_out
 from plimsoll.planners.search.why import comparisons
 from plimsoll.planners.timing.communication import communication_of
@@ -37,10 +37,6 @@ from plimsoll.planners.training.notes import NOTES, Told, summary
 from plimsoll.planners.training.run import run_of
 from plimsoll.planners.training.sharding import sharding_of
 
-METHODS = ("full", "lora", "qlora")
-OBJECTIVES = ("throughput", "fewest_gpus", "cost", "deadline")
-ATTENTION_KINDS = ("flash", "eager")
-KERNEL_KINDS = ("eager", "fused", "compiled", "foak")
 VERDICT_SENTENCES = {"fits": "Fits", "tight": "Fits tightly", "no": "Does not fit"}
 
 
@@ -160,7 +156,7 @@ def check_question(question: TrainingQuestion) -> None:
     optimizer_kind(question.optimizer)
     for value, known, pointer in (
         (question.method, METHODS, "/training/method"),
-        (question.objective, OBJECTIVES, "/objective"),
+        (question.objective, TRAINING_OBJECTIVES, "/objective"),
         (question.attention, ATTENTION_KINDS, "/training/attention"),
         (question.kernels or KERNEL_KINDS[0], KERNEL_KINDS, "/training/kernels"),
     ):

@@ -16,12 +16,13 @@ from uuid import uuid4
 from pydantic import BaseModel, TypeAdapter
 
 from plimsoll.planners.ground.hardware import Gpu
-from plimsoll.service.answers import Accuracy, JobBody, JobPage, PlanPage, QuantizeBody
 from plimsoll.service.calibrations.report import CalibrationReport
-from plimsoll.service.catalogue_pages import GpuList, ModelList
-from plimsoll.service.measurements.measuring import MeasurementReport
+from plimsoll.service.catalogue.pages import GpuList, ModelList
+from plimsoll.service.jobs.answers import JobBody, JobPage, QuantizeBody
+from plimsoll.service.measurements.answers import Accuracy
+from plimsoll.service.measurements.service import MeasurementReport
 from plimsoll.service.models.description import ModelDescription
-from plimsoll.service.plans.answers import InferPlanBody, TrainPlanBody
+from plimsoll.service.plans.answers import InferPlanBody, PlanPage, TrainPlanBody
 from plimsoll.service.requests.calibration import CalibrationRequest
 from plimsoll.service.requests.jobs import DeviceChoice, QuantizeRequest
 from plimsoll.service.requests.measurements import MeasurementRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from plimsoll.client.errors import ClientError
-from plimsoll.service.answers import JobBody
+from plimsoll.service.jobs.answers import JobBody
 from plimsoll.service.persistence.records import FINAL_STATES
 
 DEFAULT_URL = "http://127.0.0.1:8000"

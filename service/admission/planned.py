@@ -11,9 +11,9 @@ from plimsoll.planners.ground.errors import UnknownModel
 from plimsoll.service.admission.findings import Finding
 from plimsoll.service.admission.judgement import is_certain_for_serving, is_certain_for_training
 from plimsoll.service.admission.lanes import Lane
-from plimsoll.service.admission.launches import Launch
 from plimsoll.service.persistence.records import StoredPlan
 from plimsoll.service.plans.stored_bodies import plan_body
+from plimsoll.service.workloads.commands.launches import Launch
 
 # What a command and a plan both say of how one job or replica is divided.
 DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "attention_data_parallel")

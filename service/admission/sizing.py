@@ -17,12 +17,12 @@ from plimsoll.planners.serving.answer import ServingAnswer
 from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.admission.budget import Budget
-from plimsoll.service.admission.quantization_rules import stored_methods
-from plimsoll.service.canonical import digest
-from plimsoll.service.gpus import resolve_hardware
+from plimsoll.service.catalogue.gpus import resolve_hardware
+from plimsoll.service.engines.quantization import stored_methods
+from plimsoll.service.ground.canonical import digest
+from plimsoll.service.ground.recently_used import RecentlyUsed
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.plans.questions import in_stored_formats
-from plimsoll.service.recently_used import RecentlyUsed
 from plimsoll.service.requests.hardware import Fleet, HardwareRequest
 from plimsoll.service.requests.pointers import field_errors
 from plimsoll.service.requests.serving import InferRequest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.service.calibrations.report import UnusedMeasurement
-from plimsoll.service.measurements.measuring import SPEED_LEVEL
+from plimsoll.service.measurements.service import SPEED_LEVEL
 from plimsoll.service.persistence.paging import LARGEST_PAGE
 from plimsoll.service.persistence.records import Measurement, StoredPlan
 from plimsoll.service.requests.calibration import CalibrationRun, CalibrationServing

@@ -26,9 +26,9 @@ from plimsoll.service.calibrations.report import (
     report_as_json,
     stored_report,
 )
-from plimsoll.service.canonical import digest
-from plimsoll.service.errors import CalibrationNotFound
-from plimsoll.service.kept_known import KeptKnown
+from plimsoll.service.ground.canonical import digest
+from plimsoll.service.ground.errors import CalibrationNotFound
+from plimsoll.service.ground.kept_known import KeptKnown
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.persistence.records import Calibration as StoredCalibration
 from plimsoll.service.requests.calibration import CalibrationRequest, CalibrationRun, CalibrationServing

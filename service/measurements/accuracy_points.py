@@ -6,8 +6,8 @@ import csv
 from collections.abc import AsyncIterator, Sequence
 from io import StringIO
 
-from plimsoll.service.answers import AccuracyPoint
-from plimsoll.service.measurements.measuring import LEVELS
+from plimsoll.service.measurements.answers import AccuracyPoint
+from plimsoll.service.measurements.service import LEVELS
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.paging import LARGEST_PAGE
 from plimsoll.service.persistence.records import Measurement

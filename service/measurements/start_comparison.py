@@ -7,8 +7,8 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.learned import Learned, Ranks
-from plimsoll.planners.serving.engine import engine_profile, minor_version
 from plimsoll.planners.serving.lessons import MeasuredStart, PlannedStart
+from plimsoll.planners.serving.releases.profile import engine_profile, minor_version
 from plimsoll.planners.serving.startup_log import LOG_POINTER, StartupLog
 from plimsoll.service.persistence.records import StoredPlan
 from plimsoll.service.plans.stored_bodies import plan_body

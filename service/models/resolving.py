@@ -15,18 +15,18 @@ from plimsoll.planners.families.reading.stored_formats import StoredFormats, sto
 from plimsoll.planners.ground.errors import InvalidModelConfig, PlimsollError
 from plimsoll.planners.ground.figures import count_in_words
 from plimsoll.planners.ground.kept import forget
-from plimsoll.service.allowed_paths import allowed_path
-from plimsoll.service.canonical import canonical_json, digest
 from plimsoll.service.checkpoints.comparison import CheckpointReport, checkpoint_report
 from plimsoll.service.checkpoints.headers import checkpoint_state, read_checkpoint
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.canonical import canonical_json, digest
+from plimsoll.service.ground.recently_used import RecentlyUsed
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.config_files import read_config
-from plimsoll.service.recently_used import RecentlyUsed
 from plimsoll.service.requests.models import ConfigModel, HubModel, ModelRef, PathModel, SizeModel
 from plimsoll.service.requests.values import MOST_NAME_CHARACTERS
-from plimsoll.service.settings import Settings
 
 if TYPE_CHECKING:
-    from plimsoll.service.hub.configs import HubClient
+    from plimsoll.service.models.hub.configs import HubClient
 
 MOST_DESCRIPTIONS = 1_024
 MOST_DESCRIPTION_BYTES = 32 * 2**20
@@ -118,7 +118,7 @@ class ModelResolver:
     @cached_property
     def _hub(self) -> HubClient:
         # Here, so that who never asks the hub loads no HTTP client.
-        from plimsoll.service.hub.configs import HubClient
+        from plimsoll.service.models.hub.configs import HubClient
 
         return HubClient(self._settings)
 

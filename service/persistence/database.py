@@ -8,14 +8,15 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from plimsoll.service.errors import DatabaseUnavailable
-from plimsoll.service.persistence.addresses import (
+from plimsoll.service.ground.database_address import (
     CONNECT_TIMEOUT_SECONDS,
     KEEPALIVE,
     SILENCE_LIMITS,
     libpq_url,
     sqlalchemy_url,
 )
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.calibrations import CalibrationStore
 from plimsoll.service.persistence.job_changes import JobChanges
 from plimsoll.service.persistence.jobs import JobStore
@@ -29,7 +30,6 @@ from plimsoll.service.persistence.plans import PlanStore
 from plimsoll.service.persistence.retention import ExpiredRows
 from plimsoll.service.persistence.steps import VERSION_TABLE, latest_step
 from plimsoll.service.persistence.transactions import Transactions
-from plimsoll.service.settings import Settings
 
 # Whatever is stored or queued needs these, and a server that takes writes. No row is counted: anyone may ask.
 _READINESS = f"""

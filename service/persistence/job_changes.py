@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import psycopg
 from psycopg import sql
 
-from plimsoll.service.persistence.addresses import KEEPALIVE
+from plimsoll.service.ground.database_address import KEEPALIVE
 from plimsoll.service.persistence.job_rows import JOB_CHANNEL
 
 _RECONNECT_SECONDS = 1.0

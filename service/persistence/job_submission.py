@@ -15,7 +15,7 @@ from psycopg import errors as postgres_errors
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from plimsoll.service.errors import IdempotencyConflict, JobQuotaReached, PlanNotFound, QueueFull
+from plimsoll.service.ground.errors import IdempotencyConflict, JobQuotaReached, PlanNotFound, QueueFull
 from plimsoll.service.persistence.job_rows import append_event, job_from_row
 from plimsoll.service.persistence.records import FINAL_STATES, Job, NewJob
 from plimsoll.service.persistence.tables import idempotency_keys, jobs

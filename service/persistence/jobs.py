@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from plimsoll.service.errors import JobNotFound, Unstorable
+from plimsoll.service.ground.errors import JobNotFound, Unstorable
 from plimsoll.service.persistence.job_rows import append_event, job_from_row
 from plimsoll.service.persistence.job_submission import Submission
 from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor

@@ -11,8 +11,8 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from plimsoll.service.errors import DatabaseUnavailable, Unstorable
-from plimsoll.service.persistence.addresses import CONNECT_TIMEOUT_SECONDS, KEEPALIVE, SILENCE_LIMITS
+from plimsoll.service.ground.database_address import CONNECT_TIMEOUT_SECONDS, KEEPALIVE, SILENCE_LIMITS
+from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
 from plimsoll.service.persistence.failures import failure_of
 from plimsoll.service.persistence.last_write import LastWrite
 

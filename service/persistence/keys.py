@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from plimsoll.service.errors import KeyNotFound
+from plimsoll.service.ground.errors import KeyNotFound
 from plimsoll.service.persistence.kept_connection import KeptConnection
 from plimsoll.service.persistence.records import ApiKey, KeysOnRecord
 from plimsoll.service.persistence.tables import api_keys, plan_readers

@@ -10,7 +10,7 @@ from psycopg import errors as postgres_errors
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
-from plimsoll.service.errors import PlanNotFound
+from plimsoll.service.ground.errors import PlanNotFound
 from plimsoll.service.persistence.keys import readable_by
 from plimsoll.service.persistence.paging import newest_first, page_size, write_cursor
 from plimsoll.service.persistence.records import AccuracyGroup, Measurement, NewMeasurement, Page

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from plimsoll.service.errors import PlanNotFound, Unstorable
+from plimsoll.service.ground.errors import PlanNotFound, Unstorable
 from plimsoll.service.persistence.grouped_writes import GroupedWrites
 from plimsoll.service.persistence.kept_connection import KeptConnection
 from plimsoll.service.persistence.keys import readable_by

@@ -11,8 +11,8 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from plimsoll.service.errors import DatabaseUnavailable
-from plimsoll.service.persistence.addresses import sqlalchemy_url
+from plimsoll.service.ground.database_address import sqlalchemy_url
+from plimsoll.service.ground.errors import DatabaseUnavailable
 
 # Any number does that no other lock in this database has.
 _MIGRATION_LOCK = 0x706C696D_00000002

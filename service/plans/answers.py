@@ -27,7 +27,8 @@ from plimsoll.planners.serving.answer import (
     ServingFleetEntry,
     ServingPlan,
 )
-from plimsoll.service.artifacts.training import LaunchFiles
+from plimsoll.service.launch.files import LaunchFiles
+from plimsoll.service.persistence.records import PlanKind, PlanLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,23 @@ class PlanIdentity:
     planner_version: str
     catalogue_revision: str
     calibration_revision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """What a plan answers: the request with every default, the model's config and the GPU's figures filled in."""
+
+    plan_id: str
+    kind: PlanKind
+    request: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPage:
+    """Some plans, newest first; `next_cursor` asks for the next ones and is null at the end."""
+
+    items: tuple[PlanLine, ...]
+    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

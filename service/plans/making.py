@@ -19,13 +19,15 @@ from plimsoll.planners.serving.answer import ServingAnswer
 from plimsoll.planners.serving.planning import plan_serving_fleet
 from plimsoll.planners.training.fleet import plan_fleet
 from plimsoll.planners.training.planning import plan_training
-from plimsoll.service.artifacts.checkpoint import Checkpoint, stated_rope_theta
-from plimsoll.service.artifacts.kubernetes import Placement
-from plimsoll.service.artifacts.kubernetes_training import training_manifests
 from plimsoll.service.artifacts.serving import serving_artifacts
-from plimsoll.service.artifacts.slurm import slurm_script
-from plimsoll.service.artifacts.training import LaunchFiles, TrainingLaunch, training_artifacts
-from plimsoll.service.canonical import canonical_json, digest
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.ground.canonical import canonical_json, digest
+from plimsoll.service.launch.checkpoint import Checkpoint, stated_rope_theta
+from plimsoll.service.launch.files import LaunchFiles
+from plimsoll.service.launch.kubernetes import Placement
+from plimsoll.service.launch.kubernetes_training import training_manifests
+from plimsoll.service.launch.slurm import slurm_script
+from plimsoll.service.launch.training import TrainingLaunch
 from plimsoll.service.models.resolving import ResolvedModel
 from plimsoll.service.persistence.records import SeenModel, StoredPlan
 from plimsoll.service.plans.answers import InferPlanBody, TimedSearch, TrainPlanBody, body_json, infer_body, train_body

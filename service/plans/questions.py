@@ -10,14 +10,14 @@ from typing import Any
 from plimsoll.planners.catalogue import Catalogue
 from plimsoll.planners.ground.hardware import Hardware, SiteEfficiency
 from plimsoll.planners.learned import Learned
-from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.version import planner_version
-from plimsoll.service.canonical import digest
-from plimsoll.service.gpus import gpu_figures, resolve_fleet
-from plimsoll.service.measurements.learning import LearnedStarts, is_the_catalogues, model_digest
+from plimsoll.service.catalogue.gpus import gpu_figures, resolve_fleet
+from plimsoll.service.ground.canonical import digest
 from plimsoll.service.models.resolving import ModelResolver, ResolvedModel
 from plimsoll.service.persistence.records import PlanKind
 from plimsoll.service.plans.answers import PlanIdentity
+from plimsoll.service.plans.learned_starts import LearnedStarts, is_the_catalogues, model_digest
 from plimsoll.service.requests.hardware import Fleet
 from plimsoll.service.requests.serving import InferRequest
 from plimsoll.service.requests.training import TrainRequest

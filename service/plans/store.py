@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Protocol
 
-from plimsoll.service.errors import InvalidCursor, PlanNotFound
+from plimsoll.service.ground.errors import InvalidCursor, PlanNotFound
 from plimsoll.service.persistence.records import ANY_PLAN, Page, PlanFilter, PlanSummary, SeenModel, StoredPlan
 
 

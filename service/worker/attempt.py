@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import structlog
 
-from plimsoll.service.errors import DatabaseUnavailable, JobNotFound, Unstorable
+from plimsoll.service.ground.errors import DatabaseUnavailable, JobNotFound, Unstorable
 from plimsoll.service.persistence.jobs import JobStore
 from plimsoll.service.persistence.records import Attempt, FinalState, Job, Progress
-from plimsoll.service.queue import AttemptCrashed, HandedBack, pause
+from plimsoll.service.queue.engine import AttemptCrashed, HandedBack, pause
 from plimsoll.service.worker.child import ChildError, ChildLimits, ChildOutcome, ChildProgress, run_child
 
 REPORT_INTERVAL_SECONDS = 0.25

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from plimsoll.service.processes import die_with_parent
+from plimsoll.service.running.processes import die_with_parent
 from plimsoll.service.worker.tasks import load_task
 
 MAX_RESULT_BYTES = 16 * 2**20

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.service.allowed_paths import allowed_path
+from plimsoll.service.ground.allowed_paths import allowed_path
 from plimsoll.service.persistence.records import Job
 from plimsoll.service.worker.quantization.output_folder import discard_partial
 

@@ -18,16 +18,16 @@ import psycopg
 import structlog
 from procrastinate.exceptions import ConnectorException
 
-from plimsoll.service.errors import DatabaseUnavailable, JobNotFound
-from plimsoll.service.heartbeats import Heartbeats
-from plimsoll.service.logging import configure_logging
+from plimsoll.service.ground.errors import DatabaseUnavailable, JobNotFound
+from plimsoll.service.ground.settings import PREFIX, Settings
+from plimsoll.service.observability.logging import configure_logging
+from plimsoll.service.observability.tracing import Tracer, tracer_to
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.jobs import JobStore
-from plimsoll.service.queue import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
-from plimsoll.service.restarts import Restarts
-from plimsoll.service.retention import Retention
-from plimsoll.service.settings import PREFIX, Settings
-from plimsoll.service.tracing import Tracer, tracer_to
+from plimsoll.service.queue.engine import FencedJobManager, build_queue, hand_back_stalled_jobs, pause, run_queue_worker
+from plimsoll.service.queue.heartbeats import Heartbeats
+from plimsoll.service.queue.retention import Retention
+from plimsoll.service.running.restarts import Restarts
 from plimsoll.service.worker.attempt import AttemptRunner
 from plimsoll.service.worker.child import ChildLimits, run_child
 from plimsoll.service.worker.leftovers import Leftovers

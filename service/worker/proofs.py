@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from plimsoll.service.errors import PlanNotFound
+from plimsoll.service.ground.errors import PlanNotFound
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.records import Job, NewMeasurement, StoredPlan
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from plimsoll.api.app import create_app
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 from fastapi import FastAPI
 
 from plimsoll.api.app import create_app
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.measurements.accuracy_points import CSV_COLUMNS
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.paging import LARGEST_PAGE
-from plimsoll.service.settings import Settings
 from tests.api.questions import infer, train
 from tests.service.persistence.factories import a_measurement, a_plan
 

@@ -13,7 +13,7 @@ from openapi_spec_validator import validate
 
 from plimsoll.api.app import create_app
 from plimsoll.api.openapi import OPENAPI_FILE, openapi_yaml
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 from tests.api.questions import train
 
 CONTRACT: dict[str, Any] = create_app(Settings()).openapi()

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from plimsoll import planners, service
 from plimsoll.api.errors import STATUS_OF_CODE, errors_reference, problem_of
 from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError, UnknownModel
-from plimsoll.service.errors import QueueFull
+from plimsoll.service.ground.errors import QueueFull
 
 
 def every_error() -> Iterator[type[PlimsollError]]:

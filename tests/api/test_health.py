@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from plimsoll.api.app import create_app
-from plimsoll.service.settings import Settings
-from plimsoll.service.starting import CannotStart
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.running.starting import CannotStart
 from tests.api.questions import train
 
 

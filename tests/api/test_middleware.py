@@ -13,9 +13,9 @@ import structlog
 
 from plimsoll.api.app import create_app
 from plimsoll.api.middleware import LARGE_BODY_BYTES, AnswerHeaders, BodyLimit, TimeLimit
-from plimsoll.service.errors import TryLater
-from plimsoll.service.persistence.addresses import libpq_url
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.errors import TryLater
+from plimsoll.service.ground.settings import Settings
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/plans", "/nowhere", "/", "/plans?x=1"])

@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from plimsoll.api.app import create_app
 from plimsoll.api.pages.assets import assets
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.requests.jobs import QuantizeRequest
 from plimsoll.service.requests.serving import InferRequest
 from plimsoll.service.requests.training import TrainRequest
-from plimsoll.service.settings import Settings
 
 PAGES = ("/", "/ui", "/ui/train", "/ui/serve", "/ui/plans", "/ui/jobs", "/ui/compare", "/ui/accuracy", "/docs")
 

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from plimsoll.api.app import create_app
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 
 # The whole takes under a minute on two cores; `schemathesis run` with more finds more.
 EXAMPLES_A_ROUTE = 5

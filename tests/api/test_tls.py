@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from plimsoll.api.main import server_config
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 
 START_SECONDS = 30
 OPENSSL = shutil.which("openssl")

@@ -11,7 +11,7 @@ import yaml
 
 from plimsoll.api.auth.forwarded import caller_behind
 from plimsoll.api.auth.led_here import OwnHosts
-from plimsoll.service.settings import PREFIX, Settings
+from plimsoll.service.ground.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from plimsoll.service.persistence.addresses import libpq_url
+from plimsoll.service.ground.database_address import libpq_url
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.records import Job, NewJob
 from tests.faults.books import is_settled, settle

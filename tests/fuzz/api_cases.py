@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 
 from benchmarks.load.server import running_api
 from plimsoll.api.app import create_app
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 
 # 501 is an answer here, and declared; names and sizes that no schema can know are refused with 422;
 # and what is wrong as a whole number (1.0) is right to this service.

@@ -24,19 +24,19 @@ from plimsoll.api.strict_json import MalformedBody, strict_json
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import known_model_types
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.service.admission.annotations import PLAN, PLAN_ID
 from plimsoll.service.admission.judge import AdmissionService
-from plimsoll.service.admission.object_parts import ObjectNotRead
 from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.review import InvalidReview, answered, read_review
 from plimsoll.service.admission.sizing import Sizer
-from plimsoll.service.catalogue_pages import CataloguePages
+from plimsoll.service.catalogue.pages import CataloguePages
 from plimsoll.service.checkpoints.headers import INDEX_FILE, SINGLE_FILE, read_checkpoint, read_header
-from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed, PlanNotFound
+from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed, PlanNotFound
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.ground.untrusted_files import UnusableFile
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.requests.models import DescribeRequest
-from plimsoll.service.settings import Settings
-from plimsoll.service.untrusted_files import UnusableFile
+from plimsoll.service.workloads.objects.annotations import PLAN, PLAN_ID
+from plimsoll.service.workloads.objects.object_parts import ObjectNotRead
 from tests.fuzz.strategies import spoiled, values
 from tests.service.admission.reviews import KINDS, a_container, a_review, an_object
 

@@ -18,7 +18,7 @@ def namings(room: str, words: tuple[str, ...], *, own: re.Pattern[str], whole: b
     count.
     """
     named = "|".join(map(re.escape, words))
-    word = re.compile(rf"^(?:{named})$" if whole else named, 0 if whole else re.IGNORECASE)
+    word = re.compile(rf"^(?:{named})$") if whole else re.compile(rf"(?<![a-z])(?:{named})", re.IGNORECASE)
     for path in sorted((ROOT / room).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if own.search(name) is None:

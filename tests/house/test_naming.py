@@ -11,19 +11,36 @@ from plimsoll.planners.families import known_model_types
 from tests.house import naming
 from tests.house.naming import namings
 
+STACKS = (
+    "accelerate", "atorch", "composer", "deepspeed", "fsdp", "litgpt", "megatron", "nanotron", "torchtitan",
+    "torchtune",
+)  # fmt: skip
+ENGINES = ("vllm", "sglang", "tensorrt", "trtllm", "transformers", "tgi", "text-generation")
+MODELS = ("llama", "qwen", "mistral", "deepseek")
+# Rooms of the service that have nothing to do with launching or proving a plan.
+GENERAL_SERVICE = (
+    "access", "calibrations", "catalogue", "checkpoints", "ground", "jobs", "models", "observability", "persistence",
+    "plans", "queue", "text",
+)  # fmt: skip
+
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("planners/layouts", ("megatron", "deepspeed", "fsdp", "accelerate", "nanotron", "torchtitan"), r"^$"),
-)
-
-# Room, and the paths of the files that may name model families: what stacks' own models and commands describe, examples
-# that are requests, layers that are called as a family is, and `opt` for the optimizer.
-ROOMS_WITHOUT_FAMILIES: tuple[tuple[str, str], ...] = (
-    ("planners", r"^planners/(families|catalogue)/|^planners/stacks/model_code\.py$"),
+    ("planners/layouts", STACKS, r"^$"),
+    ("planners/serving", ENGINES, r"^planners/serving/engines/\w+/"),
     (
         "service",
-        r"^service/(stacks|artifacts/training)/|^service/admission/\w+_commands\.py$|^service/text/labels\.py$",
+        (*STACKS, *ENGINES),
+        # What a request enumerates, and the reader of shell text, are to be asked of records, too.
+        r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/|measurements/start_comparison|workloads/commands/shell\.)",
     ),
+    *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
+)
+
+# Room, and the paths of the files that may name model families: stacks of which models they have code of their own,
+# requests that are examples, layers that are called as a family is, and `opt` for the optimizer.
+ROOMS_WITHOUT_FAMILIES: tuple[tuple[str, str], ...] = (
+    ("planners", r"^planners/(families|catalogue)/|^planners/stacks/model_code\.py$"),
+    ("service", r"^service/stacks/\w+/|^service/text/labels\.py$"),
     ("api", r"^api/examples\.py$"),
     ("cli", r"^$"),
     ("plimsoll/client", r"^$"),

@@ -14,7 +14,8 @@ from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.communication import communication_of
 from plimsoll.planners.timing.efficiency import load_efficiency
 from plimsoll.planners.timing.step import train_flops_per_token
-from plimsoll.planners.training.planning import plan_training, resilience
+from plimsoll.planners.training import resilience
+from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import LLAMA_3_70B, LLAMA_7B, gpt, hardware, llama, question
 from tests.planners.training_cases import job, memory, one_layout
 

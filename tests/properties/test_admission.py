@@ -15,8 +15,8 @@ from plimsoll.service.admission.judge import AdmissionService
 from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.review import Answer, read_review
 from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from tests.properties.laws import law
 from tests.service.admission.reviews import a_container, a_review, an_object
 

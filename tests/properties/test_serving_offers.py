@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.ground.stopping import never
-from plimsoll.service.measurements.learning import NOTHING_LEARNED
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.plans.answers import InferPlanBody
+from plimsoll.service.plans.learned_starts import NOTHING_LEARNED
 from plimsoll.service.plans.making import infer_answer
 from plimsoll.service.plans.questions import QuestionResolver
 from plimsoll.service.requests.serving import InferRequest
-from plimsoll.service.settings import Settings
 from tests.properties.laws import law
 
 CATALOGUE = catalogue()

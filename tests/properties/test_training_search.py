@@ -17,8 +17,8 @@ from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.memory.peak import FITS, UNSURE
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.able import jobs_of, problems
-from plimsoll.planners.search.fixed import check_fixed
 from plimsoll.planners.search.search import Found, search
+from plimsoll.planners.search.violations import check_fixed
 from plimsoll.planners.stacks.profile import load_profile
 from tests.planners.factories import question
 from tests.properties.laws import law

@@ -21,7 +21,7 @@ from plimsoll.cli.asking import NoAnswer
 from plimsoll.cli.local import Local
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.planners.stacks.profile import profile_names
+from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.text.answers import plan_text
 from tests.properties.laws import law
 
@@ -60,7 +60,7 @@ def trainings(draw: st.DrawFn) -> dict[str, Any]:
             "tokens": draw(st.sampled_from((None, 10_000_000_000))),
         },
         "objective": draw(st.sampled_from(("throughput", "cost", "fewest_gpus"))),
-        "framework": draw(st.sampled_from(("any", "any", *profile_names()))),
+        "framework": draw(st.sampled_from(("any", "any", *stack_names()))),
         "compare": draw(st.sampled_from(([], [{"tensor_parallel": 2}], [{"zero_stage": 3, "offload": "optimizer"}]))),
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.accuracy.serving.latencies import LatencyCase
 from plimsoll.planners.calibration.serving import MeasuredServing, calibrate_serving
-from plimsoll.planners.serving.batching import Deployment
+from plimsoll.planners.serving.times.batching import Deployment
 
 
 def calibrated_lines(cases: Sequence[LatencyCase]) -> Iterator[str]:

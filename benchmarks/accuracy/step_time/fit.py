@@ -256,13 +256,16 @@ def _set(path: Path, key: str, value: float) -> None:
 
 
 def _path(folder: str, file: str) -> Path:
-    return Path(str(resources.files("plimsoll.planners.timing") / folder / f"{file}.toml"))
+    planners = Path(str(resources.files("plimsoll.planners")))
+    if folder == "gpus":
+        return planners / "timing" / "gpus" / f"{file}.toml"
+    return planners / "stacks" / file.replace("-", "_") / "timing.toml"
 
 
 def main() -> None:
     """Fit, print, and write where asked to."""
     parser = argparse.ArgumentParser(description="Fit the time model to the fitted part of the published runs.")
-    parser.add_argument("--write", action="store_true", help="write the values into planners/timing")
+    parser.add_argument("--write", action="store_true", help="write the values into their files of planners")
     arguments = parser.parse_args()
     fit = Fit([case for case in all_cases()[0] if not case.held_out])
     before = start_values()

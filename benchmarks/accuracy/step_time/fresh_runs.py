@@ -23,7 +23,7 @@ from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.plans import TrainingPlan
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.training.planning import plan_without_advice
-from plimsoll.service.gpus import resolve_hardware
+from plimsoll.service.catalogue.gpus import resolve_hardware
 from plimsoll.service.requests.hardware import Fleet
 from plimsoll.service.requests.training import TrainRequest
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.service.errors import NoSuitableDevice
+from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.accelerator_kinds import accelerator_kind
 
 # Where a client may have a run: on the worker's accelerator if it is of the plan's kind and else on its CPU, or

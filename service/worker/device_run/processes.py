@@ -16,8 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from plimsoll.service.errors import RankFailed
-from plimsoll.service.processes import launched
+from plimsoll.service.ground.errors import RankFailed
+from plimsoll.service.running.processes import launched
 from plimsoll.service.worker.device_run.devices import Device
 from plimsoll.service.worker.device_run.rank_logs import last_words, log_file
 from plimsoll.service.worker.device_run.rank_process import TASK_FILE, result_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll.service.errors import NoSuitableDevice
+from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.device_run.devices import Device
 from plimsoll.service.worker.dry_run.job import TraceJob
 from plimsoll.service.worker.dry_run.traceable import is_fully_sharded

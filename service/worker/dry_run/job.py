@@ -11,7 +11,14 @@ import numpy as np
 from plimsoll.planners.families import describe_config, model_types_with, traits
 from plimsoll.planners.families.family import Tracing
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.planners.jobs.job import GPIPE, ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.ground.terms import (
+    ATTENTION_KINDS,
+    GPIPE,
+    METHODS,
+    ONE_FORWARD_ONE_BACKWARD,
+    RECOMPUTE_MODES,
+    ZERO_STAGES,
+)
 from plimsoll.planners.jobs.recompute_modules import CORE_ATTENTION
 from plimsoll.planners.layouts.experts import experts_are_cut
 from plimsoll.planners.layouts.stages import distinct_stages, held_chunks
@@ -30,11 +37,9 @@ SHAPED_OPTIMIZERS = ("adafactor", "muon")
 TRACED_KERNELS = (None, "eager", "fused")
 # torch's schedules; PipeDream, which updates after every micro-batch, no stack of these has.
 TRACED_SCHEDULES = (ONE_FORWARD_ONE_BACKWARD, GPIPE)
-RECOMPUTE_MODES = ("none", "selective", "full")
 # Megatron-LM's names of parts of a dense layer (planners/jobs/recompute_modules.py).
 LAYER_NORM, FEED_FORWARD = "layernorm", "mlp"
 TRACED_RECOMPUTE_MODULES = (CORE_ATTENTION, LAYER_NORM, FEED_FORWARD)
-TRACED_METHODS = ("full", "lora", "qlora")
 # What of a training request is read here or, as a choice of the planner's, from the plan's layout. A part
 # that is not among them changes the job in a way that no trace knows of.
 READ_TRAINING_PARTS = frozenset(
@@ -317,14 +322,14 @@ def _refuse_family(model_type: Any) -> None:
 def _refuse_job(job: TraceJob) -> None:
     _refuse_family(job.config.get("model_type"))
     for pointer, value, known in (
-        ("/training/method", job.method, TRACED_METHODS),
+        ("/training/method", job.method, METHODS),
         ("/training/precision", job.precision, TRACED_PRECISIONS),
         ("/training/optimizer", job.optimizer, TRACED_OPTIMIZERS),
-        ("/training/attention", job.attention, ("flash", "eager")),
+        ("/training/attention", job.attention, ATTENTION_KINDS),
         ("/training/kernels", job.kernels, TRACED_KERNELS),
         ("/layout/recompute", job.recompute, RECOMPUTE_MODES),
         ("/layout/pipeline_schedule", job.pipeline_schedule, TRACED_SCHEDULES),
-        ("/layout/zero_stage", job.zero_stage, (0, 1, 2, 3)),
+        ("/layout/zero_stage", job.zero_stage, ZERO_STAGES),
     ):
         if value not in known:
             raise NotYetAvailable(f"{value!r} is not traced yet; traced are {known}.", pointer=pointer)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from plimsoll.service.allowed_paths import allowed_path
-from plimsoll.service.errors import InvalidCheckpoint
-from plimsoll.service.untrusted_files import UnusableFile, whole_content
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.errors import InvalidCheckpoint
+from plimsoll.service.ground.untrusted_files import UnusableFile, whole_content
 from plimsoll.service.worker.quantization.sources import POINTER
 
 # By transformers 5.23: tokenization_utils_base.py, generation/configuration_utils.py, processing_utils.py. No code

@@ -15,10 +15,10 @@ import torch
 from plimsoll.planners.architecture import ModelSpec, Part, Weight
 from plimsoll.planners.quantization.planning import skip_reason
 from plimsoll.planners.quantization.stacks import inputs_are_last
-from plimsoll.service.allowed_paths import allowed_path
 from plimsoll.service.checkpoints.headers import ELEMENT_BITS, Checkpoint, StoredTensor
 from plimsoll.service.checkpoints.stored_names import sorted_names
-from plimsoll.service.errors import InvalidCheckpoint
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.errors import InvalidCheckpoint
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers, even_spans
 from plimsoll.service.worker.quantization.initialization import fill_normal
 

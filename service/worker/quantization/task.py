@@ -22,11 +22,11 @@ from plimsoll.planners.quantization.planning import (
     estimate_with,
     scheme_settings,
 )
-from plimsoll.service.allowed_paths import allowed_path
 from plimsoll.service.checkpoints.headers import checkpoint_state, read_checkpoint
-from plimsoll.service.errors import InvalidCheckpoint
+from plimsoll.service.ground.allowed_paths import allowed_path
+from plimsoll.service.ground.errors import InvalidCheckpoint
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.config_files import CONFIG_FILE, read_config
-from plimsoll.service.settings import Settings
 from plimsoll.service.worker.child_main import peak_host_bytes
 from plimsoll.service.worker.quantization.checkpoint_format import checkpoint_format, quantized_config
 from plimsoll.service.worker.quantization.checkpoint_writer import CheckpointWriter, WrittenCheckpoint, planned_shards

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from plimsoll.planners.serving.memory import latent_workspace_tokens
+from plimsoll.planners.serving.memory.profile_run import latent_workspace_tokens
 from plimsoll.service.worker.serving_run.cache import BlockCache, Reach
 from plimsoll.service.worker.serving_run.deployment import Deployment
 

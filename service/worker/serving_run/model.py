@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from plimsoll.planners.serving.weights import padded_vocabulary
+from plimsoll.planners.serving.weights.placement import policy_of
 from plimsoll.service.worker.device_run.real_weights import INITIALIZER_RANGE, SEED, is_rotary
 from plimsoll.service.worker.dry_run.building import causal_model
 from plimsoll.service.worker.serving_run.cache import BlockCache
@@ -43,7 +43,7 @@ def served_model(deployment: Deployment, group: dist.ProcessGroup | None, cache:
     register_served_attention(cache)
     rows = deployment.vocabulary_size
     if deployment.engine == VLLM:
-        rows = padded_vocabulary(rows)
+        rows = policy_of(VLLM).vocabulary_rows(rows, 1)
     config = {**deployment.config, "vocab_size": rows}
     model: Any = causal_model(config, dtype=wide_dtype(deployment), attention=SERVED_ATTENTION)
     model.config.max_position_embeddings = max(model.config.max_position_embeddings, deployment.sequence_tokens)

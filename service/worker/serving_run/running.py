@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from plimsoll.planners.serving.engine import engine_profile
+from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.service.worker.child_main import is_out_of_memory
 from plimsoll.service.worker.device_run.devices import Device
 from plimsoll.service.worker.device_run.running import Record, described_failure

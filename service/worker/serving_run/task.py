@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.service.errors import NoSuitableDevice
+from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.device_run.devices import ANY, Device, environment, find_device
 from plimsoll.service.worker.device_run.meters import meter_of
 from plimsoll.service.worker.device_run.where import GIB, HEADROOM, PROCESS_BYTES

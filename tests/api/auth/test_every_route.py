@@ -12,11 +12,11 @@ import psycopg
 import pytest
 
 from plimsoll.api.app import create_app
-from plimsoll.service.keys import make_key
-from plimsoll.service.persistence.addresses import libpq_url
+from plimsoll.service.access.keys import make_key
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.records import KEY_SCOPES, KeyScope
-from plimsoll.service.settings import Settings
 from tests.api.auth.test_keys import JOB, served
 from tests.api.questions import train
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from plimsoll.api.app import create_app
-from plimsoll.service.keys import make_key
+from plimsoll.service.access.keys import make_key
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.database import Database
-from plimsoll.service.settings import Settings
 from tests.api.questions import train
 
 STRANGE_ADDRESS = ("203.0.113.7", 40_000)

@@ -6,7 +6,7 @@ import pytest
 
 from plimsoll.api.app import create_app
 from plimsoll.api.auth.rules import need_of
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 
 CONTRACT = create_app(Settings()).openapi()
 

@@ -10,7 +10,7 @@ import pytest
 from plimsoll.planners.calibration.serving import band_error, calibrate_serving, measured_serving
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
 from plimsoll.planners.ground.hardware import SiteEfficiency, SiteServing
-from plimsoll.planners.serving.efficiency import FACTORS, Band, efficiency, engine_efficiency, scaled
+from plimsoll.planners.serving.times.efficiency import FACTORS, Band, efficiency, engine_efficiency, scaled
 from tests.planners.serving.factories import question
 
 LOADS = ((1, 2048, 512), (8, 256, 1024), (32, 4096, 256), (128, 1024, 1024), (64, 512, 128), (16, 6000, 64))

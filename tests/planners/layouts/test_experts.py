@@ -6,9 +6,8 @@ import pytest
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.layouts.experts import busiest_rank_multiple, expert_degrees, expert_tensor_ranks
 from plimsoll.planners.search.axes import candidate_grid
-from plimsoll.planners.search.exclusion import every_broken_rule
-from plimsoll.planners.search.rules import RULES, obey
-from plimsoll.planners.search.violations import DETAILS
+from plimsoll.planners.search.rules.every import obey
+from plimsoll.planners.search.violations import every_broken_rule
 from tests.planners.factories import question
 from tests.planners.memory.test_experts import CONFIG
 from tests.planners.training_cases import job, one_layout
@@ -130,7 +129,3 @@ def test_recurrent_layers_are_not_cut_along_the_sequence():
         layout={"context_parallel": 2, "data_parallel": 4},
     )
     assert any(violation.rule == "context_needs_attention" for violation in every_broken_rule(asked))
-
-
-def test_every_rule_has_words_of_its_own():
-    assert set(DETAILS) == {rule.name for rule in RULES}

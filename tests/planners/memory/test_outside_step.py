@@ -8,7 +8,7 @@ from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.outside_step import LOADING_REASONS, SAVING_REASONS
 from plimsoll.planners.memory.peak import memory_of, peak_bytes
 from plimsoll.planners.questions import Evaluation
-from plimsoll.planners.stacks.profile import load_profile, profile_names
+from plimsoll.planners.stacks.profile import load_profile, stack_names
 from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question, small_llama
 
@@ -117,7 +117,7 @@ def test_a_stack_that_keeps_no_logits_refuses_to_keep_them():
     assert refusal.value.pointer == "/training/evaluation/keeps_logits"
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", stack_names())
 def test_every_stack_says_how_it_loads_and_saves(name):
     outside = load_profile(name).spikes
     assert outside.loading in LOADING_REASONS

@@ -79,9 +79,9 @@ def test_a_bias_is_named_as_one():
     [
         ("bitsandbytes-nf4", True, False),
         ("bitsandbytes-int8", True, False),
-        ("vllm-bitsandbytes", True, True),
+        ("bitsandbytes-nf4-fused", True, True),
         ("awq", True, True),
-        ("vllm-fp8", True, True),
+        ("fp8-on-loading", True, True),
         ("compressed-tensors-w8a8", True, True),
         ("gpt-oss-mxfp4", False, True),
         ("compressed-tensors-mxfp4", True, True),
@@ -97,11 +97,11 @@ def test_stacks_differ_in_experts_and_attention(stack: str, attention: bool, exp
     ("stack", "expected"),
     # 131,072 elements, [256, 512]: 256 rows, 1,024 groups of 128, 2,048 blocks of 64, 2 x 4 tiles.
     [
-        ("vllm-fp8", 131_072 + 4),
+        ("fp8-on-loading", 131_072 + 4),
         ("modelopt-fp8", 131_072 + 8),
         ("compressed-tensors-fp8-dynamic", 131_072 + 256 * 2),
         ("compressed-tensors-w8a8", 131_072 + 256 * 2),
-        ("vllm-w8a8", 131_072 + 256 * 4),
+        ("w8a8-wide-scales", 131_072 + 256 * 4),
         ("bitsandbytes-int8", 131_072 + 256 * 4),
         ("deepseek-fp8", 131_072 + 8 * 4),
         ("qwen-fp8", 131_072 + 8 * 2),
@@ -137,7 +137,7 @@ def test_fused_experts_have_scales_each():
 
 
 def test_a_shard_has_its_own_scales():
-    half = weight_bytes(matrix(), quantized_stack("vllm-w8a8"), kept_bytes=2, shape=(128, 512))
+    half = weight_bytes(matrix(), quantized_stack("w8a8-wide-scales"), kept_bytes=2, shape=(128, 512))
     assert half == 128 * 512 + 128 * 4
 
 
@@ -181,4 +181,4 @@ def test_transformers_with_bitsandbytes_alone_quantizes_vision_towers(stack: str
 @pytest.mark.parametrize("name", ["block.{layer}.layer.1.DenseReluDense.wo.weight", "x.indexer.weights_proj.weight"])
 def test_bitsandbytes_leaves_what_transformers_keeps_in_full_precision(name: str):
     assert quantized_stack("bitsandbytes-nf4").reason_to_leave(matrix(name=name)) is not None
-    assert quantized_stack("vllm-bitsandbytes").reason_to_leave(matrix(name=name)) is None
+    assert quantized_stack("bitsandbytes-nf4-fused").reason_to_leave(matrix(name=name)) is None

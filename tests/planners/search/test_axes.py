@@ -6,7 +6,8 @@ import pytest
 from plimsoll.planners.ground.hardware import GpuCount
 from plimsoll.planners.layouts.candidates import COLUMNS
 from plimsoll.planners.questions import Recompute
-from plimsoll.planners.search.axes import candidate_grid, gpu_counts, usual_counts
+from plimsoll.planners.search.axes import candidate_grid
+from plimsoll.planners.search.gpu_counts import gpu_counts, usual_counts
 from tests.planners.factories import question
 from tests.planners.training_cases import job
 

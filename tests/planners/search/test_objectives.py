@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from plimsoll.planners.search.axes import gpu_counts
+from plimsoll.planners.search.gpu_counts import gpu_counts
 from plimsoll.planners.search.objectives import has_enough, latest_step_seconds, wants_fewest_gpus
 from plimsoll.planners.training.planning import plan_training
 from tests.planners.factories import hardware, question

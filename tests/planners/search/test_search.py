@@ -8,7 +8,7 @@ from plimsoll.planners.questions import Recompute
 from plimsoll.planners.search.axes import grid_over
 from plimsoll.planners.search.bases import with_shard_groups
 from plimsoll.planners.search.beyond import beyond_usual
-from plimsoll.planners.search.rules import obey
+from plimsoll.planners.search.rules.every import obey
 from plimsoll.planners.search.search import search
 from plimsoll.planners.stacks.profile import load_profile, profiles_to_search
 from plimsoll.planners.timing.efficiency import load_efficiency

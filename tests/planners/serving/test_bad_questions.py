@@ -13,7 +13,7 @@ from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, P
 from plimsoll.planners.ground.hardware import GpuCount, Hardware
 from plimsoll.planners.questions import RopeScaling
 from plimsoll.planners.serving.planning import plan_serving
-from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.settings.settings import resolve_settings
 from tests.planners.serving.factories import GPT2, model, question
 
 

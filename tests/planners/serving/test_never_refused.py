@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from plimsoll.planners.ground.errors import PlimsollError
 from plimsoll.planners.questions import ServiceLevel
 from plimsoll.planners.serving.replica import plan_replica
-from plimsoll.planners.serving.search import search_layouts
-from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.search.search import search_layouts
+from plimsoll.planners.serving.settings.settings import resolve_settings
 from tests.planners.serving.factories import LLAMA_70B, MIXTRAL, model, question
 
 MODELS = (model(), model(LLAMA_70B), model(MIXTRAL))

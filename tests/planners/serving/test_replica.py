@@ -7,7 +7,7 @@ from plimsoll.planners.families import describe_config
 from plimsoll.planners.serving.answer import KvCache
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.replica import plan_replica
-from plimsoll.planners.serving.settings import resolve_settings
+from plimsoll.planners.serving.settings.settings import resolve_settings
 from tests.planners.serving.factories import hybrid, question
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from plimsoll.planners.ground.errors import UnknownName
 from plimsoll.planners.sharding import POLICIES, ShardLayout, framework_policy, sharding_policy
-from plimsoll.planners.stacks.profile import profile_names
+from plimsoll.planners.stacks.profile import stack_names
 
 
 def test_every_policy_has_its_source():
@@ -20,7 +20,7 @@ def test_an_unknown_policy_lists_the_near_ones():
 
 
 def test_every_profiled_framework_has_a_policy():
-    assert {framework_policy(name, 0).name for name in profile_names()} <= set(POLICIES)
+    assert {framework_policy(name, 0).name for name in stack_names()} <= set(POLICIES)
 
 
 @pytest.mark.parametrize(("stage", "name"), [(0, "deepspeed-zero2"), (2, "deepspeed-zero2"), (3, "deepspeed-zero3")])

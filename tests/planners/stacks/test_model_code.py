@@ -9,9 +9,9 @@ import pytest
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
-from plimsoll.planners.jobs.job import why_unsupported
+from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.stacks.model_code import TRAITS, traits_of
-from plimsoll.planners.stacks.profile import load_profile, profile_names
+from plimsoll.planners.stacks.profile import load_profile, stack_names
 from tests.planners.factories import question
 
 BERT, MAMBA, BLOOM = "google-bert/bert-large-uncased", "state-spaces/mamba-2.8b-hf", "bigscience/bloom"
@@ -71,7 +71,7 @@ def test_a_stack_without_code_for_a_model_does_not_run_it(framework: str, name: 
         ("nanotron", MAMBA),  # examples/mamba
         ("litgpt", DEEPSEEK),  # litgpt/model.py, MultiheadLatentAttention
         ("torchtune", GPT2),  # its modules could be put together so; nobody shows it
-        *((framework, LLAMA) for framework in profile_names()),
+        *((framework, LLAMA) for framework in stack_names()),
         *(("accelerate", name) for name in (BERT, T5, MAMBA, BLOOM, DEEPSEEK)),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_stack_with_code_for_a_model_or_that_may_have_it_runs_it(framework: st
     assert why_unsupported(question(model=model(name)), load_profile(framework)) is None
 
 
-@pytest.mark.parametrize("framework", profile_names())
+@pytest.mark.parametrize("framework", stack_names())
 def test_what_a_profile_says_of_models_are_traits_and_none_of_them_twice(framework: str):
     code = load_profile(framework).models
     named = [*code.lacks, *code.unknown]

@@ -1,14 +1,11 @@
-import tomllib
-from importlib import resources
-
 import pytest
 
 from plimsoll.planners.ground.errors import UnknownName
-from plimsoll.planners.stacks.profile import load_profile, profile_names, profiles_to_search
+from plimsoll.planners.stacks.profile import load_profile, profiles_to_search, stack_names, stack_table
 
 
-@pytest.mark.parametrize("name", profile_names())
-def test_every_profile_names_its_sources_and_an_honest_band(name: str):
+@pytest.mark.parametrize("name", stack_names())
+def test_every_stack_names_its_sources_and_an_honest_band(name: str):
     profile = load_profile(name)
     assert profile.name == name
     assert profile.sources
@@ -16,10 +13,10 @@ def test_every_profile_names_its_sources_and_an_honest_band(name: str):
     assert profile.band.reason
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", stack_names())
 def test_profiles_without_measurements_answer_with_a_wider_band(name: str):
     profile = load_profile(name)
-    widest_measured = max(each.band.high for each in map(load_profile, profile_names()) if each.measured)
+    widest_measured = max(each.band.high for each in map(load_profile, stack_names()) if each.measured)
     assert profile.measured or profile.band.high > widest_measured
 
 
@@ -51,7 +48,7 @@ def test_any_means_every_stack_but_the_textbook_and_the_measured_ones_first():
     measured = [profile.name for profile in stacks if profile.measured]
     assert set(measured) == {"accelerate", "fsdp2", "litgpt", "megatron", "nanotron"}
     assert [profile.name for profile in stacks[: len(measured)]] == measured
-    assert {profile.name for profile in stacks} == set(profile_names()) - {"reference"}
+    assert {profile.name for profile in stacks} == set(stack_names()) - {"reference"}
 
 
 def test_a_named_framework_is_searched_alone():
@@ -59,9 +56,8 @@ def test_a_named_framework_is_searched_alone():
 
 
 def test_profile_files_hold_no_key_twice_and_no_unknown_one():
-    folder = resources.files("plimsoll.planners.memory") / "profiles"
     own = {"variants", "fp8", "run_ahead", "zero"}
-    keys = {entry.name: set(tomllib.loads(entry.read_text())) - own for entry in folder.iterdir()}
+    keys = {name: set(stack_table(name, "stack.toml")) - own for name in stack_names()}
     assert len({frozenset(names) for names in keys.values()}) == 1
 
 

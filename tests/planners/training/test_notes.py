@@ -22,7 +22,7 @@ from plimsoll.planners.questions import (
     Resilience,
     TrainingQuestion,
 )
-from plimsoll.planners.stacks.profile import load_profile, profile_names
+from plimsoll.planners.stacks.profile import load_profile, stack_names
 from plimsoll.planners.timing.efficiency import load_efficiency, shipped_generations
 from plimsoll.planners.training.notes import NOTES, Told, counted, summary
 from plimsoll.planners.training.planning import plan_training
@@ -106,7 +106,7 @@ QUESTIONS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("framework", profile_names())
+@pytest.mark.parametrize("framework", stack_names())
 def test_every_sentence_of_every_stack_is_whole(framework: str):
     found = 0
     for changes in QUESTIONS.values():
@@ -130,8 +130,8 @@ def test_every_sentence_of_every_card_is_whole(card: Gpu):
 
 
 def test_every_provenance_and_every_reason_is_a_sentence():
-    texts = [load_profile(name).band.reason for name in profile_names()]
-    texts += [load_efficiency(name).stack.provenance for name in profile_names()]
+    texts = [load_profile(name).band.reason for name in stack_names()]
+    texts += [load_efficiency(name).stack.provenance for name in stack_names()]
     texts += [generation.provenance for generation in (*shipped_generations(), load_efficiency("megatron", "x").gpu)]
     assert [wrong for text in texts if (wrong := broken_sentence(text))] == []
 

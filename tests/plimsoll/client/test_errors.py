@@ -4,7 +4,7 @@ import pytest
 
 from plimsoll.api.errors import STATUS_OF_CODE
 from plimsoll.client import errors
-from plimsoll.service.problems import Problem
+from plimsoll.service.ground.problems import Problem
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from plimsoll.api.app import create_app
 from plimsoll.client import AsyncClient, Client, NotFound, WrongQuestion, calls
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.records import FINAL_STATES
 from plimsoll.service.requests.training import TrainRequest
-from plimsoll.service.settings import Settings
 from tests.api.questions import TINY_CONFIG, infer, train
 
 

@@ -20,9 +20,9 @@ from plimsoll.service.admission.kinds import READ_KINDS
 from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.review import Answer, Review
 from plimsoll.service.admission.sizing import Sizer
-from plimsoll.service.admission.training_runtimes import GivenRuntimes
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
+from plimsoll.service.workloads.objects.training_runtimes import GivenRuntimes
 from tests.service.admission.test_judge import Plans
 
 FOLDER = Path(__file__).parent / "manifests"

@@ -10,8 +10,8 @@ from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import PlanningStopped
 from plimsoll.service.admission.budget import Budget
 from plimsoll.service.admission.sizing import Sizer
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from tests.api.questions import infer, train
 
 SECONDS = 8.0

@@ -10,14 +10,15 @@ import pytest
 import yaml
 
 from plimsoll.planners.serving.answer import ServingPlan
-from plimsoll.service.admission.config_maps import GivenConfigMaps, with_config_maps
-from plimsoll.service.admission.launches import Launch
-from plimsoll.service.admission.serving_commands import SERVING_FIELDS, serving_launch
-from plimsoll.service.admission.shell import programs
-from plimsoll.service.admission.workloads import pod_group
 from plimsoll.service.artifacts.serving import serving_artifacts
+from plimsoll.service.engines.commands import SERVING_FIELDS
+from plimsoll.service.engines.engine import serving_launch
+from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.shell import programs
+from plimsoll.service.workloads.objects.config_maps import GivenConfigMaps, with_config_maps
+from plimsoll.service.workloads.objects.workloads import pod_group
 from tests.service.admission.reviews import a_plain_container
-from tests.service.artifacts.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
+from tests.service.engines.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
 
 CASES = [
     pytest.param("vllm", {"engine": "vllm"}, {"tensor_parallel": 2, "pipeline_parallel": 2}, id="vllm"),

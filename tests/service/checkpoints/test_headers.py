@@ -19,8 +19,8 @@ from plimsoll.service.checkpoints.headers import (
     read_checkpoint,
     read_header,
 )
-from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed
-from plimsoll.service.untrusted_files import UnusableFile
+from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed
+from plimsoll.service.ground.untrusted_files import UnusableFile
 from tests.service.safetensors_files import entry, indexed, stored, write_index, written
 
 SHAPES = {"a": (2, 3), "b": (4,), "c": (1,)}

@@ -7,7 +7,7 @@ import pytest
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.families.reading.stored_formats import stored_formats
 from plimsoll.planners.ground.errors import InvalidModelConfig
-from plimsoll.service.canonical import canonical_json
+from plimsoll.service.ground.canonical import canonical_json
 from plimsoll.service.models.config_files import checked_config
 from tests.planners.factories import LLAMA_3_8B
 

@@ -7,10 +7,10 @@ from functools import cache
 import pytest
 
 from plimsoll.planners.catalogue import CatalogueModel, catalogue
-from plimsoll.service.catalogue_pages import CataloguePages
+from plimsoll.service.catalogue.pages import CataloguePages
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.description import ModelDescription
 from plimsoll.service.models.resolving import ModelResolver
-from plimsoll.service.settings import Settings
 from plimsoll.service.text.models import model_text
 
 

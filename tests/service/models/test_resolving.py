@@ -9,10 +9,10 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import InvalidModelConfig
 from plimsoll.planners.timing.efficiency import load_efficiency
-from plimsoll.service.canonical import canonical_json
+from plimsoll.service.ground.canonical import canonical_json
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import MOST_USED_CONFIG_BYTES, ModelResolver, ResolvedModel
 from plimsoll.service.requests.models import ConfigModel
-from plimsoll.service.settings import Settings
 from tests.api.questions import TINY_CONFIG
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from plimsoll.service.errors import DatabaseUnavailable, Overloaded, Unstorable
+from plimsoll.service.ground.errors import DatabaseUnavailable, Overloaded, Unstorable
 from plimsoll.service.persistence.grouped_writes import LONGEST_WAIT_SECONDS, GroupedWrites
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import psycopg
 
-from plimsoll.service.persistence.addresses import libpq_url
+from plimsoll.service.ground.database_address import libpq_url
 from plimsoll.service.persistence.job_changes import Watch
 from tests.service.persistence.factories import a_job
 

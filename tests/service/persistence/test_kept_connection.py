@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from plimsoll.service.errors import DatabaseUnavailable, Unstorable
-from plimsoll.service.persistence.addresses import libpq_url
+from plimsoll.service.ground.database_address import libpq_url
+from plimsoll.service.ground.errors import DatabaseUnavailable, Unstorable
 from plimsoll.service.persistence.kept_connection import KeptConnection
 
 COUNT = "SELECT count(*) FROM models_seen WHERE name = %s"

@@ -11,8 +11,8 @@ from alembic.runtime.migration import MigrationContext
 from procrastinate.schema import SchemaManager
 
 from plimsoll.migrations.comparison import is_ours
-from plimsoll.service.errors import DatabaseUnavailable
-from plimsoll.service.persistence.addresses import libpq_url, sqlalchemy_url
+from plimsoll.service.ground.database_address import libpq_url, sqlalchemy_url
+from plimsoll.service.ground.errors import DatabaseUnavailable
 from plimsoll.service.persistence.tables import metadata
 from plimsoll.service.persistence.upgrade import current_revision, downgrade, upgrade
 

@@ -10,14 +10,14 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.stopping import never
-from plimsoll.service.measurements.learning import NOTHING_LEARNED
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.plans.finite import finite_body
+from plimsoll.service.plans.learned_starts import NOTHING_LEARNED
 from plimsoll.service.plans.making import infer_answer, made_plan, train_answer
 from plimsoll.service.plans.questions import QuestionResolver
 from plimsoll.service.requests.serving import InferRequest
 from plimsoll.service.requests.training import TrainRequest
-from plimsoll.service.settings import Settings
 from plimsoll.service.text.answers import plan_text
 from tests.api.questions import infer, train
 

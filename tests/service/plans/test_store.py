@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.service.errors import InvalidCursor, PlanNotFound
+from plimsoll.service.ground.errors import InvalidCursor, PlanNotFound
 from plimsoll.service.persistence.records import PlanFilter
 from plimsoll.service.plans.store import PlansInMemory
 from tests.service.persistence.factories import a_plan

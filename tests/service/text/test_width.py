@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from plimsoll.service.in_process import InProcess
+from plimsoll.service.ground.settings import Settings
+from plimsoll.service.jobs.in_process import InProcess
 from plimsoll.service.requests.serving import InferRequest
 from plimsoll.service.requests.training import TrainRequest
-from plimsoll.service.settings import Settings
 from plimsoll.service.text.answers import plan_text
 from plimsoll.service.text.tables import COLUMNS
 from tests.api.questions import infer, train

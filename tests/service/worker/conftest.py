@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 240.0
 SAMPLE = "tests.service.worker.sample_tasks:"
 PROGRAM = """
 import json, sys
-from plimsoll.service.settings import Settings
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.worker.main import run_worker
 run_worker(Settings(), ["cpu"], int(sys.argv[1]), tasks=json.loads(sys.argv[2]))
 """

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from plimsoll.service.errors import DatabaseUnavailable
+from plimsoll.service.ground.errors import DatabaseUnavailable
+from plimsoll.service.ground.settings import Settings
 from plimsoll.service.persistence.database import Database
 from plimsoll.service.persistence.records import NewJob
 from plimsoll.service.persistence.upgrade import upgrade
-from plimsoll.service.postgres.embedded import EmbeddedPostgres
-from plimsoll.service.settings import Settings
+from plimsoll.service.running.postgres.embedded import EmbeddedPostgres
 from plimsoll.service.worker import accelerators, main
 from plimsoll.service.worker.accelerator_kinds import accelerator_kind
 from plimsoll.service.worker.attempt import REPORT_INTERVAL_SECONDS

@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
-from plimsoll.planners.jobs.job import GPIPE
+from plimsoll.planners.ground.terms import GPIPE
 from plimsoll.service.worker.dry_run.job import PipelineStage, TraceJob
 from plimsoll.service.worker.dry_run.parallel.messages import MessageBuffers
 from plimsoll.service.worker.dry_run.recording.tracker import BACKWARD, FORWARD

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plimsoll.service.errors import NoSuitableDevice
+from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.device_run.devices import environment, find_device, usable_host_bytes
 
 H100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=85_000_000_000)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from plimsoll.service.errors import RankFailed
+from plimsoll.service.ground.errors import RankFailed
 from plimsoll.service.worker.device_run.devices import find_device
 from plimsoll.service.worker.device_run.processes import run_ranks
 from tests.service.worker.dry_run.cases import request

@@ -3,7 +3,7 @@
 import pytest
 
 from plimsoll.planners.ground.errors import NotYetAvailable
-from plimsoll.service.errors import NoSuitableDevice
+from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.device_run.devices import Device
 from plimsoll.service.worker.device_run.task import device_result
 from plimsoll.service.worker.device_run.where import Ranks

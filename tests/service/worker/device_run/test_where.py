@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.service.errors import NoSuitableDevice
+from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.device_run.devices import Device
 from plimsoll.service.worker.device_run.where import MOST_CPU_RANKS, PROCESS_BYTES, ranks_to_run
 from tests.service.worker.dry_run.cases import job

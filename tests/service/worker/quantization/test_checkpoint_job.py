@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
-from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed
+from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed
 from plimsoll.service.worker import child as child_module
 from plimsoll.service.worker.child import ChildLimits, run_child
 from plimsoll.service.worker.quantization import checkpoint_writer

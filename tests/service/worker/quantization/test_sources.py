@@ -7,7 +7,7 @@ import torch
 
 from plimsoll.planners.families import describe_config
 from plimsoll.service.checkpoints.headers import read_checkpoint
-from plimsoll.service.errors import InvalidCheckpoint, PathNotAllowed
+from plimsoll.service.ground.errors import InvalidCheckpoint, PathNotAllowed
 from plimsoll.service.worker.quantization.chunk_workers import ChunkWorkers
 from plimsoll.service.worker.quantization.sources import CheckpointSource, RandomSource, matrix
 from tests.service.worker.quantization.small_llama import CONFIG, numbers, weights, write_checkpoint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plimsoll.service.errors import NoSuitableDevice
+from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.dry_run.task import run
 from plimsoll.service.worker.serving_run.task import serving_verdict
 from tests.service.worker.serving_run.cases import request

@@ -1,0 +1,26 @@
+"""How an engine places weights that do not divide, as its data file says."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from plimsoll.planners.serving.releases.tables import read_table
+from plimsoll.planners.sharding import KeyValueHeads, ShardingPolicy
+from plimsoll.planners.sharding.cuts import Whole
+from plimsoll.planners.sharding.policy import ExpertTensorDegree
+from plimsoll.planners.sharding.stages import last_but_one_first
+
+
+@cache
+def policy_of(engine: str) -> ShardingPolicy:
+    """Return how an engine places weights: heads fewer than ranks stand on several, each rank stacks its experts."""
+    return ShardingPolicy(
+        name=engine,
+        key_value_heads=KeyValueHeads.REPLICATED,
+        cut=Whole(),
+        deal_layers=last_but_one_first,
+        expert_tensor_degree=ExpertTensorDegree.ALL_RANKS,
+        stacks_experts=True,
+        source=f"planners/serving/engines, {engine}",
+        **read_table(engine)["placement"],
+    )
