@@ -38,14 +38,11 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )
 
-# Room, and the paths of the files that may name model families: what stacks' own models and commands describe, examples
-# that are requests, layers that are called as a family is, and `opt` for the optimizer.
+# Room, and the paths of the files that may name model families: stacks of which models they have code of their own,
+# requests that are examples, layers that are called as a family is, and `opt` for the optimizer.
 ROOMS_WITHOUT_FAMILIES: tuple[tuple[str, str], ...] = (
     ("planners", r"^planners/(families|catalogue)/|^planners/stacks/model_code\.py$"),
-    (
-        "service",
-        r"^service/(stacks|artifacts/training)/|^service/admission/\w+_commands\.py$|^service/text/labels\.py$",
-    ),
+    ("service", r"^service/stacks/\w+/|^service/text/labels\.py$"),
     ("api", r"^api/examples\.py$"),
     ("cli", r"^$"),
     ("plimsoll/client", r"^$"),
