@@ -26,7 +26,7 @@ MASK_BYTES = 1
 ROUTER = "router"
 # The tensors of a mixture that hold tokens as their experts' ranks have them (`architecture/mixture_of_experts.py`).
 DISPATCHED_TENSORS = ("dispatched", "expert_output")
-COMBINE, SHARED_COMBINE = "at_combine", "shared_combine"
+COMBINE, SHARED_COMBINE = "combine", "shared_combine"
 EXPERT_TENSORS = ("expert_gate", "expert_up", "expert_inner", "expert_product")
 
 

@@ -16,7 +16,7 @@ def namings(room: str, words: tuple[str, ...], *, own: re.Pattern[str]) -> Itera
     Docstrings and comments may name whom they are about. `own` matches the paths of the folders that varying things
     have to themselves.
     """
-    word = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+    word = re.compile(rf"(?<![a-z])(?:{'|'.join(map(re.escape, words))})", re.IGNORECASE)
     for path in sorted((ROOT / room).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if own.search(name) is None:

@@ -8,11 +8,13 @@ import pytest
 
 from tests.house.naming import namings
 
-SERVING_ENGINES = ("vllm", "sglang", "tensorrt", "trtllm", "transformers", "tgi")
-NAMES = (
+STACKS = (
     "accelerate", "atorch", "composer", "deepspeed", "fsdp", "litgpt", "megatron", "nanotron", "torchtitan",
-    "torchtune", "vllm", "sglang", "tensorrt", "tgi", "llama", "qwen", "mistral", "deepseek",
+    "torchtune",
 )  # fmt: skip
+ENGINES = ("vllm", "sglang", "tensorrt", "trtllm", "transformers", "tgi", "text-generation")
+MODELS = ("llama", "qwen", "mistral", "deepseek")
+# Rooms of the service that have nothing to do with launching or proving a plan.
 GENERAL_SERVICE = (
     "access", "calibrations", "catalogue", "checkpoints", "ground", "jobs", "models", "observability", "persistence",
     "plans", "queue", "text",
@@ -20,9 +22,15 @@ GENERAL_SERVICE = (
 
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("planners/serving", SERVING_ENGINES, r"^planners/serving/engines/\w+/"),
-    ("planners/layouts", ("megatron", "deepspeed", "fsdp", "accelerate", "nanotron", "torchtitan"), r"^$"),
-    *((f"service/{room}", NAMES, r"^$") for room in GENERAL_SERVICE),
+    ("planners/layouts", STACKS, r"^$"),
+    ("planners/serving", ENGINES, r"^planners/serving/engines/\w+/"),
+    (
+        "service",
+        (*STACKS, *ENGINES),
+        # What a request enumerates, and the reader of shell text, are to be asked of records, too.
+        r"^service/(?:(?:stacks|engines)/\w+/|worker/|requests/|measurements/start_comparison|workloads/commands/shell\.)",
+    ),
+    *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )
 
 

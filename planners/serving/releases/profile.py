@@ -147,6 +147,12 @@ def known_versions(engine: str) -> tuple[str, ...]:
     return tuple(f"{versions[-1]}.{patch}" for patch in range(table["oldest_patch"], table["newest_patch"] + 1))
 
 
+def cache_implementations() -> tuple[str, ...]:
+    """Return the caches that engines have which choose among several."""
+    newest = (engine_profile(engine, None) for engine in known_engines())
+    return tuple(dict.fromkeys(name for profile in newest for name in profile.cache_implementations))
+
+
 def is_older(version: str, other: str) -> bool:
     """Return whether a version came before another."""
     return _order(version) < _order(other)

@@ -104,6 +104,7 @@ def question(
         **{
             "model": spec or model(),
             "hardware": hardware(gpus),
+            "engine": "vllm",
             "engine_version": "0.19",
             "max_model_len": 8192,
             "layout": ServingLayoutRequest(**(layout or {})),
