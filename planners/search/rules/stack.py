@@ -18,13 +18,9 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
-from plimsoll.planners.search.rules.rule import Breach
-from plimsoll.planners.stacks.records import Capabilities
-from plimsoll.planners.search.rules.rule import Case
-from plimsoll.planners.search.rules.rule import NOWHERE
+from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule, anywhere
 from plimsoll.planners.stacks.profile import Profile
-from plimsoll.planners.search.rules.rule import Rule
-from plimsoll.planners.search.rules.rule import anywhere
+from plimsoll.planners.stacks.records import Capabilities
 
 BOTH = (False, True)
 MOST_RANKS = 2**63  # more than any degree

@@ -7,12 +7,7 @@ import numpy as np
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME, OFFLOADS
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
-from plimsoll.planners.search.rules.rule import Asked
-from plimsoll.planners.search.rules.rule import Breach
-from plimsoll.planners.search.rules.rule import Case
-from plimsoll.planners.search.rules.rule import FixedBreach
-from plimsoll.planners.search.rules.rule import NOWHERE
-from plimsoll.planners.search.rules.rule import Rule
+from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
 
 
 def _splits_replicas(layouts: Candidates, _asked: Asked) -> BoolArray:
@@ -64,17 +59,8 @@ SHARD_GROUP_HAS_RANKS = Rule(
 
 def _moves_whole_parameters(layouts: Candidates, job: Job) -> BoolArray:
     """Return where parameters go to the host in a stage that does not gather them when needed."""
-    if job.profile.name == TEXTBOOK:
-        return NOWHERE
     moves_parameters = layouts.offload == OFFLOADS.index("optimizer+parameters")
-<<<<<<< ours
     whole: BoolArray = moves_parameters & (layouts.zero_stage < job.profile.can.parameter_offload_from)
-||||||| base
-    is_whole = layouts.zero_stage < HIGHEST_ZERO_STAGE
-    whole: BoolArray = moves_parameters & is_whole & np.bool_(job.profile.name != TEXTBOOK)
-=======
-    whole: BoolArray = moves_parameters & (layouts.zero_stage < HIGHEST_ZERO_STAGE)
->>>>>>> theirs
     return whole
 
 
