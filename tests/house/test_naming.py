@@ -24,6 +24,12 @@ GENERAL_SERVICE = (
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("planners/layouts", STACKS, r"^$"),
     ("planners/serving", ENGINES, r"^planners/serving/engines/\w+/"),
+    # Placement and formats cite the engines whose code they were read in; models are described as a library has them.
+    (
+        "planners",
+        ("vllm", "sglang", "tensorrt", "trtllm", "tgi"),
+        r"^planners/(serving/engines/\w+|sharding|quantization)/",
+    ),
     (
         "service",
         (*STACKS, *ENGINES),
