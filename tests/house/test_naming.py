@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from plimsoll.planners.families import known_model_types
+from tests.house import naming
 from tests.house.naming import namings
 
 STACKS = (
@@ -39,7 +42,32 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     *((f"service/{room}", MODELS, r"^$") for room in GENERAL_SERVICE),
 )
 
+# Room, and the paths of the files that may name model families: what stacks' own models and commands describe, examples
+# that are requests, layers that are called as a family is, and `opt` for the optimizer.
+ROOMS_WITHOUT_FAMILIES: tuple[tuple[str, str], ...] = (
+    ("planners", r"^planners/(families|catalogue)/|^planners/stacks/model_code\.py$"),
+    (
+        "service",
+        r"^service/(stacks|artifacts/training)/|^service/admission/\w+_commands\.py$|^service/text/labels\.py$",
+    ),
+    ("api", r"^api/examples\.py$"),
+    ("cli", r"^$"),
+    ("plimsoll/client", r"^$"),
+)
+
 
 @pytest.mark.parametrize(("room", "words", "own"), ROOMS, ids=[room for room, *_ in ROOMS])
 def test_only_its_own_folder_names_it(room: str, words: tuple[str, ...], own: str):
     assert list(namings(room, words, own=re.compile(own))) == []
+
+
+@pytest.mark.parametrize(("room", "own"), ROOMS_WITHOUT_FAMILIES, ids=[room for room, _ in ROOMS_WITHOUT_FAMILIES])
+def test_a_models_family_is_asked_for_its_traits_and_not_named(room: str, own: str):
+    assert list(namings(room, known_model_types(), own=re.compile(own), whole=True)) == []
+
+
+def test_a_family_named_in_code_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "judge.py").write_text('"""llama"""\nTYPES = ("llama", "llama-3.1-8b")\n')
+    monkeypatch.setattr(naming, "ROOT", tmp_path)
+    assert list(namings("room", ("llama",), own=re.compile(r"^$"), whole=True)) == ["room/judge.py:2: llama"]

@@ -8,7 +8,6 @@ from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME, OFFLOADS
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.search.rules.rule import Asked, Breach, Case, FixedBreach, Rule
-from plimsoll.planners.stacks.profile import TEXTBOOK
 
 
 def _splits_replicas(layouts: Candidates, _asked: Asked) -> BoolArray:
@@ -61,8 +60,7 @@ SHARD_GROUP_HAS_RANKS = Rule(
 def _moves_whole_parameters(layouts: Candidates, job: Job) -> BoolArray:
     """Return where parameters go to the host in a stage that does not gather them when needed."""
     moves_parameters = layouts.offload == OFFLOADS.index("optimizer+parameters")
-    is_whole = layouts.zero_stage < HIGHEST_ZERO_STAGE
-    whole: BoolArray = moves_parameters & is_whole & np.bool_(job.profile.name != TEXTBOOK)
+    whole: BoolArray = moves_parameters & (layouts.zero_stage < job.profile.can.parameter_offload_from)
     return whole
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.releases.rules import (
     BatchTier,
     Capabilities,
@@ -24,7 +25,6 @@ from plimsoll.planners.serving.releases.rules import (
 )
 from plimsoll.planners.serving.releases.tables import changed, known_engines, read_beside, read_table
 
-GIB = 2**30
 # Stands in a list of model types for all of them.
 ANY = "any"
 EFFICIENCY = "efficiency.toml"
