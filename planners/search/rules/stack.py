@@ -18,7 +18,8 @@ from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Ca
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
 from plimsoll.planners.search.rules.rule import Breach, Case, Rule
-from plimsoll.planners.stacks.profile import Capabilities, Profile
+from plimsoll.planners.stacks.profile import Profile
+from plimsoll.planners.stacks.records import Capabilities
 
 NONE_LACKS: BoolArray = np.zeros(1, dtype=bool)
 BOTH = (False, True)
