@@ -86,6 +86,7 @@ def planned(case: Case) -> dict[str, Any]:
     degrees = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, **case.layout}
     gpus = degrees["tensor_parallel"] * degrees["pipeline_parallel"] * degrees.get("attention_data_parallel", 1)
     question = ServingQuestion(
+        engine="vllm",
         model=describe_config(config, name=case.model),
         hardware=Hardware(gpu=catalogue().gpu(GPU), gpus=GpuCount(minimum=gpus, maximum=gpus), gpus_per_node=8),
         weights=case.weights,

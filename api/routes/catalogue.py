@@ -19,12 +19,13 @@ from plimsoll.api.strict_json import StrictRoute
 from plimsoll.planners.formats import FORMATS, NumberFormat
 from plimsoll.planners.ground.errors import UnknownGpu, UnknownModel
 from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.ground.ranges import SEQUENCE_TOKENS
 from plimsoll.service.calibrations.report import CalibrationReport
 from plimsoll.service.catalogue.pages import GpuList, ModelList
 from plimsoll.service.models.description import DEFAULT_SEQUENCE_LENGTH, ModelDescription
 from plimsoll.service.requests.calibration import CalibrationRequest
 from plimsoll.service.requests.models import DescribeRequest
-from plimsoll.service.requests.values import MOST_NAME_CHARACTERS, MOST_SEQUENCE_TOKENS
+from plimsoll.service.requests.values import MOST_NAME_CHARACTERS
 from plimsoll.service.text.models import model_text
 
 router = APIRouter(tags=["catalogue"], route_class=StrictRoute)
@@ -33,7 +34,7 @@ SequenceLength = Annotated[
     int | None,
     Query(
         ge=1,
-        le=MOST_SEQUENCE_TOKENS,
+        le=SEQUENCE_TOKENS.most,
         description=f"The sequence that FLOPs per token are counted for. Unset: {DEFAULT_SEQUENCE_LENGTH} tokens, or "
         "as many as the model takes.",
     ),

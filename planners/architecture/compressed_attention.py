@@ -67,6 +67,11 @@ class CompressedAttention:
     indexer: EntryIndexer | None = None
 
     @property
+    def key_value_heads(self) -> int:
+        """Return one: a single vector is key and value of all heads."""
+        return 1
+
+    @property
     def query_width(self) -> int:
         """Return the features of all query heads together, and of what all heads gather."""
         return self.heads * self.head_dim

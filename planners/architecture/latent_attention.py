@@ -35,6 +35,11 @@ class LatentAttention:
     chosen_tokens: int | None = None
 
     @property
+    def key_value_heads(self) -> int:
+        """Return the heads that keys and values are rebuilt for: each query's."""
+        return self.heads
+
+    @property
     def key_dim(self) -> int:
         """Return the features of one head's query and key."""
         return self.nope_dim + self.rope_dim

@@ -10,15 +10,12 @@ from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, 
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 from plimsoll.planners.families.family import Family, Untraced
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.assembly import DecoderNames, decoder_model
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.mixtures import checked_experts_per_token
+from plimsoll.planners.families.reading.experts import Sized, read_mixture
 
 NAMES = DecoderNames(embedding="transformer.wte.weight", final_norm="transformer.norm_f")
-# Defaults of transformers' DbrxFFNConfig and DbrxAttentionConfig.
-DEFAULT_INNER_WIDTH = 3584
-DEFAULT_EXPERTS = 4
-DEFAULT_EXPERTS_PER_TOKEN = 1
+# The default of transformers' DbrxAttentionConfig; the experts' are those of its DbrxFFNConfig.
 DEFAULT_KEY_VALUE_HEADS = 1
 
 
@@ -31,13 +28,8 @@ def dbrx(config: ConfigReader) -> ModelSpec:
     layers = _layers(config, attention, mixture)
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=attention.hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=attention.heads,
-            key_value_heads=attention.key_value_heads,
-            experts_per_token=mixture.experts_per_token,
-        ),
+        attention=attention,
+        mixture=mixture,
         layers=(layers,),
         tied=False,
         names=NAMES,
@@ -79,17 +71,16 @@ def _attention(config: ConfigReader) -> GroupedAttention:
 
 def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
     section = config.section("ffn_config")
-    experts = section.size("moe_num_experts", default=DEFAULT_EXPERTS)
-    chosen = section.size("moe_top_k", default=DEFAULT_EXPERTS_PER_TOKEN)
     section.ignore(
         "ffn_act_fn", "hidden_size", "moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights",
         "uniform_expert_assignment",
     )  # fmt: skip
-    return MixtureOfExperts(
-        hidden_size=hidden_size,
-        intermediate_size=section.size("ffn_hidden_size", default=DEFAULT_INNER_WIDTH),
-        experts=experts,
-        experts_per_token=checked_experts_per_token(section, "moe_top_k", chosen, experts),
+    return read_mixture(
+        section,
+        hidden_size,
+        experts=Sized("moe_num_experts", 4),
+        per_token=Sized("moe_top_k", 1),
+        width=Sized("ffn_hidden_size", 3584),
     )
 
 

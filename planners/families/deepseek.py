@@ -10,34 +10,26 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture.decoder import (
-    decoder_layer,
-    feed_forward_half,
-    latent_attention_half,
-    mixture_half,
-    norm_weights,
-)
-from plimsoll.planners.architecture.feed_forward import gated_weights
-from plimsoll.planners.architecture.latent_attention import LatentAttention, latent_weights
-from plimsoll.planners.architecture.mixture_of_experts import (
-    FusedExperts,
-    MixtureOfExperts,
-    expert_weights,
-    fused_expert_weights,
-    router_weight,
-    shared_expert_weights,
-)
+from plimsoll.planners.architecture.latent_attention import LatentAttention
+from plimsoll.planners.architecture.mixture_of_experts import FusedExperts
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.sparse_attention import TokenIndexer, indexer_weights
-from plimsoll.planners.architecture.weight import Weight
+from plimsoll.planners.architecture.sparse_attention import TokenIndexer
 from plimsoll.planners.families.family import Family, Serving, Tracing, Untraced
-from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.assembly import blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.experts import (
+    FeedForwards,
+    MixtureNames,
+    SharedExperts,
+    Sized,
+    counted,
+    layer_kind,
+    read_mixture,
+)
+from plimsoll.planners.families.reading.layer_kinds import DenseLayers, dense_layers, named_dense_layers, named_layers
 from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
+from plimsoll.planners.families.reading.sublayers import latent_sublayer, layer_of
 
-LAYER = "model.layers.{layer}"
-EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
 # Defaults of transformers' DeepseekV32Config and GlmMoeDsaConfig.
 DEFAULT_INDEX_HEAD_DIM = 128
 DEFAULT_CHOSEN_TOKENS = 2048
@@ -63,8 +55,52 @@ class DeepseekDecoder:
     shared_experts_default: int = 0
 
     def __call__(self, config: ConfigReader) -> ModelSpec:
-        """Return the description of a model of this form."""
-        return _deepseek(config, self)
+        """Return the description of a model of this form.
+
+        Source: `transformers` 5.23, modeling_deepseek_v2, _v3, _v32, modeling_glm4_moe_lite and
+        modeling_glm_moe_dsa.
+        """
+        hidden_size = config.size("hidden_size")
+        attention = latent_attention(config, hidden_size, query_rank_default=self.query_rank_default)
+        indexer = _indexer(config, attention, self)
+        if indexer is not None:
+            attention = dataclasses.replace(attention, chosen_tokens=indexer.chosen_tokens)
+        mixture = read_mixture(
+            config,
+            hidden_size,
+            experts=Sized("n_routed_experts", other_keys=("num_experts",)),
+            shared=SharedExperts(count=counted("n_shared_experts", self.shared_experts_default)),
+            groups="n_group",
+        )
+        feed_forwards = FeedForwards(
+            dense_width=config.size("intermediate_size"), mixture=mixture, names=self._expert_names()
+        )
+        bias = config.flag("attention_bias", default=False)
+        config.must_be("moe_layer_freq", 1)
+        config.ignore(
+            "hidden_act", "topk_method", "topk_group", "norm_topk_prob", "routed_scaling_factor", "scoring_func",
+            "aux_loss_alpha", "seq_aux", "ep_size", "num_key_value_heads", "rope_interleave", "head_dim", "qk_head_dim",
+            "output_router_logits", "router_aux_loss_coef", "mlp_bias", "moe_router_dtype",
+        )  # fmt: skip
+
+        def layer(indices: tuple[int, ...], kind: _Kind) -> Block:
+            mixer = latent_sublayer(attention, bias=bias, indexer=indexer if kind.has_indexer else None)
+            feed_forward = feed_forwards.sublayer(is_dense=kind.is_dense)
+            return layer_of(indices, hidden_size, mixer, feed_forward, kind=layer_kind(is_dense=kind.is_dense))
+
+        return decoder_model(
+            config,
+            attention=attention,
+            mixture=mixture,
+            layers=blocks_by_kind(_kinds(config, self), layer),
+            assumptions=multi_token_assumptions(config, "num_nextn_predict_layers"),
+        )
+
+    def _expert_names(self) -> MixtureNames:
+        return MixtureNames(
+            balancing_bias="gate.e_score_correction_bias" if self.has_router_bias else None,
+            fused=FusedExperts.OUTPUT_FIRST if self.has_fused_experts else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,101 +109,6 @@ class _Kind:
 
     is_dense: bool
     has_indexer: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """What the layers of one model have in common, read from its config."""
-
-    attention: LatentAttention
-    indexer: TokenIndexer | None
-    mixture: MixtureOfExperts
-    intermediate_size: int
-    bias: bool
-    has_router_bias: bool
-    has_fused_experts: bool
-
-    def block(self, indices: tuple[int, ...], kind: _Kind) -> Block:
-        """Return the layers at `indices`."""
-        hidden_size = self.attention.hidden_size
-        indexer = self.indexer if kind.has_indexer else None
-        feed_forward = (
-            feed_forward_half(hidden_size, self.intermediate_size, gated=True)
-            if kind.is_dense
-            else mixture_half(self.mixture)
-        )
-        return decoder_layer(
-            layers=indices,
-            hidden_size=hidden_size,
-            mixer=latent_attention_half(self.attention, indexer),
-            feed_forward=feed_forward,
-            weights=(
-                *latent_weights(f"{LAYER}.self_attn", self.attention, bias=self.bias),
-                *(indexer_weights(f"{LAYER}.self_attn.indexer", indexer) if indexer is not None else ()),
-                *self._feed_forward_weights(kind),
-                *norm_weights(f"{LAYER}.input_layernorm", hidden_size),
-                *norm_weights(f"{LAYER}.post_attention_layernorm", hidden_size),
-            ),
-            kv=self.attention.kv_state(index_width=indexer.head_dim if indexer is not None else 0),
-            kind="dense_layer" if kind.is_dense else "expert_layer",
-        )
-
-    def _feed_forward_weights(self, kind: _Kind) -> tuple[Weight, ...]:
-        prefix, mixture = f"{LAYER}.mlp", self.mixture
-        if kind.is_dense:
-            return gated_weights(prefix, mixture.hidden_size, self.intermediate_size)
-        fused_names = (f"{prefix}.experts.gate_up_proj", f"{prefix}.experts.down_proj")
-        bias = balancing_bias_weight(f"{prefix}.gate.e_score_correction_bias", mixture)
-        return (
-            router_weight(f"{prefix}.gate.weight", mixture),
-            *((bias,) if self.has_router_bias else ()),
-            *(
-                fused_expert_weights(fused_names, mixture, FusedExperts.OUTPUT_FIRST)
-                if self.has_fused_experts
-                else expert_weights(f"{prefix}.experts.{{expert}}", mixture, names=EXPERT_NAMES)
-            ),
-            *shared_expert_weights(f"{prefix}.shared_experts", mixture),
-        )
-
-
-def _deepseek(config: ConfigReader, variant: DeepseekDecoder) -> ModelSpec:
-    """Return the description of a DeepSeek-like model.
-
-    Source: `transformers` 5.23, modeling_deepseek_v2, _v3, _v32, modeling_glm4_moe_lite and
-    modeling_glm_moe_dsa.
-    """
-    hidden_size = config.size("hidden_size")
-    attention = latent_attention(config, hidden_size, query_rank_default=variant.query_rank_default)
-    indexer = _indexer(config, attention, variant)
-    mixture = _mixture(config, hidden_size, shared_default=variant.shared_experts_default)
-    layer = _Layer(
-        attention=dataclasses.replace(attention, chosen_tokens=indexer.chosen_tokens if indexer else None),
-        indexer=indexer,
-        mixture=mixture,
-        intermediate_size=config.size("intermediate_size"),
-        bias=config.flag("attention_bias", default=False),
-        has_router_bias=variant.has_router_bias,
-        has_fused_experts=variant.has_fused_experts,
-    )
-    config.must_be("moe_layer_freq", 1)
-    config.ignore(
-        "hidden_act", "topk_method", "n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor", "scoring_func",
-        "aux_loss_alpha", "seq_aux", "ep_size", "num_key_value_heads", "rope_interleave", "head_dim", "qk_head_dim",
-        "output_router_logits", "router_aux_loss_coef", "mlp_bias", "moe_router_dtype",
-    )  # fmt: skip
-    return decoder_model(
-        config,
-        sizes=DecoderSizes(
-            hidden_size=hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=attention.heads,
-            key_value_heads=attention.heads,
-            experts_per_token=mixture.experts_per_token,
-        ),
-        layers=blocks_by_kind(_kinds(config, variant), layer.block),
-        tied=config.flag("tie_word_embeddings", default=False),
-        assumptions=multi_token_assumptions(config, "num_nextn_predict_layers"),
-    )
 
 
 def latent_attention(
@@ -205,18 +146,16 @@ def _indexer(config: ConfigReader, attention: LatentAttention, variant: Deepseek
     )
 
 
-def _kinds(config: ConfigReader, variant: DeepseekDecoder) -> list[_Kind]:
-    num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
-    first_dense = config.count("first_k_dense_replace", default=variant.first_dense_default)
-    dense = [layer < first_dense for layer in range(num_layers)]
-    indexed = [variant.index_heads_default is not None] * num_layers
-    if variant.names_dense_layers:
-        named = _layer_list(config, "mlp_layer_types", num_layers, known=("dense", "sparse"))
-        dense = dense if named is None else [kind == "dense" for kind in named]
-    if variant.index_heads_default is not None:
-        _layer_list(config, "layer_types", num_layers, known=("indexed_attention", "deepseek_sparse_attention"))
-    if variant.shares_indexers:
-        indexed = _indexed_layers(config, num_layers)
+def _kinds(config: ConfigReader, family: DeepseekDecoder) -> list[_Kind]:
+    first, is_sparse = family.first_dense_default, family.index_heads_default is not None
+    if family.names_dense_layers:
+        dense = named_dense_layers(config, first_default=first)
+    else:
+        dense = dense_layers(config, DenseLayers.FIRST, first_default=first)
+    num_layers = len(dense)
+    if is_sparse:
+        named_layers(config, "layer_types", num_layers, "indexed_attention", "deepseek_sparse_attention")
+    indexed = _indexed_layers(config, num_layers) if family.shares_indexers else [is_sparse] * num_layers
     return [
         _Kind(is_dense=is_dense, has_indexer=has_indexer) for is_dense, has_indexer in zip(dense, indexed, strict=True)
     ]
@@ -227,7 +166,7 @@ def _indexed_layers(config: ConfigReader, num_layers: int) -> list[bool]:
 
     Source: `transformers` 5.23, GlmMoeDsaConfig.
     """
-    named = _layer_list(config, "indexer_types", num_layers, known=("full", "shared"))
+    named = named_layers(config, "indexer_types", num_layers, "full", "shared")
     frequency = max(config.count("index_topk_freq", default=1), 1)
     offset = config.count("index_skip_topk_offset", default=DEFAULT_FIRST_SHARING_LAYER)
     pattern = config.text("index_topk_pattern", default="")
@@ -242,28 +181,6 @@ def _indexed_layers(config: ConfigReader, num_layers: int) -> list[bool]:
     if not indexed[0]:
         raise config.error("indexer_types", "The first layer has no layer before it to take its tokens from.")
     return indexed
-
-
-def _layer_list(config: ConfigReader, key: str, num_layers: int, *, known: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return what `key` says of each layer, or None where absent; raise for another length or an unknown entry."""
-    named = config.strings(key)
-    config.must_be(key, *known)
-    if named is not None and len(named) != num_layers:
-        raise config.error(key, f"'{key}' names {len(named)} layers of {num_layers}.")
-    return named
-
-
-def _mixture(config: ConfigReader, hidden_size: int, *, shared_default: int) -> MixtureOfExperts:
-    intermediate_size = config.size("moe_intermediate_size")
-    experts = config.size(config.named("n_routed_experts", "num_experts"))
-    chosen = config.size("num_experts_per_tok")
-    return MixtureOfExperts(
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        experts=experts,
-        experts_per_token=checked_experts_per_token(config, "num_experts_per_tok", chosen, experts),
-        shared_intermediate_size=config.count("n_shared_experts", default=shared_default) * intermediate_size,
-    )
 
 
 FAMILIES: Mapping[str, Family] = {

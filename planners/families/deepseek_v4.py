@@ -22,22 +22,17 @@ from plimsoll.planners.architecture.hyper_connection import (
     with_collapse,
     with_streams,
 )
-from plimsoll.planners.architecture.mixture_of_experts import (
-    MixtureOfExperts,
-    expert_weights,
-    router_weight,
-    shared_expert_weights,
-)
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.weight import Part, Weight
+from plimsoll.planners.architecture.weight import Weight
 from plimsoll.planners.families.family import Family
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.assembly import DecoderNames, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.experts import NUMBERED_NAMES, MixtureNames, SharedExperts, Sized, read_mixture
+from plimsoll.planners.families.reading.layer_kinds import named_layers, number_of_layers, numbered_layers
 from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
 
 LAYER = "layers.{layer}"
-EXPERT_NAMES = ("w1", "w3", "w2")
 NAMES = DecoderNames(embedding="embed.weight", final_norm="norm", head="head")
 
 SLIDING = "sliding_attention"
@@ -103,15 +98,10 @@ def deepseek_v4(config: ConfigReader) -> ModelSpec:
 
     spec = decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=hidden_size,
-            vocabulary_size=vocabulary_size,
-            heads=attentions[SLIDING].heads,
-            key_value_heads=1,
-            experts_per_token=mixture.experts_per_token,
-        ),
+        attention=attentions[SLIDING],
+        mixture=mixture,
+        vocabulary_size=vocabulary_size,
         layers=blocks_by_kind(_kinds(config), layer),
-        tied=config.flag("tie_word_embeddings", default=False),
         names=NAMES,
         assumptions=multi_token_assumptions(config, "num_nextn_predict_layers"),
     )
@@ -160,18 +150,15 @@ def _attentions(config: ConfigReader) -> Mapping[str, CompressedAttention]:
 
 def _kinds(config: ConfigReader) -> list[_Kind]:
     """Return each layer's kind; lists that go on with the multi-token layers are cut."""
-    num_layers = config.size("num_hidden_layers", default=43, most=MOST_LAYERS)
+    num_layers = number_of_layers(config, default=43)
     heavy = [HEAVY] * min(num_layers, DEFAULT_HEAVY_LAYERS)
-    default = [*heavy, *((HEAVY, SPARSE)[layer % 2] for layer in range(num_layers - len(heavy)))]
-    attentions = _layer_list(config, "layer_types", num_layers, known=(SLIDING, SPARSE, HEAVY))
-    config.must_be("compress_ratios", *KINDS_BY_RATIO)
-    ratios = config.whole_numbers("compress_ratios")
-    if ratios is not None and len(ratios) < num_layers:
-        raise config.error("compress_ratios", f"'compress_ratios' names {len(ratios)} layers of {num_layers}.")
+    default = (*heavy, *((HEAVY, SPARSE)[layer % 2] for layer in range(num_layers - len(heavy))))
+    attentions = named_layers(config, "layer_types", num_layers, SLIDING, SPARSE, HEAVY, may_go_on=True)
+    ratios = numbered_layers(config, "compress_ratios", num_layers, *KINDS_BY_RATIO, may_go_on=True)
     if attentions is None:
-        attentions = default if ratios is None else [KINDS_BY_RATIO[ratio] for ratio in ratios[:num_layers]]
+        attentions = default if ratios is None else tuple(KINDS_BY_RATIO[ratio] for ratio in ratios)
     hashed = config.count("num_hash_layers", default=DEFAULT_HASH_LAYERS)
-    feed_forwards = _layer_list(config, "mlp_layer_types", num_layers, known=("hash_moe", "moe"))
+    feed_forwards = named_layers(config, "mlp_layer_types", num_layers, "hash_moe", "moe", may_go_on=True)
     return [
         _Kind(
             attention=attention,
@@ -181,45 +168,28 @@ def _kinds(config: ConfigReader) -> list[_Kind]:
     ]
 
 
-def _layer_list(config: ConfigReader, key: str, num_layers: int, *, known: tuple[str, ...]) -> list[str] | None:
-    named = config.strings(key)
-    config.must_be(key, *known)
-    if named is None:
-        return None
-    if len(named) < num_layers:
-        raise config.error(key, f"'{key}' names {len(named)} layers of {num_layers}.")
-    return list(named[:num_layers])
-
-
 def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
-    width = config.size("moe_intermediate_size", default=2048)
-    experts = config.size("n_routed_experts", default=256)
-    chosen = config.size("num_experts_per_tok", default=6)
     # Every stack builds one shared expert, whatever the config says.
     config.must_be("n_shared_experts", 1)
-    return MixtureOfExperts(
-        hidden_size=hidden_size,
-        intermediate_size=width,
-        experts=experts,
-        experts_per_token=checked_experts_per_token(config, "num_experts_per_tok", chosen, experts),
-        shared_intermediate_size=width,
+    return read_mixture(
+        config,
+        hidden_size,
+        experts=Sized("n_routed_experts", 256),
+        per_token=Sized("num_experts_per_tok", 6),
+        width=Sized("moe_intermediate_size", 2048),
+        shared=SharedExperts(),
     )
 
 
 def _mixture_weights(mixture: MixtureOfExperts, *, hashed_vocabulary: int) -> tuple[Weight, ...]:
+    """Return router and experts; where a table chooses them it stands in the place of the balancing bias."""
     prefix = f"{LAYER}.ffn"
-    table = Weight(
-        name=f"{prefix}.gate.tid2eid",
-        shape=(hashed_vocabulary, mixture.experts_per_token),
-        part=Part.ROUTER,
-        is_buffer=True,
+    names = MixtureNames(prefix=prefix, balancing_bias="gate.bias", experts=NUMBERED_NAMES, shared_names=NUMBERED_NAMES)
+    router, bias, *experts = names.weights(mixture)
+    table = dataclasses.replace(
+        bias, name=f"{prefix}.gate.tid2eid", shape=(hashed_vocabulary, mixture.experts_per_token)
     )
-    return (
-        router_weight(f"{prefix}.gate.weight", mixture),
-        table if hashed_vocabulary else balancing_bias_weight(f"{prefix}.gate.bias", mixture),
-        *expert_weights(f"{prefix}.experts.{{expert}}", mixture, names=EXPERT_NAMES),
-        *shared_expert_weights(f"{prefix}.shared_experts", mixture, names=EXPERT_NAMES),
-    )
+    return (router, table if hashed_vocabulary else bias, *experts)
 
 
 FAMILIES: Mapping[str, Family] = {

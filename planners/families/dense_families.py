@@ -11,16 +11,10 @@ from collections.abc import Mapping
 from plimsoll.planners.architecture.decoder import NormPlacement
 from plimsoll.planners.families.family import Family, Liger, PartNames, Serving, Tracing, Untraced
 from plimsoll.planners.families.reading.assembly import DecoderNames
-from plimsoll.planners.families.reading.dense import (
-    ALWAYS,
-    NEVER,
-    Bias,
-    DenseDecoder,
-    FeedForward,
-    QueryKeyNorm,
-    Windows,
-)
+from plimsoll.planners.families.reading.attention import QueryKeyNorm
+from plimsoll.planners.families.reading.dense import ALWAYS, NEVER, Bias, DenseDecoder, FeedForward
 from plimsoll.planners.families.reading.own_code import OwnCode
+from plimsoll.planners.families.reading.windows import Windows
 
 PHI3_IGNORED = (
     "attention_bias",

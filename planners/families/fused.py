@@ -16,9 +16,9 @@ from plimsoll.planners.architecture.feed_forward import feed_forward_column, fee
 from plimsoll.planners.architecture.model import ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.family import Family, Untraced
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.assembly import DecoderNames, decoder_model
+from plimsoll.planners.families.reading.attention import read_attention
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.dense import read_attention
 
 # The config class's own, in the repositories of Qwen.
 QWEN_DEFAULT_CHANNELS = 128
@@ -222,14 +222,9 @@ def fused_decoder(
     )
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=attention.hidden_size,
-            vocabulary_size=sizes.vocabulary_size,
-            heads=attention.heads,
-            key_value_heads=attention.key_value_heads,
-        ),
+        attention=attention,
+        vocabulary_size=sizes.vocabulary_size,
         layers=(layers,),
-        tied=config.flag("tie_word_embeddings", default=False),
         max_position_embeddings=sizes.max_position_embeddings,
         names=names.outside,
         other_embeddings=buffers,

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from plimsoll.planners.architecture.decoder import NormPlacement
 from plimsoll.planners.architecture.weight import Weight
 from plimsoll.planners.families.family import Family, Liger, Serving, Tracing
+from plimsoll.planners.families.reading.attention import QueryKeyNorm
 from plimsoll.planners.families.reading.config import ConfigReader
-from plimsoll.planners.families.reading.dense import NEVER, DenseDecoder, QueryKeyNorm, Windows
+from plimsoll.planners.families.reading.dense import NEVER, DenseDecoder
 from plimsoll.planners.families.reading.multimodal import Wrapper
 from plimsoll.planners.families.reading.own_code import OwnCode
 from plimsoll.planners.families.reading.vision import norm, tower_width, vision_weights
+from plimsoll.planners.families.reading.windows import Windows
 
 GEMMA_NORMS = (
     "input_layernorm",

@@ -15,7 +15,7 @@ from plimsoll.planners.architecture.feed_forward import feed_forward_column, fee
 from plimsoll.planners.architecture.model import ModelSpec
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 from plimsoll.planners.families.family import Family, PartNames, Tracing
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.assembly import DecoderNames, decoder_model
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 from plimsoll.planners.families.reading.own_code import OwnCode
 
@@ -35,7 +35,6 @@ def gpt2(config: ConfigReader) -> ModelSpec:
     num_layers = config.size("n_layer", most=MOST_LAYERS)
     positions = config.size("n_positions", default=DEFAULT_POSITIONS)
     intermediate_size = config.size("n_inner", default=4 * hidden_size)
-    vocabulary_size = config.size("vocab_size")
     tied = config.flag("tie_word_embeddings", default=True)
     config.ignore(
         "activation_function", "attn_pdrop", "embd_pdrop", "n_ctx", "reorder_and_upcast_attn", "resid_pdrop",
@@ -59,9 +58,7 @@ def gpt2(config: ConfigReader) -> ModelSpec:
     )
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=hidden_size, vocabulary_size=vocabulary_size, heads=heads, key_value_heads=heads
-        ),
+        attention=attention,
         layers=(layers,),
         tied=tied,
         names=DecoderNames(embedding="transformer.wte.weight", final_norm="transformer.ln_f"),

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
-from plimsoll.planners.architecture.decoder import (
-    attention_half,
-    decoder_layer,
-    feed_forward_half,
-    mixture_half,
-    norm_weights,
-    recurrent_half,
-)
-from plimsoll.planners.architecture.feed_forward import gated_weights
 from plimsoll.planners.architecture.mamba import Mamba
-from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.weight import Weight
 from plimsoll.planners.families.family import Family, Untraced
 from plimsoll.planners.families.mamba import step_rank
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.dense import read_attention
-from plimsoll.planners.families.reading.layer_kinds import MixerKind
-from plimsoll.planners.families.reading.mixtures import checked_experts_per_token
+from plimsoll.planners.families.reading.assembly import DecoderNames, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.attention import read_attention
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.experts import FeedForwards, MixtureNames, Sized, read_mixture
+from plimsoll.planners.families.reading.layer_kinds import MixerKind, number_of_layers
+from plimsoll.planners.families.reading.sublayers import LAYER, attention_sublayer, layer_of, recurrent_sublayer
 
-LAYER = "model.layers.{layer}"
-EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
+FEED_FORWARD = f"{LAYER}.feed_forward"
 # Defaults of transformers' JambaConfig.
 DEFAULT_KEY_VALUE_HEADS = 8
 DEFAULT_EXPERTS = 16
@@ -43,53 +31,6 @@ DEFAULT_KERNEL = 4
 DEFAULT_EXPAND = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """What the layers of one model have in common, read from its config."""
-
-    attention: GroupedAttention
-    mamba: Mamba
-    mixture: MixtureOfExperts
-
-    def block(self, indices: tuple[int, ...], kind: tuple[MixerKind, bool]) -> Block:
-        """Return the layers at `indices`; `kind` is what mixes their tokens and whether they have experts."""
-        mixer, has_experts = kind
-        hidden_size, recurrence = self.attention.hidden_size, self.mamba.mixer()
-        is_linear = mixer is MixerKind.LINEAR
-        mixer_weights = (
-            self.mamba.weights(f"{LAYER}.mamba")
-            if is_linear
-            else separate_projections(f"{LAYER}.self_attn", self.attention, qkv_bias=False, output_bias=False)
-        )
-        return decoder_layer(
-            layers=indices,
-            hidden_size=hidden_size,
-            mixer=recurrent_half(recurrence) if is_linear else attention_half(self.attention),
-            feed_forward=(
-                mixture_half(self.mixture)
-                if has_experts
-                else feed_forward_half(hidden_size, self.mixture.intermediate_size, gated=True)
-            ),
-            kv=recurrence.kv_state() if is_linear else self.attention.kv_state(),
-            kind=f"{mixer.value}_experts" if has_experts else mixer.value,
-            weights=(
-                *mixer_weights,
-                *self._feed_forward_weights(has_experts),
-                *norm_weights(f"{LAYER}.input_layernorm", hidden_size),
-                *norm_weights(f"{LAYER}.pre_ff_layernorm", hidden_size),
-            ),
-        )
-
-    def _feed_forward_weights(self, has_experts: bool) -> tuple[Weight, ...]:
-        prefix, mixture = f"{LAYER}.feed_forward", self.mixture
-        if not has_experts:
-            return gated_weights(prefix, mixture.hidden_size, mixture.intermediate_size)
-        return (
-            router_weight(f"{prefix}.router.weight", mixture),
-            *expert_weights(f"{prefix}.experts.{{expert}}", mixture, names=EXPERT_NAMES),
-        )
-
-
 def jamba(config: ConfigReader) -> ModelSpec:
     """Return the description of a Jamba model; its attention has no positions.
 
@@ -98,27 +39,36 @@ def jamba(config: ConfigReader) -> ModelSpec:
     attention = dataclasses.replace(
         read_attention(config, key_value_heads_default=DEFAULT_KEY_VALUE_HEADS), has_rotary=False
     )
-    layer = _Layer(
-        attention=attention,
-        mamba=_mamba(config, attention.hidden_size),
-        mixture=_mixture(config, attention.hidden_size),
+    hidden_size = attention.hidden_size
+    mamba, mixture = _mamba(config, hidden_size), _mixture(config, hidden_size)
+    feed_forwards = FeedForwards(
+        dense_width=mixture.intermediate_size,
+        mixture=mixture,
+        names=MixtureNames(prefix=FEED_FORWARD, router="router"),
+        dense_prefix=FEED_FORWARD,
     )
-    kinds = _kinds(config, has_mixtures=layer.mixture.experts > 1)
+    kinds = _kinds(config, has_mixtures=mixture.experts > 1)
     config.ignore("hidden_act", "mamba_inner_layernorms", "num_logits_to_keep", "output_router_logits",
                   "router_aux_loss_coef", "sliding_window", "use_associative_scan", "use_mamba_kernels",
                   "use_mambapy")  # fmt: skip
-    has_experts = any(experts for _, experts in kinds)
+
+    def layer(indices: tuple[int, ...], kind: tuple[MixerKind, bool]) -> Block:
+        mixer, has_experts = kind
+        is_linear = mixer is MixerKind.LINEAR
+        return layer_of(
+            indices,
+            hidden_size,
+            recurrent_sublayer(mamba, f"{LAYER}.mamba") if is_linear else attention_sublayer(attention),
+            feed_forwards.sublayer(is_dense=not has_experts),
+            kind=f"{mixer.value}_experts" if has_experts else mixer.value,
+            norms=("input_layernorm", "pre_ff_layernorm"),
+        )
+
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=attention.hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=attention.heads,
-            key_value_heads=attention.key_value_heads,
-            experts_per_token=layer.mixture.experts_per_token if has_experts else 0,
-        ),
-        layers=blocks_by_kind(kinds, layer.block),
-        tied=config.flag("tie_word_embeddings", default=False),
+        attention=attention,
+        mixture=mixture if any(has_experts for _, has_experts in kinds) else None,
+        layers=blocks_by_kind(kinds, layer),
         names=DecoderNames(final_norm="model.final_layernorm"),
     )
 
@@ -137,21 +87,22 @@ def _mamba(config: ConfigReader, hidden_size: int) -> Mamba:
 
 
 def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
-    experts = config.size("num_experts", default=DEFAULT_EXPERTS)
-    chosen = config.size("num_experts_per_tok", default=DEFAULT_EXPERTS_PER_TOKEN)
-    return MixtureOfExperts(
-        hidden_size=hidden_size,
-        intermediate_size=config.size("intermediate_size"),
-        experts=experts,
-        # With a single expert every layer is dense, and the number of chosen ones is without effect.
-        experts_per_token=(
-            checked_experts_per_token(config, "num_experts_per_tok", chosen, experts) if experts > 1 else 1
-        ),
+    """Return the experts; with a single one every layer is dense, and how many are chosen is without effect."""
+    if config.size("num_experts", default=DEFAULT_EXPERTS) == 1:
+        config.size("num_experts_per_tok", default=DEFAULT_EXPERTS_PER_TOKEN)
+        width = config.size("intermediate_size")
+        return MixtureOfExperts(hidden_size=hidden_size, intermediate_size=width, experts=1, experts_per_token=1)
+    return read_mixture(
+        config,
+        hidden_size,
+        experts=Sized("num_experts", DEFAULT_EXPERTS),
+        per_token=Sized("num_experts_per_tok", DEFAULT_EXPERTS_PER_TOKEN),
+        width=Sized("intermediate_size"),
     )
 
 
 def _kinds(config: ConfigReader, *, has_mixtures: bool) -> list[tuple[MixerKind, bool]]:
-    num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
+    num_layers = number_of_layers(config)
     attends = _at_every(config, "attn_layer", DEFAULT_ATTENTION_PERIOD, DEFAULT_ATTENTION_OFFSET)
     mixes = _at_every(config, "expert_layer", DEFAULT_EXPERT_PERIOD, DEFAULT_EXPERT_OFFSET)
     return [

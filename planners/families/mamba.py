@@ -9,7 +9,8 @@ from plimsoll.planners.architecture.mamba import Mamba, Mamba2
 from plimsoll.planners.architecture.model import ModelSpec
 from plimsoll.planners.families.family import Family, Untraced
 from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
-from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.layer_kinds import number_of_layers
 
 # Defaults of transformers' MambaConfig and Mamba2Config.
 DEFAULT_EXPAND = 2
@@ -70,7 +71,7 @@ def mamba2(config: ConfigReader) -> ModelSpec:
 def _model(config: ConfigReader, size: Mamba | Mamba2, *, tied_by_default: bool) -> ModelSpec:
     mixer = size.mixer()
     layers = decoder_layer(
-        layers=tuple(range(config.size("num_hidden_layers", most=MOST_LAYERS))),
+        layers=tuple(range(number_of_layers(config))),
         hidden_size=size.hidden_size,
         mixer=recurrent_half(mixer),
         feed_forward=None,
@@ -83,9 +84,7 @@ def _model(config: ConfigReader, size: Mamba | Mamba2, *, tied_by_default: bool)
     )
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=size.hidden_size, vocabulary_size=config.size("vocab_size"), heads=0, key_value_heads=0
-        ),
+        attention=DecoderSizes(hidden_size=size.hidden_size, heads=0, key_value_heads=0),
         layers=(layers,),
         tied=config.flag("tie_word_embeddings", default=tied_by_default),
         names=NAMES,

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections, sink_weight
-from plimsoll.planners.architecture.decoder import (
-    attention_half,
-    decoder_layer,
-    feed_forward_half,
-    mixture_half,
-    norm_weights,
-)
-from plimsoll.planners.architecture.feed_forward import gated_weights
-from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
+from plimsoll.planners.architecture.attention import GroupedAttention, sink_weight
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.weight import Weight
 from plimsoll.planners.families.family import Family
 from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.experts import FeedForwards, MixtureNames, Sized, layer_kind, read_mixture
+from plimsoll.planners.families.reading.layer_kinds import number_of_layers
+from plimsoll.planners.families.reading.sublayers import ATTENTION, attention_sublayer, layer_of
 
 # Defaults of transformers' MiMoV2FlashConfig.
 DEFAULT_KEY_VALUE_HEADS = 4
 DEFAULT_HEAD_DIM = 192
 DEFAULT_VALUE_DIM = 128
 DEFAULT_WINDOW = 129
-DEFAULT_EXPERTS = 256
-DEFAULT_EXPERTS_PER_TOKEN = 8
-DEFAULT_EXPERT_WIDTH = 2048
 FULL_ATTENTION_EVERY = 6
-LAYER = "model.layers.{layer}"
-EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,61 +36,45 @@ def mimo_v2_flash(config: ConfigReader) -> ModelSpec:
     Source: `transformers` 5.23, modeling_mimo_v2_flash.
     """
     full = _attention(config)
-    windowed = GroupedAttention(
-        hidden_size=full.hidden_size,
-        heads=full.heads,
-        key_value_heads=2 * full.key_value_heads,
-        head_dim=full.head_dim,
-        value_head_dim=full.value_head_dim,
-        window=_window(config),
-    )
+    hidden_size = full.hidden_size
+    windowed = replace(full, key_value_heads=2 * full.key_value_heads, window=_window(config))
     _check_windowed_layers(config, windowed)
-    mixture = _mixture(config, full.hidden_size)
-    intermediate_size = config.size("intermediate_size")
+    mixture = read_mixture(
+        config,
+        hidden_size,
+        experts=Sized("n_routed_experts", 256),
+        per_token=Sized("num_experts_per_tok", 8),
+        width=Sized("moe_intermediate_size", 2048),
+        groups="n_group",
+    )
+    feed_forwards = FeedForwards(
+        dense_width=config.size("intermediate_size"),
+        mixture=mixture,
+        names=MixtureNames(balancing_bias="gate.e_score_correction_bias"),
+    )
     bias = config.flag("attention_bias", default=False)
     config.ignore(
-        "attention_value_scale", "attention_chunk_size", "hidden_act", "layernorm_epsilon", "n_group", "norm_topk_prob",
+        "attention_value_scale", "attention_chunk_size", "hidden_act", "layernorm_epsilon", "norm_topk_prob",
         "output_router_logits", "partial_rotary_factor", "routed_scaling_factor", "scoring_func", "swa_rope_theta",
         "topk_group", "topk_method",
     )  # fmt: skip
 
     def layer(indices: tuple[int, ...], kind: _Kind) -> Block:
         size = windowed if kind.is_windowed else full
-        hidden_size = size.hidden_size
-        feed_forward = (
-            feed_forward_half(hidden_size, intermediate_size, gated=True) if kind.is_dense else mixture_half(mixture)
-        )
-        return decoder_layer(
-            layers=indices,
-            hidden_size=hidden_size,
-            mixer=attention_half(size),
-            feed_forward=feed_forward,
-            kv=size.kv_state(),
-            kind="dense_layer" if kind.is_dense else "expert_layer",
-            weights=(
-                *separate_projections(f"{LAYER}.self_attn", size, qkv_bias=bias, output_bias=False),
-                *((sink_weight(f"{LAYER}.self_attn.attention_sink_bias", size),) if kind.is_windowed else ()),
-                *(
-                    gated_weights(f"{LAYER}.mlp", hidden_size, intermediate_size)
-                    if kind.is_dense
-                    else _mixture_weights(mixture)
-                ),
-                *norm_weights(f"{LAYER}.input_layernorm", hidden_size),
-                *norm_weights(f"{LAYER}.post_attention_layernorm", hidden_size),
-            ),
+        sinks = (sink_weight(f"{ATTENTION}.attention_sink_bias", size),) if kind.is_windowed else ()
+        return layer_of(
+            indices,
+            hidden_size,
+            attention_sublayer(size, bias=bias, output_bias=False, beside=sinks),
+            feed_forwards.sublayer(is_dense=kind.is_dense),
+            kind=layer_kind(is_dense=kind.is_dense),
         )
 
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=full.hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=full.heads,
-            key_value_heads=windowed.key_value_heads,
-            experts_per_token=mixture.experts_per_token,
-        ),
+        attention=DecoderSizes(hidden_size=hidden_size, heads=full.heads, key_value_heads=windowed.key_value_heads),
+        mixture=mixture,
         layers=blocks_by_kind(_kinds(config), layer),
-        tied=config.flag("tie_word_embeddings", default=False),
     )
 
 
@@ -140,7 +111,7 @@ def _check_windowed_layers(config: ConfigReader, windowed: GroupedAttention) -> 
 
 def _kinds(config: ConfigReader) -> list[_Kind]:
     """Return each layer's kind under the names of transformers or of the published config, else the class's own."""
-    num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
+    num_layers = number_of_layers(config)
     kinds = [
         _Kind(is_windowed=layer > 0 and (layer + 1) % FULL_ATTENTION_EVERY != 0, is_dense=layer == 0)
         for layer in range(num_layers)
@@ -165,25 +136,6 @@ def _kinds(config: ConfigReader) -> list[_Kind]:
         )
         for layer, kind in enumerate(kinds)
     ]
-
-
-def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
-    experts = config.size("n_routed_experts", default=DEFAULT_EXPERTS)
-    chosen = config.size("num_experts_per_tok", default=DEFAULT_EXPERTS_PER_TOKEN)
-    return MixtureOfExperts(
-        hidden_size=hidden_size,
-        intermediate_size=config.size("moe_intermediate_size", default=DEFAULT_EXPERT_WIDTH),
-        experts=experts,
-        experts_per_token=checked_experts_per_token(config, "num_experts_per_tok", chosen, experts),
-    )
-
-
-def _mixture_weights(mixture: MixtureOfExperts) -> tuple[Weight, ...]:
-    return (
-        router_weight(f"{LAYER}.mlp.gate.weight", mixture),
-        balancing_bias_weight(f"{LAYER}.mlp.gate.e_score_correction_bias", mixture),
-        *expert_weights(f"{LAYER}.mlp.experts.{{expert}}", mixture, names=EXPERT_NAMES),
-    )
 
 
 FAMILIES: Mapping[str, Family] = {

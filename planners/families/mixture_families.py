@@ -7,17 +7,23 @@ files in `transformers` 5.23, or the file named beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from plimsoll.planners.architecture.mixture_of_experts import FusedExperts
 from plimsoll.planners.families.family import Family, Serving, Tracing, Untraced
-from plimsoll.planners.families.reading.dense import Bias, QueryKeyNorm, Windows
-from plimsoll.planners.families.reading.mixtures import DenseLayers, MixtureDecoder, SharedExperts, Sized
+from plimsoll.planners.families.reading.attention import QueryKeyNorm
+from plimsoll.planners.families.reading.dense import Bias
+from plimsoll.planners.families.reading.experts import NUMBERED_NAMES, MixtureNames, SharedExperts, Sized, counted
+from plimsoll.planners.families.reading.layer_kinds import DenseLayers
+from plimsoll.planners.families.reading.mixtures import MixtureDecoder
+from plimsoll.planners.families.reading.sublayers import LAYER
+from plimsoll.planners.families.reading.windows import Windows
 
-MIXTRAL_NAMES = ("w1", "w3", "w2")
+MIXTRAL_NAMES = MixtureNames(prefix=f"{LAYER}.block_sparse_moe", experts=NUMBERED_NAMES)
 ATTENTION_BIAS = Bias(key="attention_bias")
 # Routing by groups, scaling and auxiliary losses choose other experts at the same cost.
 DEEPSEEK_ROUTING = (
-    "aux_loss_alpha", "ep_size", "n_group", "routed_scaling_factor", "scoring_func", "seq_aux", "topk_group",
+    "aux_loss_alpha", "ep_size", "routed_scaling_factor", "scoring_func", "seq_aux", "topk_group",
     "topk_method",
 )  # fmt: skip
 # A router of every layer or none: other steps are DeepSeek code that no published model uses.
@@ -26,11 +32,10 @@ EVERY_LAYER = {"moe_layer_freq": (1,)}
 FAMILIES: Mapping[str, Family] = {
     "mixtral": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="num_local_experts", default=8),
-            experts_per_token=Sized(key="num_experts_per_tok", default=2),
-            expert_width=Sized(key="intermediate_size"),
-            mixture="block_sparse_moe",
-            expert_names=MIXTRAL_NAMES,
+            experts=Sized("num_local_experts", 8),
+            experts_per_token=Sized("num_experts_per_tok", 2),
+            expert_width=Sized("intermediate_size"),
+            names=MIXTRAL_NAMES,
             key_value_heads_default=8,
             windows=Windows.ALL,
         ),
@@ -40,11 +45,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "phimoe": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="num_local_experts", default=16),
-            experts_per_token=Sized(key="num_experts_per_tok", default=2),
-            expert_width=Sized(key="intermediate_size"),
-            mixture="block_sparse_moe",
-            expert_names=MIXTRAL_NAMES,
+            experts=Sized("num_local_experts", 16),
+            experts_per_token=Sized("num_experts_per_tok", 2),
+            expert_width=Sized("intermediate_size"),
+            names=MIXTRAL_NAMES,
             qkv_bias=ATTENTION_BIAS,
             output_bias=ATTENTION_BIAS,
             head_bias=Bias(key="lm_head_bias"),
@@ -58,12 +62,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "minimax_m2": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="num_local_experts", default=256),
-            experts_per_token=Sized(key="num_experts_per_tok", default=8),
-            expert_width=Sized(key="intermediate_size"),
-            mixture="block_sparse_moe",
-            balancing_bias="e_score_correction_bias",
-            expert_names=MIXTRAL_NAMES,
+            experts=Sized("num_local_experts", 256),
+            experts_per_token=Sized("num_experts_per_tok", 8),
+            expert_width=Sized("intermediate_size"),
+            names=replace(MIXTRAL_NAMES, balancing_bias="e_score_correction_bias"),
             query_key_norm=QueryKeyNorm.WIDTH,
             head_dim_default=128,
             key_value_heads_default=8,
@@ -83,15 +85,11 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "qwen2_moe": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="num_experts", default=60),
-            experts_per_token=Sized(key="num_experts_per_tok", default=4),
-            expert_width=Sized(key="moe_intermediate_size", default=1408),
-            shared=SharedExperts(
-                name="shared_expert",
-                width_key="shared_expert_intermediate_size",
-                width_default=5632,
-                gate="shared_expert_gate",
-            ),
+            experts=Sized("num_experts", 60),
+            experts_per_token=Sized("num_experts_per_tok", 4),
+            expert_width=Sized("moe_intermediate_size", 1408),
+            names=MixtureNames(shared="shared_expert", shared_gate="shared_expert_gate"),
+            shared=SharedExperts(width=counted("shared_expert_intermediate_size", 5632)),
             dense_layers=DenseLayers.BETWEEN_STEPS,
             qkv_bias=Bias(key="qkv_bias", default=True),
             key_value_heads_default=16,
@@ -105,9 +103,9 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "qwen3_moe": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="num_experts", default=128),
-            experts_per_token=Sized(key="num_experts_per_tok", default=8),
-            expert_width=Sized(key="moe_intermediate_size", default=768),
+            experts=Sized("num_experts", 128),
+            experts_per_token=Sized("num_experts_per_tok", 8),
+            expert_width=Sized("moe_intermediate_size", 768),
             dense_layers=DenseLayers.BETWEEN_STEPS,
             qkv_bias=ATTENTION_BIAS,
             output_bias=ATTENTION_BIAS,
@@ -125,9 +123,9 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "olmoe": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="num_experts", default=64),
-            experts_per_token=Sized(key="num_experts_per_tok", default=8),
-            expert_width=Sized(key="intermediate_size"),
+            experts=Sized("num_experts", 64),
+            experts_per_token=Sized("num_experts_per_tok", 8),
+            expert_width=Sized("intermediate_size"),
             qkv_bias=ATTENTION_BIAS,
             output_bias=ATTENTION_BIAS,
             query_key_norm=QueryKeyNorm.WIDTH,
@@ -139,11 +137,12 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "glm4_moe": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="n_routed_experts", default=128),
-            experts_per_token=Sized(key="num_experts_per_tok", default=8),
-            expert_width=Sized(key="moe_intermediate_size", default=1408),
-            balancing_bias="gate.e_score_correction_bias",
-            shared=SharedExperts(count_default=1),
+            experts=Sized("n_routed_experts", 128),
+            experts_per_token=Sized("num_experts_per_tok", 8),
+            expert_width=Sized("moe_intermediate_size", 1408),
+            names=MixtureNames(balancing_bias="gate.e_score_correction_bias"),
+            shared=SharedExperts(count=counted("n_shared_experts", 1)),
+            groups="n_group",
             dense_layers=DenseLayers.FIRST,
             first_dense_default=1,
             qkv_bias=ATTENTION_BIAS,
@@ -159,11 +158,12 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "dots1": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="n_routed_experts"),
-            experts_per_token=Sized(key="num_experts_per_tok"),
-            expert_width=Sized(key="moe_intermediate_size", default=1408),
-            balancing_bias="gate.e_score_correction_bias",
-            shared=SharedExperts(),
+            experts=Sized("n_routed_experts"),
+            experts_per_token=Sized("num_experts_per_tok"),
+            expert_width=Sized("moe_intermediate_size", 1408),
+            names=MixtureNames(balancing_bias="gate.e_score_correction_bias"),
+            shared=SharedExperts(count=counted("n_shared_experts")),
+            groups="n_group",
             dense_layers=DenseLayers.FIRST,
             qkv_bias=ATTENTION_BIAS,
             output_bias=ATTENTION_BIAS,
@@ -181,10 +181,11 @@ FAMILIES: Mapping[str, Family] = {
     # Source: modeling_deepseek.py and configuration_deepseek.py beside the weights of deepseek-moe-16b-base.
     "deepseek": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="n_routed_experts"),
-            experts_per_token=Sized(key="num_experts_per_tok"),
-            expert_width=Sized(key="moe_intermediate_size", default=1407),
-            shared=SharedExperts(),
+            experts=Sized("n_routed_experts"),
+            experts_per_token=Sized("num_experts_per_tok"),
+            expert_width=Sized("moe_intermediate_size", 1407),
+            shared=SharedExperts(count=counted("n_shared_experts")),
+            groups="n_group",
             dense_layers=DenseLayers.FIRST,
             qkv_bias=ATTENTION_BIAS,
             output_bias=ATTENTION_BIAS,
@@ -197,13 +198,15 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "granitemoe": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="num_local_experts", default=8),
-            experts_per_token=Sized(key="num_experts_per_tok", default=2),
-            expert_width=Sized(key="intermediate_size"),
-            mixture="block_sparse_moe",
-            router="router.layer",
-            fused=FusedExperts.OUTPUT_FIRST,
-            fused_names=("input_linear.weight", "output_linear.weight"),
+            experts=Sized("num_local_experts", 8),
+            experts_per_token=Sized("num_experts_per_tok", 2),
+            expert_width=Sized("intermediate_size"),
+            names=MixtureNames(
+                prefix=f"{LAYER}.block_sparse_moe",
+                router="router.layer",
+                fused=FusedExperts.OUTPUT_FIRST,
+                fused_names=("input_linear.weight", "output_linear.weight"),
+            ),
             qkv_bias=ATTENTION_BIAS,
             output_bias=ATTENTION_BIAS,
             ignored=("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),

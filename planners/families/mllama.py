@@ -7,9 +7,6 @@ from collections.abc import Mapping
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
 from plimsoll.planners.architecture.decoder import (
-    attention_half,
-    decoder_layer,
-    feed_forward_half,
     norm_weights,
     vocabulary_weight,
 )
@@ -18,13 +15,14 @@ from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.operation import Tensor
 from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.family import Family
-from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.assembly import blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.attention import QueryKeyNorm, query_key_norm_weights, read_attention
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.dense import QueryKeyNorm, query_key_norm_weights, read_attention
+from plimsoll.planners.families.reading.layer_kinds import number_of_layers
 from plimsoll.planners.families.reading.multimodal import Wrapper
+from plimsoll.planners.families.reading.sublayers import LAYER, attention_sublayer, gated_sublayer, layer_of
 from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
 
-LAYER = "model.layers.{layer}"
 TOWER = "vision_model"
 # Defaults of transformers' MllamaTextConfig and MllamaVisionConfig.
 DEFAULT_KEY_VALUE_HEADS = 8
@@ -51,33 +49,20 @@ def mllama_text(config: ConfigReader) -> ModelSpec:
     # The head has fewer rows than the table, so that they cannot be one.
     config.must_be("tie_word_embeddings", False)
     config.ignore("dropout", "hidden_act")
-    num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
+    num_layers = number_of_layers(config)
     listed = config.whole_numbers("cross_attention_layers")
     crossing = set(DEFAULT_CROSS_LAYERS if listed is None else listed)
 
     def layer(indices: tuple[int, ...], is_crossing: bool) -> Block:
         if is_crossing:
             return _cross_attention_layer(indices, attention, intermediate_size)
-        return decoder_layer(
-            layers=indices,
-            hidden_size=hidden_size,
-            mixer=attention_half(attention),
-            feed_forward=feed_forward_half(hidden_size, intermediate_size, gated=True),
-            kv=attention.kv_state(),
-            weights=(
-                *separate_projections(f"{LAYER}.self_attn", attention, qkv_bias=False, output_bias=False),
-                *_shared_weights(hidden_size, intermediate_size),
-            ),
-        )
+        feed_forward = gated_sublayer(hidden_size, intermediate_size)
+        return layer_of(indices, hidden_size, attention_sublayer(attention), feed_forward)
 
     spec = decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=hidden_size,
-            vocabulary_size=vocabulary_size,
-            heads=attention.heads,
-            key_value_heads=attention.key_value_heads,
-        ),
+        attention=attention,
+        vocabulary_size=vocabulary_size,
         layers=blocks_by_kind([layer in crossing for layer in range(num_layers)], layer),
         tied=False,
         assumptions=(CROSS_NOTE,) if crossing else (),
@@ -139,19 +124,12 @@ def _cross_attention_layer(indices: tuple[int, ...], size: GroupedAttention, int
             *separate_projections(prefix, size, qkv_bias=False, output_bias=False),
             *query_key_norm_weights(prefix, size, QueryKeyNorm.HEAD),
             *gates,
-            *_shared_weights(size.hidden_size, intermediate_size),
+            *gated_weights(f"{LAYER}.mlp", size.hidden_size, intermediate_size),
+            *norm_weights(f"{LAYER}.input_layernorm", size.hidden_size),
+            *norm_weights(f"{LAYER}.post_attention_layernorm", size.hidden_size),
         ),
         tensors=(Tensor(name="residual", width=size.hidden_size),),
         operations=(),
-    )
-
-
-def _shared_weights(hidden_size: int, intermediate_size: int) -> tuple[Weight, ...]:
-    """Return the weights that both kinds of layers have: the feed-forward and the norms."""
-    return (
-        *gated_weights(f"{LAYER}.mlp", hidden_size, intermediate_size),
-        *norm_weights(f"{LAYER}.input_layernorm", hidden_size),
-        *norm_weights(f"{LAYER}.post_attention_layernorm", hidden_size),
     )
 
 

@@ -8,25 +8,23 @@ from enum import StrEnum
 
 from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
 from plimsoll.planners.architecture.decoder import (
-    Half,
     attention_half,
     decoder_layer,
     feed_forward_half,
     mixture_half,
     norm_weights,
-    recurrent_half,
 )
 from plimsoll.planners.architecture.feed_forward import plain_weights
 from plimsoll.planners.architecture.mamba import Mamba2
 from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, expert_weights, router_weight
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.sequence_state import KvState
 from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.family import Family, Untraced
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.assembly import DecoderNames, blocks_by_kind, decoder_model
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.experts import SharedExperts, Sized, balancing_bias_weight, read_mixture
 from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
+from plimsoll.planners.families.reading.sublayers import Sublayer, recurrent_sublayer
 
 MIXER = "backbone.layers.{layer}.mixer"
 PLAIN_NAMES = ("up_proj", "down_proj")
@@ -65,7 +63,6 @@ KINDS_BY_NAME: Mapping[str, LayerKind] = {
 class _Layer:
     """What the layers of one model have in common, read from its config."""
 
-    hidden_size: int
     attention: GroupedAttention
     mamba: Mamba2
     intermediate_size: int
@@ -73,31 +70,33 @@ class _Layer:
     mixture: MixtureOfExperts | None
 
     def block(self, indices: tuple[int, ...], kind: LayerKind) -> Block:
-        """Return the layers at `indices`."""
-        mixer, feed_forward, weights, kv = self._parts(kind)
+        """Return the layers at `indices`, each with one half only."""
+        hidden_size, half = self.attention.hidden_size, self._half(kind)
+        mixes = kind in (LayerKind.MAMBA, LayerKind.ATTENTION)
         return decoder_layer(
             layers=indices,
-            hidden_size=self.hidden_size,
-            mixer=mixer,
-            feed_forward=feed_forward,
-            kv=kv,
+            hidden_size=hidden_size,
+            mixer=half.half if mixes else None,
+            feed_forward=None if mixes else half.half,
+            kv=half.kv,
             kind=f"{kind.name.lower()}_layer",
-            weights=(*norm_weights("backbone.layers.{layer}.norm", self.hidden_size), *weights),
+            weights=(*norm_weights("backbone.layers.{layer}.norm", hidden_size), *half.weights),
         )
 
-    def _parts(self, kind: LayerKind) -> tuple[Half | None, Half | None, tuple[Weight, ...], KvState | None]:
-        """Return mixer, feed-forward, weights and cache of one kind of layer."""
+    def _half(self, kind: LayerKind) -> Sublayer:
         if kind is LayerKind.MAMBA:
-            recurrence = self.mamba.mixer()
-            return recurrent_half(recurrence), None, self.mamba.weights(MIXER), recurrence.kv_state()
+            return recurrent_sublayer(self.mamba, MIXER)
+        size = self.attention
         if kind is LayerKind.ATTENTION:
-            projections = separate_projections(MIXER, self.attention, qkv_bias=False, output_bias=False)
-            return attention_half(self.attention), None, projections, self.attention.kv_state()
+            projections = separate_projections(MIXER, size, qkv_bias=False, output_bias=False)
+            return Sublayer(half=attention_half(size), weights=projections, kv=size.kv_state())
         if kind is LayerKind.EXPERTS and self.mixture is not None:
-            return None, mixture_half(self.mixture), _mixture_weights(self.mixture), None
+            return Sublayer(half=mixture_half(self.mixture), weights=_mixture_weights(self.mixture))
         width, bias = self.intermediate_size, self.feed_forward_bias
-        weights = plain_weights(MIXER, self.hidden_size, width, names=PLAIN_NAMES, bias=bias)
-        return None, feed_forward_half(self.hidden_size, width, gated=False), weights, None
+        return Sublayer(
+            half=feed_forward_half(size.hidden_size, width, gated=False),
+            weights=plain_weights(MIXER, size.hidden_size, width, names=PLAIN_NAMES, bias=bias),
+        )
 
 
 def nemotron_h(config: ConfigReader) -> ModelSpec:
@@ -110,7 +109,6 @@ def nemotron_h(config: ConfigReader) -> ModelSpec:
     attention = _attention(config, hidden_size)
     mixture = _mixture(config, hidden_size) if LayerKind.EXPERTS in kinds else None
     layer = _Layer(
-        hidden_size=hidden_size,
         attention=attention,
         mamba=_mamba2(config, hidden_size),
         intermediate_size=config.size("intermediate_size") if LayerKind.FEED_FORWARD in kinds else 0,
@@ -120,13 +118,8 @@ def nemotron_h(config: ConfigReader) -> ModelSpec:
     _ignore_keys_without_effect(config)
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=attention.heads,
-            key_value_heads=attention.key_value_heads,
-            experts_per_token=mixture.experts_per_token if mixture is not None else 0,
-        ),
+        attention=attention,
+        mixture=mixture,
         layers=blocks_by_kind(kinds, layer.block),
         tied=False,
         names=DecoderNames(embedding="backbone.embeddings.weight", final_norm="backbone.norm_f"),
@@ -178,15 +171,14 @@ def _mamba2(config: ConfigReader, hidden_size: int) -> Mamba2:
 
 def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
     """Return the experts, which have no gate and, with a `moe_latent_size`, work in a latent."""
-    experts, chosen = config.size("n_routed_experts"), config.size("num_experts_per_tok")
     config.must_be("mlp_bias", False)
     config.must_be("n_shared_experts", 1)
-    return MixtureOfExperts(
-        hidden_size=hidden_size,
-        intermediate_size=config.size("moe_intermediate_size"),
-        experts=experts,
-        experts_per_token=checked_experts_per_token(config, "num_experts_per_tok", chosen, experts),
-        shared_intermediate_size=config.size("moe_shared_expert_intermediate_size"),
+    return read_mixture(
+        config,
+        hidden_size,
+        experts=Sized("n_routed_experts"),
+        shared=SharedExperts(width=Sized("moe_shared_expert_intermediate_size")),
+        groups="n_group",
         is_gated=False,
         latent_size=config.optional_size("moe_latent_size"),
     )

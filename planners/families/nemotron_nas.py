@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
-from plimsoll.planners.architecture.decoder import attention_half, decoder_layer, feed_forward_half, norm_weights
-from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.attention import GroupedAttention
+from plimsoll.planners.architecture.decoder import decoder_layer, norm_weights
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.families.family import Family, Untraced
 from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.layer_kinds import number_of_layers
+from plimsoll.planners.families.reading.sublayers import LAYER, Sublayer, attention_sublayer, gated_sublayer
 
-LAYER = "model.layers.{layer}"
 # Feed-forwards are two thirds of the multiple, as gated ones are, in steps of 256: modeling_decilm.py.
 GATED_SHARE = 2 / 3
 WIDTH_STEP = 256
@@ -43,57 +44,38 @@ def nemotron_nas(config: ConfigReader) -> ModelSpec:
     kinds = _kinds(config, hidden_size, heads)
 
     def layer(indices: tuple[int, ...], kind: _Kind) -> Block:
-        size = (
-            None
-            if kind.key_value_heads is None
-            else GroupedAttention(
+        mixer = feed_forward = None
+        if kind.key_value_heads is not None:
+            size = GroupedAttention(
                 hidden_size=hidden_size, heads=heads, key_value_heads=kind.key_value_heads, head_dim=head_dim
             )
-        )
-        inner = kind.intermediate_size
+            mixer = _normed("input_layernorm", attention_sublayer(size, bias=attention_bias), hidden_size)
+        if kind.intermediate_size:
+            gated = gated_sublayer(hidden_size, kind.intermediate_size, bias=feed_forward_bias)
+            feed_forward = _normed("post_attention_layernorm", gated, hidden_size)
         return decoder_layer(
             layers=indices,
             hidden_size=hidden_size,
-            mixer=None if size is None else attention_half(size),
-            feed_forward=feed_forward_half(hidden_size, inner, gated=True) if inner else None,
-            kv=None if size is None else size.kv_state(),
-            weights=(
-                *(
-                    ()
-                    if size is None
-                    else (
-                        *norm_weights(f"{LAYER}.input_layernorm", hidden_size),
-                        *separate_projections(
-                            f"{LAYER}.self_attn", size, qkv_bias=attention_bias, output_bias=attention_bias
-                        ),
-                    )
-                ),
-                *(
-                    (
-                        *norm_weights(f"{LAYER}.post_attention_layernorm", hidden_size),
-                        *gated_weights(f"{LAYER}.mlp", hidden_size, inner, bias=feed_forward_bias),
-                    )
-                    if inner
-                    else ()
-                ),
-            ),
+            mixer=mixer.half if mixer else None,
+            feed_forward=feed_forward.half if feed_forward else None,
+            kv=mixer.kv if mixer else None,
+            weights=(*(mixer.weights if mixer else ()), *(feed_forward.weights if feed_forward else ())),
         )
 
+    most = max((kind.key_value_heads or 0 for kind in kinds), default=0)
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=heads,
-            key_value_heads=max((kind.key_value_heads or 0 for kind in kinds), default=0) or heads,
-        ),
+        attention=DecoderSizes(hidden_size=hidden_size, heads=heads, key_value_heads=most or heads),
         layers=blocks_by_kind(kinds, layer),
-        tied=config.flag("tie_word_embeddings", default=False),
     )
 
 
+def _normed(name: str, sublayer: Sublayer, hidden_size: int) -> Sublayer:
+    return dataclasses.replace(sublayer, weights=(*norm_weights(f"{LAYER}.{name}", hidden_size), *sublayer.weights))
+
+
 def _kinds(config: ConfigReader, hidden_size: int, heads: int) -> list[_Kind]:
-    num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
+    num_layers = number_of_layers(config)
     blocks = config.items("block_configs") or []
     if len(blocks) != num_layers:
         raise config.error("block_configs", f"'block_configs' has {len(blocks)} layers of {num_layers}.")

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from plimsoll.planners.architecture.weight import Weight
 from plimsoll.planners.families.family import Family
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.dense import ALWAYS, NEVER, DenseDecoder, Windows
+from plimsoll.planners.families.reading.dense import ALWAYS, NEVER, DenseDecoder
 from plimsoll.planners.families.reading.multimodal import Wrapper
 from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, linear, norm, vision_weights
+from plimsoll.planners.families.reading.windows import Windows
 
 QWEN_COSMETIC = (
     "fullatt_block_indexes", "in_chans", "num_heads", "spatial_patch_size", "tokens_per_second", "window_size",

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from plimsoll.planners.architecture.mixture_of_experts import FusedExperts
 from plimsoll.planners.architecture.weight import Weight
 from plimsoll.planners.families.family import Family
+from plimsoll.planners.families.reading.attention import QueryKeyNorm
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.dense import NEVER, Bias, DenseDecoder, QueryKeyNorm
-from plimsoll.planners.families.reading.mixtures import DenseLayers, MixtureDecoder, Sized
+from plimsoll.planners.families.reading.dense import NEVER, Bias, DenseDecoder
+from plimsoll.planners.families.reading.experts import MixtureNames, Sized
+from plimsoll.planners.families.reading.layer_kinds import DenseLayers
+from plimsoll.planners.families.reading.mixtures import MixtureDecoder
 from plimsoll.planners.families.reading.multimodal import Wrapper
 from plimsoll.planners.families.reading.vision import VISION_COSMETIC, Shape, Tower, linear, norm, vision_weights
 
@@ -116,12 +119,11 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "qwen3_vl_moe_text": Family(
         reader=MixtureDecoder(
-            experts=Sized(key="num_experts", default=60),
-            experts_per_token=Sized(key="num_experts_per_tok", default=4),
-            expert_width=Sized(key="moe_intermediate_size", default=1408),
+            experts=Sized("num_experts", 60),
+            experts_per_token=Sized("num_experts_per_tok", 4),
+            expert_width=Sized("moe_intermediate_size", 1408),
             # Its published checkpoints hold what transformers 4.57 held in memory; transformers 5 turns it on reading.
-            fused=FusedExperts.INPUT_FIRST,
-            fused_names=("experts.gate_up_proj", "experts.down_proj"),
+            names=MixtureNames(fused=FusedExperts.INPUT_FIRST),
             dense_layers=DenseLayers.BETWEEN_STEPS,
             qkv_bias=ATTENTION_BIAS,
             output_bias=ATTENTION_BIAS,

@@ -6,39 +6,38 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from plimsoll.planners.architecture.attention import GroupedAttention, separate_projections
-from plimsoll.planners.architecture.decoder import (
-    attention_half,
-    decoder_layer,
-    feed_forward_half,
-    mixture_half,
-    norm_weights,
-    recurrent_half,
-)
-from plimsoll.planners.architecture.feed_forward import gated_weights
 from plimsoll.planners.architecture.linear_attention import GatedDelta
-from plimsoll.planners.architecture.mixture_of_experts import (
-    FusedExperts,
-    MixtureOfExperts,
-    expert_weights,
-    fused_expert_weights,
-    router_weight,
-    shared_expert_weights,
-)
+from plimsoll.planners.architecture.mixture_of_experts import FusedExperts, MixtureOfExperts
 from plimsoll.planners.architecture.model import Block, ModelSpec
-from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.family import Family, Untraced
 from plimsoll.planners.families.qwen3_vl import qwen3_5_tower, qwen3_wrapper
-from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.dense import QueryKeyNorm, query_key_norm_weights, read_attention
-from plimsoll.planners.families.reading.layer_kinds import MixerKind, mixer_kinds
-from plimsoll.planners.families.reading.mixtures import DenseLayers, checked_experts_per_token, dense_layers
+from plimsoll.planners.families.reading.assembly import blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.attention import QueryKeyNorm, read_attention
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.experts import (
+    MixtureNames,
+    SharedExperts,
+    Sized,
+    mixture_sublayer,
+    read_mixture,
+)
+from plimsoll.planners.families.reading.layer_kinds import (
+    DenseLayers,
+    MixerKind,
+    dense_layers,
+    every_so_many,
+    mixer_kinds,
+    number_of_layers,
+)
 from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
+from plimsoll.planners.families.reading.sublayers import (
+    LAYER,
+    attention_sublayer,
+    gated_sublayer,
+    layer_of,
+    recurrent_sublayer,
+)
 
-LAYER = "model.layers.{layer}"
-EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
-FUSED_NAMES = (f"{LAYER}.mlp.experts.gate_up_proj", f"{LAYER}.mlp.experts.down_proj")
 # Defaults of transformers' Qwen3NextConfig and Qwen3_5TextConfig, which agree on them.
 DEFAULT_HEAD_DIM = 256
 DEFAULT_KERNEL = 4
@@ -62,120 +61,61 @@ class QwenHybrid:
     key_value_heads_default: int = 4
 
     def __call__(self, config: ConfigReader) -> ModelSpec:
-        """Return the description of a text model of this form."""
-        return _qwen_hybrid(config, self)
+        """Return the description of a text model of this form.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """What the layers of one model have in common, read from its config."""
-
-    family: QwenHybrid
-    attention: GroupedAttention
-    delta: GatedDelta
-    mixture: MixtureOfExperts | None
-    intermediate_size: int
-    attention_bias: bool
-
-    def block(self, indices: tuple[int, ...], kind: tuple[MixerKind, bool]) -> Block:
-        """Return the layers at `indices`; `kind` is what mixes their tokens and whether they are dense."""
-        mixer, dense = kind
-        hidden_size, recurrence = self.attention.hidden_size, self.delta.mixer()
-        is_linear = mixer is MixerKind.LINEAR
-        return decoder_layer(
-            layers=indices,
-            hidden_size=hidden_size,
-            mixer=recurrent_half(recurrence) if is_linear else attention_half(self.attention),
-            feed_forward=(
-                feed_forward_half(hidden_size, self.intermediate_size, gated=True)
-                if dense or self.mixture is None
-                else mixture_half(self.mixture)
+        Source: `transformers` 5.23, modeling_qwen3_next, _qwen3_5 and _qwen3_5_moe.
+        """
+        attention = dataclasses.replace(
+            read_attention(
+                config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=self.key_value_heads_default
             ),
-            kv=recurrence.kv_state() if is_linear else self.attention.kv_state(),
-            kind=mixer.value,
-            weights=(
-                *(self.delta.weights(f"{LAYER}.linear_attn") if is_linear else self._attention_weights()),
-                *self._feed_forward_weights(dense),
-                *norm_weights(f"{LAYER}.input_layernorm", hidden_size),
-                *norm_weights(f"{LAYER}.post_attention_layernorm", hidden_size),
-            ),
+            has_output_gate=True,
         )
-
-    def _attention_weights(self) -> tuple[Weight, ...]:
-        prefix, bias = f"{LAYER}.self_attn", self.attention_bias
-        return (
-            *separate_projections(prefix, self.attention, qkv_bias=bias, output_bias=bias),
-            *query_key_norm_weights(prefix, self.attention, QueryKeyNorm.HEAD),
+        hidden_size = attention.hidden_size
+        mixture = _mixture(config, hidden_size) if self.has_experts else None
+        is_dense = dense_layers(config, self.dense_layers) if mixture else [True] * number_of_layers(config)
+        delta = _delta(config, hidden_size, is_grouped=self.is_grouped)
+        dense_width = config.size("intermediate_size") if any(is_dense) else 0
+        bias = config.flag("attention_bias", default=False)
+        names = MixtureNames(
+            fused=FusedExperts.OUTPUT_FIRST if self.has_fused_experts else None,
+            shared="shared_expert",
+            shared_gate="shared_expert_gate",
         )
+        config.must_be("attn_output_gate", True)
+        config.must_be("output_gate_type", "swish")  # the delta rule's gate; the attention's is a sigmoid
+        config.ignore(
+            "decoder_sparse_step", "hidden_act", "intermediate_size", "mamba_ssm_dtype",
+            "mlp_only_layers", "mtp_use_dedicated_embeddings", "norm_topk_prob", "output_router_logits",
+            "partial_rotary_factor", "router_aux_loss_coef", "use_sliding_window", "sliding_window",
+        )  # fmt: skip
 
-    def _feed_forward_weights(self, dense: bool) -> tuple[Weight, ...]:
-        prefix, mixture = f"{LAYER}.mlp", self.mixture
-        if dense or mixture is None:
-            return gated_weights(prefix, self.attention.hidden_size, self.intermediate_size)
-        experts = (
-            fused_expert_weights(FUSED_NAMES, mixture, FusedExperts.OUTPUT_FIRST)
-            if self.family.has_fused_experts
-            else expert_weights(f"{prefix}.experts.{{expert}}", mixture, names=EXPERT_NAMES)
+        def layer(indices: tuple[int, ...], kind: tuple[MixerKind, bool]) -> Block:
+            mixer, dense = kind
+            if mixer is MixerKind.LINEAR:
+                mixing = recurrent_sublayer(delta, f"{LAYER}.linear_attn")
+            else:
+                mixing = attention_sublayer(attention, bias=bias, norm=QueryKeyNorm.HEAD)
+            if dense or mixture is None:
+                feed_forward = gated_sublayer(hidden_size, dense_width)
+            else:
+                feed_forward = mixture_sublayer(mixture, names)
+            return layer_of(indices, hidden_size, mixing, feed_forward, kind=mixer.value)
+
+        return decoder_model(
+            config,
+            attention=attention,
+            mixture=mixture,
+            layers=blocks_by_kind(zip(_mixer_kinds(config), is_dense, strict=True), layer),
+            assumptions=multi_token_assumptions(config, "mtp_num_hidden_layers"),
         )
-        return (
-            router_weight(f"{prefix}.gate.weight", mixture),
-            *experts,
-            *shared_expert_weights(f"{prefix}.shared_expert", mixture),
-            Weight(name=f"{prefix}.shared_expert_gate.weight", shape=(1, mixture.hidden_size), part=Part.ROUTER),
-        )
-
-
-def _qwen_hybrid(config: ConfigReader, family: QwenHybrid) -> ModelSpec:
-    """Return the description of a Qwen3-Next- or Qwen3.5-like text model.
-
-    Source: `transformers` 5.23, modeling_qwen3_next, _qwen3_5 and _qwen3_5_moe.
-    """
-    attention = read_attention(
-        config, head_dim_default=DEFAULT_HEAD_DIM, key_value_heads_default=family.key_value_heads_default
-    )
-    mixture = _mixture(config, attention.hidden_size) if family.has_experts else None
-    is_dense = dense_layers(config, family.dense_layers) if family.has_experts else [True] * _num_layers(config)
-    layer = _Layer(
-        family=family,
-        attention=dataclasses.replace(attention, has_output_gate=True),
-        delta=_delta(config, attention.hidden_size, is_grouped=family.is_grouped),
-        mixture=mixture,
-        intermediate_size=config.size("intermediate_size") if any(is_dense) else 0,
-        attention_bias=config.flag("attention_bias", default=False),
-    )
-    config.must_be("attn_output_gate", True)
-    config.must_be("output_gate_type", "swish")  # the delta rule's gate; the attention's is a sigmoid
-    config.ignore(
-        "decoder_sparse_step", "hidden_act", "intermediate_size", "mamba_ssm_dtype",
-        "mlp_only_layers", "mtp_use_dedicated_embeddings", "norm_topk_prob", "output_router_logits",
-        "partial_rotary_factor", "router_aux_loss_coef", "use_sliding_window", "sliding_window",
-    )  # fmt: skip
-    return decoder_model(
-        config,
-        sizes=DecoderSizes(
-            hidden_size=attention.hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=attention.heads,
-            key_value_heads=attention.key_value_heads,
-            experts_per_token=mixture.experts_per_token if mixture is not None else 0,
-        ),
-        layers=blocks_by_kind(zip(_mixer_kinds(config), is_dense, strict=True), layer.block),
-        tied=config.flag("tie_word_embeddings", default=False),
-        assumptions=multi_token_assumptions(config, "mtp_num_hidden_layers"),
-    )
-
-
-def _num_layers(config: ConfigReader) -> int:
-    return config.size("num_hidden_layers", most=MOST_LAYERS)
 
 
 def _mixer_kinds(config: ConfigReader) -> list[MixerKind]:
     """Return what mixes each layer's tokens; without `layer_types` every fourth layer attends to everything."""
-    num_layers = _num_layers(config)
+    num_layers = number_of_layers(config)
     interval = config.size("full_attention_interval", default=DEFAULT_ATTENTION_INTERVAL)
-    return mixer_kinds(config, "layer_types", num_layers) or [
-        MixerKind.LINEAR if (layer + 1) % interval else MixerKind.FULL for layer in range(num_layers)
-    ]
+    return mixer_kinds(config, "layer_types", num_layers) or every_so_many(num_layers, interval)
 
 
 def _delta(config: ConfigReader, hidden_size: int, *, is_grouped: bool) -> GatedDelta:
@@ -194,13 +134,11 @@ def _delta(config: ConfigReader, hidden_size: int, *, is_grouped: bool) -> Gated
 
 
 def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
-    experts, chosen = config.size("num_experts"), config.size("num_experts_per_tok")
-    return MixtureOfExperts(
-        hidden_size=hidden_size,
-        intermediate_size=config.size("moe_intermediate_size"),
-        experts=experts,
-        experts_per_token=checked_experts_per_token(config, "num_experts_per_tok", chosen, experts),
-        shared_intermediate_size=config.size("shared_expert_intermediate_size"),
+    return read_mixture(
+        config,
+        hidden_size,
+        experts=Sized("num_experts"),
+        shared=SharedExperts(width=Sized("shared_expert_intermediate_size")),
         has_shared_gate=True,
     )
 

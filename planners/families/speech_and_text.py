@@ -23,7 +23,7 @@ from plimsoll.planners.architecture.feed_forward import plain_weights
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.family import Family
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.assembly import DecoderNames, decoder_model
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' BartConfig and WhisperConfig.
@@ -176,12 +176,7 @@ def _model(
 
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=width,
-            vocabulary_size=config.size("vocab_size"),
-            heads=decoder.attention.heads,
-            key_value_heads=decoder.attention.heads,
-        ),
+        attention=decoder.attention,
         layers=(
             stacks["encoder"].layer(tuple(range(encoders)), first=0, source_tokens=None, is_decoder=False),
             with_encoder_output(decoding(indices[:1]), width),

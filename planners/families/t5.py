@@ -13,7 +13,7 @@ from plimsoll.planners.architecture.feed_forward import feed_forward_column, fee
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Split, Weight
 from plimsoll.planners.families.family import Family
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, decoder_model
+from plimsoll.planners.families.reading.assembly import DecoderNames, decoder_model
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 
 # Defaults of transformers' T5Config.
@@ -145,12 +145,7 @@ def t5(config: ConfigReader) -> ModelSpec:
     )
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=stack.attention.hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=stack.attention.heads,
-            key_value_heads=stack.attention.heads,
-        ),
+        attention=stack.attention,
         layers=layers,
         tied=config.flag("tie_word_embeddings", default=True),
         names=DecoderNames(embedding="shared.weight", final_norm="decoder.final_layer_norm"),

@@ -29,7 +29,8 @@ from plimsoll.planners.serving.search.candidates import MILLION, Candidate
 from plimsoll.planners.serving.search.front import Point, pareto_front, point_of
 from plimsoll.planners.serving.search.search import Found, search_fleet, search_layouts
 from plimsoll.planners.serving.sentences import serving_summary
-from plimsoll.planners.serving.settings.settings import Settings, resolve_settings, stated_scaling
+from plimsoll.planners.serving.settings.lengths import stated_scaling
+from plimsoll.planners.serving.settings.settings import Settings, resolve_settings
 from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 
 MOST_ALTERNATIVES = 5

@@ -10,7 +10,8 @@ from typing import Any
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.hardware import GpuCount
-from plimsoll.planners.memory.host_words import GIB, is_host_sure
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.memory.host_words import is_host_sure
 from plimsoll.planners.plans import Memory, TrainingAnswer
 from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
 from plimsoll.planners.stacks.profile import textbook

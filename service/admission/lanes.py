@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 
 from plimsoll.planners.catalogue import Catalogue
 from plimsoll.planners.ground.errors import PlimsollError
-from plimsoll.service.engines.commands import serving_launch
+from plimsoll.service.engines.engine import serving_launch
 from plimsoll.service.engines.nodes import is_given_others_address
-from plimsoll.service.stacks.accelerate.command import training_launch
+from plimsoll.service.stacks.commands import training_launch
 from plimsoll.service.workloads.commands.here_documents import with_here_documents
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 from plimsoll.service.workloads.commands.shell import programs

@@ -1,84 +1,25 @@
 """Launch files of a training plan: what a person types, or a program reads, to run it.
 
-Each program has a module and each launch file a `Target` here. A file says what
-is true of the plan; where a program has no option for what was planned, the file
-is not made, and the reasons are.
+A file says what is true of the plan; where a program has no option for what was
+planned, the file is not made, and the reasons are.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from plimsoll.planners.derived import Derived
-from plimsoll.planners.plans import Omitted
-from plimsoll.service.launch.dlrover import DLROVER
-from plimsoll.service.launch.torchrun import RENDEZVOUS_PORT, TORCHRUN
-from plimsoll.service.launch.training import Content, Target, TrainingLaunch, given_reasons
-from plimsoll.service.stacks.accelerate.adapters import BITSANDBYTES, PEFT
-from plimsoll.service.stacks.accelerate.launch import ACCELERATE
-from plimsoll.service.stacks.accelerate.trainer import TRANSFORMERS
-from plimsoll.service.stacks.atorch.launch import ATORCH
-from plimsoll.service.stacks.composer.launch import COMPOSER
-from plimsoll.service.stacks.ddp.horovod import HOROVOD, HOROVOD_HOSTS
-from plimsoll.service.stacks.deepspeed.launch import DEEPSPEED
-from plimsoll.service.stacks.fsdp2.launch import TORCHTITAN
-from plimsoll.service.stacks.litgpt.launch import LITGPT
-from plimsoll.service.stacks.megatron.launch import MEGATRON
-from plimsoll.service.stacks.megatron.paddle import PADDLE
-from plimsoll.service.stacks.megatron.pai import PAI_MEGATRON
-from plimsoll.service.stacks.megatron_deepspeed.launch import MEGATRON_DEEPSPEED
-from plimsoll.service.stacks.nanotron.launch import NANOTRON
-from plimsoll.service.stacks.torchtune.launch import TORCHTUNE
-
-__all__ = ["RENDEZVOUS_PORT", "STARTERS", "TARGETS", "LaunchFiles", "TrainingLaunch", "training_artifacts"]
-
-TARGETS: tuple[Target, ...] = (
-    TORCHRUN,
-    TORCHTITAN,
-    DEEPSPEED,
-    ACCELERATE,
-    TRANSFORMERS,
-    PEFT,
-    BITSANDBYTES,
-    MEGATRON,
-    PAI_MEGATRON,
-    MEGATRON_DEEPSPEED,
-    NANOTRON,
-    TORCHTUNE,
-    LITGPT,
-    COMPOSER,
-    ATORCH,
-    HOROVOD,
-    HOROVOD_HOSTS,
-    DLROVER,
-    PADDLE,
-)
+from plimsoll.service.launch.files import Content, LaunchFiles
+from plimsoll.service.launch.training import Target, TrainingLaunch, given_reasons
+from plimsoll.service.stacks.stack import stacks
 
 
-# They start any script.
-STARTERS = frozenset({"torchrun", "horovod", "horovod-hosts", "dlrover"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFiles:
-    """The launch files of a plan by name, and why the others that it should have could not be written.
-
-    `missing` are those whose program has no option for what was planned, `omitted` those whose writing failed.
-    """
-
-    files: Mapping[str, Content]
-    missing: Mapping[str, tuple[str, ...]]
-    omitted: tuple[Omitted, ...] = ()
-
-
-def training_artifacts(launch: TrainingLaunch, derived: Derived | None = None) -> LaunchFiles:
-    """Return every launch file that is for such plans, or why it cannot be written; `derived` writes each apart."""
+def training_artifacts(launch: TrainingLaunch) -> LaunchFiles:
+    """Return every launch file of a plan, or why it cannot be written; each is written apart."""
     files: dict[str, Content] = {}
     missing: dict[str, tuple[str, ...]] = {}
-    derived = derived or Derived()
-    for target in TARGETS:
+    derived = Derived()
+    for target in stacks()[launch.layout.framework].targets:
         written = functools.partial(_write, target, launch, files, missing)
         derived.part(f"artifacts.{target.name}", written, otherwise=None)
     return LaunchFiles(files=files, missing=missing, omitted=derived.omitted)
@@ -103,11 +44,11 @@ def _left_to_scripts(target: Target, launch: TrainingLaunch) -> tuple[str, ...]:
     modules = question.recompute.modules if question.recompute is not None else ()
     return given_reasons(
         (
-            question.gradient_compression != "none" and target.name not in STARTERS,
+            question.gradient_compression != "none" and not target.is_starter,
             f"Gradients are compressed ({question.gradient_compression}) by the training script or its optimizer.",
         ),
         (
-            bool(modules) and target.name not in {*STARTERS, "megatron"},
+            bool(modules) and not (target.is_starter or target.names_recomputed_modules),
             f"The recompute of {', '.join(modules)} alone is not written for {target.name}.",
         ),
     )

@@ -1,17 +1,16 @@
-"""Launch commands of serving engines, read as a request to `/plan/infer`."""
+"""Commands of serving engines by their tables of flags, read as a request to `/plan/infer`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from plimsoll.planners.serving.releases.profile import is_older, known_versions, versions_with_changes
-from plimsoll.service.engines.engine_command import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
-from plimsoll.service.engines.nodes import nodes_of
+from plimsoll.service.engines.command import EngineCommand, Words
+from plimsoll.service.engines.nodes import nodes_of, other_options
 from plimsoll.service.engines.quantization import asked_quantization
 from plimsoll.service.engines.rules import broken_rules, lifted_rules, unchecked_rules
-from plimsoll.service.engines.tgi.command import tgi_launch
 from plimsoll.service.workloads.commands.flags import AUTO, Arguments, read_flags
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 from plimsoll.service.workloads.commands.option_files import OptionsFileNotRead, option_words
@@ -19,23 +18,7 @@ from plimsoll.service.workloads.commands.shell import known_image
 from plimsoll.service.workloads.objects.pods import Container
 
 VERSION_TAG = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[.-]|post|rc|$)")
-ENGINE_IMAGES = {
-    "vllm/vllm-openai": "vllm",
-    "vllm/vllm-openai-rocm": "vllm",
-    "lmsysorg/sglang": "sglang",
-    "nvidia/tensorrt-llm/release": "tensorrt-llm",
-}
-# SGLang's options that spread whole experts over all ranks without a degree (srt/server_args.py).
-EXPERTS_SPREAD = re.compile(r"^--(?:moe[-_]a2a[-_]backend|enable[-_](?:ep|deepep)[-_]moe)$")
 PYTHON = re.compile(r"^python[0-9.]*$")
-# What `python -m` starts.
-MODULES = {
-    "vllm.entrypoints.openai.api_server": VLLM,
-    "vllm.entrypoints.api_server": VLLM,
-    "sglang.launch_server": SGLANG,
-    "huggingfaceserver": HUGGING_FACE_SERVER,
-}
-TGI_PROGRAM = "text-generation-launcher"
 DTYPES = {
     "auto": None, "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32",
     "float": "fp32",
@@ -61,28 +44,24 @@ AS_ITS_CONFIG_SAYS = (
 COPIES = ("int4", "int8")
 # The smallest of the formats that such a config may say.
 SMALLEST_FORMAT = "int4"
-LAYOUT_FIELDS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "decode_context_parallel")
 SERVING_FIELDS = ("max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size")
-# Backends that the planner has the rules of: TensorRT-LLM's own since 1.0, and KServe's server where vLLM is in it.
-PYTORCH = "pytorch"
-BACKENDS = (PYTORCH, "auto", "vllm")
-TRTLLM_OTHER_COMMANDS = (("mm_embedding_serve",), ("disaggregated",), ("disaggregated_mpi_worker",), ("grpc",))
+CommandReader: TypeAlias = Callable[[Words, Container, int], Read | None]
 
 
-def serving_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> Read | None:
-    """Return what a command of a container with `gpus` GPUs would serve.
+def engine_reader(*commands: EngineCommand) -> CommandReader:
+    """Return what reads the commands of one engine, None for those of others."""
 
-    NotRead where something of it cannot be read, CannotRun where the engine refuses its arguments, None where it
-    serves nothing we know.
-    """
-    if words[0].rpartition("/")[2] == TGI_PROGRAM:
-        return tgi_launch(words[1:], container, gpus=gpus)
-    found = _engine_arguments(words)
-    if found is None:
-        return None
-    command, rest = found
+    def read(words: Words, container: Container, _gpus: int) -> Read | None:
+        found = ((command, rest) for command in commands if (rest := _arguments(command, words)) is not None)
+        command, rest = next(found, (None, ()))
+        return None if command is None else _engine_launch(command, rest, container)
+
+    return read
+
+
+def _engine_launch(command: EngineCommand, words: Words, container: Container) -> Read:
     try:
-        read = _read_arguments(command, rest, container)
+        read = _read_arguments(command, words, container)
     except OptionsFileNotRead as missing:
         return NotRead(reason=f"the {command.program} command: {missing}")
     if read.problems:
@@ -90,7 +69,7 @@ def serving_launch(words: tuple[str, ...], container: Container, *, gpus: int) -
     if read.unresolved:
         variables = ", ".join(word[:60] for word in read.unresolved)
         return NotRead(reason=f"the {command.program} command takes words from {variables}, not written in the object")
-    broken = broken_rules(command, read, _engine_version(command.engine, container.image).get("engine_version"))
+    broken = broken_rules(command, read, _engine_version(command, container.image).get("engine_version"))
     if broken:
         return CannotRun(program=f"the {command.program} command", reason="; ".join(broken))
     return _launch(command, read, container)
@@ -111,14 +90,14 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
     model = read.values.get("model") or next(iter(positionals), None)
     if not isinstance(model, str):
         return NotRead(reason=f"the {command.program} command names no model")
-    if read.values.get("backend", PYTORCH) not in BACKENDS:
+    if read.values.get("backend") not in (None, *command.backends):
         return NotRead(
             reason=f"the {command.program} command runs a backend ({read.values['backend']}) with rules of its own"
         )
     formats = _formats(command, read)
     if isinstance(formats, NotRead):
         return formats
-    others = {name.replace("_", "-") for name in read.others}
+    others = other_options(read)
     others |= {name.partition(".")[0] for name in others}
     for name in sorted(command.decisive & others):
         return NotRead(reason=f"{name} decides what the {command.program} command loads, and is not read")
@@ -126,14 +105,14 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         return NotRead(reason=f"--cpu-offload-gb decides what the {command.program} command loads, and is not read")
     serving = {name: read.values[name] for name in SERVING_FIELDS if read.values.get(name, AUTO) != AUTO}
     unread = sorted(command.unread & others)
-    version = _engine_version(command.engine, container.image)
+    version = _engine_version(command, container.image)
     too_old = _too_old(command.engine, version)
     if too_old:
         version = {}
     request = {
         "model": model,
         "serving": {**serving, **formats, "engine": command.engine, **version},
-        "layout": _layout(command, read),
+        "layout": command.layout(read),
     }
     leaner, leaner_words = _leaner(request, read)
     nodes = nodes_of(command, read)
@@ -155,11 +134,9 @@ def _launch(command: EngineCommand, read: Arguments, container: Container) -> La
         lowering=tuple(sorted(command.lowering & others)),
         quantization=asked_quantization(model, read),
         unsaid=too_old,
-        unchecked=unchecked_rules(
-            container, is_own_image=known_image(container.image, ENGINE_IMAGES) == command.engine
-        )
+        unchecked=unchecked_rules(container, is_own_image=_is_own_image(command, container.image))
         | lifted_rules(command, read),
-    )  # fmt: skip
+    )
 
 
 def _leaner(request: dict[str, Any], read: Arguments) -> tuple[tuple[dict[str, Any], ...], str]:
@@ -188,20 +165,16 @@ def _of_older_versions(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**request, "serving": {**request["serving"], "engine_version": version}}
 
 
-def _engine_arguments(words: tuple[str, ...]) -> tuple[EngineCommand, tuple[str, ...]] | None:
+def _arguments(command: EngineCommand, words: Words) -> Words | None:
+    """Return the arguments of a command, None where the words start another program."""
     program = words[0].rpartition("/")[2]
-    if program == "vllm" and words[1:2] == ("serve",):
-        return VLLM, words[2:]
-    if program == "sglang" and words[1:2] == ("serve",):
-        return SGLANG, words[2:]
-    if program == "trtllm-serve":
-        # `serve` is what it does unless it is told another command.
-        rest = words[2:] if words[1:2] == ("serve",) else words[1:]
-        return None if rest[:1] in TRTLLM_OTHER_COMMANDS else (TENSORRT_LLM, rest)
     if PYTHON.match(program) and "-m" in words:
         place = words.index("-m")
-        module = words[place + 1] if place + 1 < len(words) else ""
-        return (MODULES[module], words[place + 2 :]) if module in MODULES else None
+        return words[place + 2 :] if "".join(words[place + 1 : place + 2]) in command.modules else None
+    for start in command.starts:
+        if (program, *words[1 : len(start)]) == start:
+            rest = words[len(start) :]
+            return None if rest and rest[0] in command.not_serving else rest
     return None
 
 
@@ -225,33 +198,6 @@ def _formats(command: EngineCommand, read: Arguments) -> dict[str, Any] | NotRea
     return formats
 
 
-def _layout(command: EngineCommand, read: Arguments) -> dict[str, int]:
-    """Return the degrees of the command: 1 where it names none.
-
-    SGLang counts the ranks of attention's data parallelism among its tensor ranks.
-    TensorRT-LLM's attention is data-parallel over all tensor ranks or over none.
-    vLLM's data parallelism divides attention alone where experts are parallel, over
-    all tensor- and data-parallel ranks; else its ranks are replicas. Without an option that
-    says so experts are divided as all else is, whatever degree would be better.
-    """
-    named = {name: int(read.values[name]) for name in LAYOUT_FIELDS if name in read.values}
-    layout = {"tensor_parallel": 1, "pipeline_parallel": 1, **named}
-    attention = int(read.values.get("attention_data_parallel", 1))
-    if read.values.get("is_attention_data_parallel"):
-        attention = layout["tensor_parallel"] if command is TENSORRT_LLM else layout.pop("data_parallel", 1)
-    if attention > 1:
-        layout |= {"attention_data_parallel": attention, "tensor_parallel": layout["tensor_parallel"] // attention}
-    if "expert_ranks" in read.values:
-        layout["expert_parallel"] = int(read.values["expert_ranks"])
-    elif command is not TENSORRT_LLM and not any(EXPERTS_SPREAD.search(name) for name in read.others):
-        layout["expert_parallel"] = 1
-    if read.values.get("expert_parallel"):
-        ranks = layout.pop("data_parallel", 1)
-        layout |= {"attention_data_parallel": ranks} if ranks > 1 else {}
-        layout["expert_parallel"] = layout["tensor_parallel"] * ranks
-    return layout
-
-
 def _too_old(engine: str, version: Mapping[str, str]) -> str:
     """Return what is known of an engine whose version is older than that, an empty text for any other."""
     stated, (oldest, *_, newest) = version.get("engine_version"), known_versions(engine)
@@ -260,9 +206,13 @@ def _too_old(engine: str, version: Mapping[str, str]) -> str:
     return f"{engine} {stated} is older than the versions that are known here, {oldest} to {newest}"
 
 
-def _engine_version(engine: str, image: str) -> dict[str, str]:
+def _is_own_image(command: EngineCommand, image: str) -> bool:
+    return bool(known_image(image, dict.fromkeys(command.images, True)))
+
+
+def _engine_version(command: EngineCommand, image: str) -> dict[str, str]:
     """Return the version that an engine's own image carries in its tag, as "0.19.1"; nothing where it carries none."""
-    if known_image(image, ENGINE_IMAGES) != engine:
+    if not _is_own_image(command, image):
         return {}
     match = VERSION_TAG.match(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
     return {"engine_version": match[1]} if match else {}

@@ -20,7 +20,6 @@ METHODS: Mapping[str, str] = {
     "fp8": "fp8", "bitsandbytes": "bitsandbytes", "awq": "awq", "awq_marlin": "awq", "auto_awq": "awq", "gptq": "gptq",
     "gptq_marlin": "gptq", "auto_gptq": "gptq", "compressed-tensors": "compressed-tensors",
 }  # fmt: skip
-CHECKING_ENGINES = frozenset({"vllm", "sglang"})
 # Another revision, or another source, may hold another checkpoint.
 OTHER_CHECKPOINT = frozenset({"--revision", "--load-format", "--model-loader-extra-config", "--quantization-config"})
 COMPRESSED = "compressed-tensors"
@@ -62,10 +61,10 @@ def _method_of(config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset()
 
 
-def conflict(engine: str | None, asked: str | None, stored: frozenset[str]) -> str | None:
-    """Return why an engine does not load a checkpoint in the scheme that it is told, None where it may."""
+def conflict(asked: str | None, stored: frozenset[str]) -> str | None:
+    """Return why an engine that compares them does not load a checkpoint in the scheme that it is told, or None."""
     method = METHODS.get(str(asked))
-    if engine not in CHECKING_ENGINES or not stored or method is None or method in stored:
+    if not stored or method is None or method in stored:
         return None
     schemes = " or ".join(sorted(stored))
     return f"--quantization {asked} is not how the checkpoint is stored ({schemes}): leave the option out"

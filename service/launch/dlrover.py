@@ -9,15 +9,14 @@ outlives the process, and is written to storage at a fault.
 
 from __future__ import annotations
 
-from plimsoll.planners.stacks.profile import stack_names
-from plimsoll.service.launch.torchrun import environment, node_range_text, script
+from plimsoll.planners.ground.units import MIB
+from plimsoll.service.launch.script import Script
 from plimsoll.service.launch.training import (
     MAX_RESTARTS,
     Placeholder,
     Target,
     TrainingLaunch,
     given_reasons,
-    of_stacks,
     uneven_nodes,
 )
 from plimsoll.service.launch.yaml_text import yaml_text
@@ -25,28 +24,34 @@ from plimsoll.service.launch.yaml_text import yaml_text
 JOB_NAME = "plimsoll-training"
 NAMESPACE = "dlrover"
 IMAGE = Placeholder("$IMAGE")
-MIB = 2**20
 
 
-def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
-    return given_reasons(uneven_nodes(launch))
+def dlrover(script: Script) -> Target:
+    """Return the job that runs a stack's script on every node."""
+    return Target(
+        name="dlrover",
+        is_starter=True,
+        saved_as="dlrover.yaml",
+        why_not=lambda launch: given_reasons(uneven_nodes(launch)),
+        write=lambda launch: elastic_job(launch, script),
+    )
 
 
-def dlrover_command(launch: TrainingLaunch) -> str:
+def _command(launch: TrainingLaunch, script: Script) -> str:
     """Return what every node runs: the checks, then one process a GPU."""
     words = [
         "dlrover-run",
         "--network-check",
         "--exclude-straggler",
         "--save_at_breakpoint",
-        f"--nnodes={node_range_text(launch)}",
+        f"--nnodes={script.nodes_text(launch)}",
         f"--nproc_per_node={launch.processes_per_node}",
         f"--max_restarts={MAX_RESTARTS}",
     ]
-    return " ".join([*environment(launch), *words, *script(launch)])
+    return script.started_by(launch, words)
 
 
-def elastic_job(launch: TrainingLaunch) -> str:
+def elastic_job(launch: TrainingLaunch, script: Script) -> str:
     """Return the job; a node asks for the memory that the plan counts on the host for its GPUs, and may take more."""
     gpus = {"nvidia.com/gpu": launch.processes_per_node}
     memory = -(-launch.plan.memory.host_bytes * launch.processes_per_node // MIB)
@@ -54,7 +59,7 @@ def elastic_job(launch: TrainingLaunch) -> str:
     container = {
         "name": "main",
         "image": IMAGE,
-        "command": ["/bin/bash", "-c", dlrover_command(launch)],
+        "command": ["/bin/bash", "-c", _command(launch, script)],
         "resources": {"requests": requests, "limits": gpus},
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108  where processes share it
     }
@@ -62,7 +67,7 @@ def elastic_job(launch: TrainingLaunch) -> str:
     worker = {
         "replicas": launch.nodes,
         "restartCount": MAX_RESTARTS,
-        "autoScale": launch.is_elastic,
+        "autoScale": script.is_elastic(launch),
         "template": {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}},
     }
     return yaml_text(
@@ -77,6 +82,3 @@ def elastic_job(launch: TrainingLaunch) -> str:
             },
         }
     )
-
-
-DLROVER = Target(name="dlrover", is_for=of_stacks(*stack_names()), why_not=_why_not, write=elastic_job)

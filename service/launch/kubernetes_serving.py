@@ -12,7 +12,6 @@ from typing import Any
 
 from plimsoll.planners.serving.answer import ServingPlan
 from plimsoll.service.launch.checkpoint import Checkpoint
-from plimsoll.service.launch.engine import SERVING_PORT, Engine, Nodes, NoOption, ServingCommand, version_numbers
 from plimsoll.service.launch.kubernetes import (
     HUB_TOKEN,
     NAME_LABEL,
@@ -22,8 +21,10 @@ from plimsoll.service.launch.kubernetes import (
     pod_spec,
     workload_name,
 )
+from plimsoll.service.launch.serving import SERVING_PORT, Nodes, NoOption, Server, ServingCommand, version_numbers
 from plimsoll.service.launch.yaml_text import yaml_text
 
+DEPLOYMENT, INFERENCE_SERVICE, LEADER_WORKER_SET = MANIFESTS = ("deployment", "inferenceservice", "leaderworkerset")
 BY_LEADER_WORKER_SET = {"rank": "$(LWS_WORKER_INDEX)", "address": "$(LWS_LEADER_ADDRESS)"}
 FILES_FOLDER = "/etc/plimsoll"
 FILES_VOLUME = "options"
@@ -37,11 +38,11 @@ KSERVE_MODE = {"serving.kserve.io/deploymentMode": "RawDeployment"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replicas:
-    """Equal replicas of one engine, each of `nodes` pods of `gpus_per_pod` GPUs."""
+    """Equal replicas of one program, each of `nodes` pods of `gpus_per_pod` GPUs."""
 
     name: str
     image: str
-    engine: Engine
+    server: Server
     count: int
     nodes: int
     gpus_per_pod: int
@@ -49,36 +50,36 @@ class _Replicas:
 
 
 def serving_manifests(
-    engine: Engine, checkpoint: Checkpoint, plan: ServingPlan, nodes: int, placement: Placement
+    server: Server, checkpoint: Checkpoint, plan: ServingPlan, nodes: int, placement: Placement
 ) -> dict[str, str]:
     """Return the manifests of a plan by name.
 
-    Raises `NoOption` where the engine has no image for the GPU or cannot join nodes.
+    Raises `NoOption` where the program has no image for the GPU or cannot join nodes.
     """
     version, layout = plan.settings.engine_version, plan.layout
-    image = engine.image_for(placement.gpu, version)
+    image = server.image_for(placement.gpu, version)
     if image is None:
-        raise NoOption(f"No image of {engine.artifact} {version} for {placement.gpu.name} is known.")
-    if nodes > 1 and (engine.joins_nodes is None or version_numbers(version) < engine.joins_nodes):
+        raise NoOption(f"No image of {server.artifact} {version} for {placement.gpu.name} is known.")
+    if nodes > 1 and (server.joins_nodes is None or version_numbers(version) < server.joins_nodes):
         raise NoOption(
-            f"{engine.artifact} {version} joins nodes by a cluster of another program's, started beforehand."
+            f"{server.artifact} {version} joins nodes by a cluster of another program's, started beforehand."
         )
-    command = engine.command(checkpoint, plan, Nodes(count=nodes, **BY_LEADER_WORKER_SET))
+    command = server.command(checkpoint, plan, Nodes(count=nodes, **BY_LEADER_WORKER_SET))
     replicas = _Replicas(
         name=workload_name(checkpoint.name, placement.plan_id),
         image=image,
-        engine=engine,
+        server=server,
         count=layout.data_parallel,
         nodes=nodes,
         gpus_per_pod=layout.gpus // layout.data_parallel // nodes,
         placement=placement,
     )
     if nodes > 1:
-        return {"leaderworkerset": yaml_text(_leader_worker_set(replicas, command))}
+        return {LEADER_WORKER_SET: yaml_text(_leader_worker_set(replicas, command))}
     files = _config_map(replicas, command)
     return {
-        "deployment": yaml_text(*files, _deployment(replicas, command)),
-        "inferenceservice": yaml_text(*files, _inference_service(replicas, command)),
+        DEPLOYMENT: yaml_text(*files, _deployment(replicas, command)),
+        INFERENCE_SERVICE: yaml_text(*files, _inference_service(replicas, command)),
     }
 
 
@@ -124,7 +125,7 @@ def _leader_worker_set(replicas: _Replicas, command: ServingCommand) -> dict[str
 def _server(replicas: _Replicas, command: ServingCommand, *, container: str) -> dict[str, Any]:
     """Return the spec of a pod that answers requests once its weights are loaded."""
     probe = {
-        "httpGet": {"path": replicas.engine.health_path, "port": SERVING_PORT},
+        "httpGet": {"path": replicas.server.health_path, "port": SERVING_PORT},
         "periodSeconds": PROBE_SECONDS,
     }
     words = [f"{FILES_FOLDER}/{word}" if word in command.files else word for word in command.words]
@@ -153,7 +154,7 @@ def _pod(
 
 
 def _listening(replicas: _Replicas, words: Sequence[str]) -> list[str]:
-    return [*words, *replicas.engine.listen]
+    return [*words, *replicas.server.listen]
 
 
 def _config_map(replicas: _Replicas, command: ServingCommand) -> list[dict[str, Any]]:

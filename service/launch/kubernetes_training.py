@@ -8,7 +8,7 @@ jobset.x-k8s.io/v1alpha2 (a pod's host name is <set>-<job>-<job's index>-<pod's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +68,7 @@ def training_manifests(
         placement=placement,
         script=script,
     )
-    made = {"pytorchjob": _pytorch_job(job), "trainjob": _train_job(job), "jobset": _job_set(job)}
-    return {name: YOURS + yaml_text(parts) for name, parts in made.items()}
+    return {name: YOURS + yaml_text(manifest_of(job)) for name, manifest_of in MANIFESTS.items()}
 
 
 def _pytorch_job(job: _Job) -> dict[str, Any]:
@@ -118,3 +117,10 @@ def _job_set(job: _Job) -> dict[str, Any]:
         "replicatedJobs": [{"name": WORKERS, "replicas": 1, "template": {"spec": pods}}],
     }
     return manifest("jobset.x-k8s.io/v1alpha2", "JobSet", job.name, job.placement, spec)
+
+
+MANIFESTS: Mapping[str, Callable[[_Job], dict[str, Any]]] = {
+    "pytorchjob": _pytorch_job,
+    "trainjob": _train_job,
+    "jobset": _job_set,
+}

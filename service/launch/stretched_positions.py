@@ -11,7 +11,7 @@ from typing import Any
 
 from plimsoll.planners.serving.answer import EngineSettings
 from plimsoll.service.launch.checkpoint import Checkpoint
-from plimsoll.service.launch.engine import NoOption
+from plimsoll.service.launch.serving import NoOption
 
 OLD_NAME, NEW_NAME = "rope_scaling", "rope_parameters"
 

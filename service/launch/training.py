@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -13,19 +13,15 @@ from plimsoll.planners.plans import Layout, TrainingPlan
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.training.recovery import node_range
+from plimsoll.service.launch.files import Content
 
 # A plan fixes no learning rate. Programs that will not start without one get that of Llama's 7B and 13B
 # (Touvron et al. 2023, arXiv:2302.13971, table 2); it is the reader's to change.
 LEARNING_RATE = 3.0e-4
 SEED = 42  # transformers.TrainingArguments' own default, and nanotron's
 MODEL_FOLDER = "model"
-DEEPSPEED_FILE = "deepspeed.json"
 # How often all workers start anew before the job is given up: elastic jobs live through that many failures or changes.
 MAX_RESTARTS = 3  # torch/distributed/launcher/api.py, LaunchConfig.max_restarts
-
-# Stacks whose launch file names the global batch and lets replicas and accumulation follow from the world's size:
-# torchtitan's `data_parallel_shard_degree` -1, and Megatron-LM, which has no argument for either.
-DERIVING_STACKS = frozenset({"fsdp2", "megatron"})
 
 
 class Placeholder(str):
@@ -36,9 +32,6 @@ class Placeholder(str):
 
 # Without a budget of tokens a plan has no number of steps.
 STEPS = Placeholder("$TRAIN_ITERS")
-
-# The text of a file, or the JSON object it holds.
-Content: TypeAlias = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +84,13 @@ class TrainingLaunch:
         return node_range(self.layout, self.plan.run.elastic_gpus, self.question.hardware.gpus_per_node)
 
     @property
-    def is_elastic(self) -> bool:
-        """Return whether the job may start on other numbers of nodes with the same launch file.
+    def has_elastic_nodes(self) -> bool:
+        """Return whether the plan runs on several numbers of nodes, so that a job may start on any of them.
 
-        The file must leave replicas and accumulation to the program. Groups of hybrid
-        sharding would grow instead of being joined by others, and torchtitan is told
-        how many sequences go through a pipeline at once.
+        Groups of hybrid sharding would grow instead of being joined by others.
         """
-        layout = self.layout
-        derives = layout.framework in DERIVING_STACKS and not self.is_hybrid
-        fixes_batch = layout.framework == "fsdp2" and layout.pipeline_parallel > 1
         fewest, most = self.elastic_nodes
-        return self.has_whole_nodes and derives and not fixes_batch and fewest < most
+        return self.has_whole_nodes and not self.is_hybrid and fewest < most
 
     @property
     def expert_tensor_parallel(self) -> int:
@@ -118,23 +106,32 @@ class TrainingLaunch:
         return self.layout.zero_stage > 0 and self.layout.shard_group < self.layout.data_parallel
 
 
+def _tells_all(_launch: TrainingLaunch) -> Sequence[str]:
+    return ()
+
+
+def _for_every_plan(_launch: TrainingLaunch) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One launch file: its name, the plans it is for, and how it is written.
+    """One launch file of a stack's plans: its name, and how it is written.
 
     `why_not` returns what of a plan the program cannot be told, in plain words;
-    the file is written only where there is nothing.
+    the file is written only where there is nothing. Plans that it is not for have
+    neither file nor reason. It is `saved_as` what its program looks for; by default an
+    object is JSON and a text a shell's command. A starter runs any script, which does
+    what the file does not say; of the others few can name the modules that are recomputed.
     """
 
     name: str
-    is_for: Callable[[TrainingLaunch], bool]
-    why_not: Callable[[TrainingLaunch], Sequence[str]]
     write: Callable[[TrainingLaunch], Content]
-
-
-def of_stacks(*names: str) -> Callable[[TrainingLaunch], bool]:
-    """Return whether a plan is one of these stacks', to be asked of a launch."""
-    return lambda launch: launch.layout.framework in names
+    why_not: Callable[[TrainingLaunch], Sequence[str]] = _tells_all
+    is_for: Callable[[TrainingLaunch], bool] = _for_every_plan
+    saved_as: str | None = None
+    is_starter: bool = False
+    names_recomputed_modules: bool = False
 
 
 def given_reasons(*reasons: tuple[bool, str]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from plimsoll.planners.serving.answer import (
     ServingFleetEntry,
     ServingPlan,
 )
-from plimsoll.service.artifacts.training import LaunchFiles
+from plimsoll.service.launch.files import LaunchFiles
 from plimsoll.service.persistence.records import PlanKind, PlanLine
 
 

@@ -20,9 +20,10 @@ from plimsoll.planners.serving.planning import plan_serving_fleet
 from plimsoll.planners.training.fleet import plan_fleet
 from plimsoll.planners.training.planning import plan_training
 from plimsoll.service.artifacts.serving import serving_artifacts
-from plimsoll.service.artifacts.training import LaunchFiles, training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.ground.canonical import canonical_json, digest
 from plimsoll.service.launch.checkpoint import Checkpoint, stated_rope_theta
+from plimsoll.service.launch.files import LaunchFiles
 from plimsoll.service.launch.kubernetes import Placement
 from plimsoll.service.launch.kubernetes_training import training_manifests
 from plimsoll.service.launch.slurm import slurm_script

@@ -42,10 +42,11 @@ def loaded_by(*arguments: str) -> set[str]:
 def test_help_needs_none_of_the_planners_libraries(arguments):
     loaded = loaded_by(*arguments)
     assert loaded & {*HEAVY, "numpy", "httpx", "plimsoll.planners", "rich"} == set()
-    # A table of numbers that help shows.
+    # Tables of numbers and words that help shows.
     assert {name for name in loaded if name.startswith("plimsoll.service.")} <= {
         "plimsoll.service.requests",
         "plimsoll.service.requests.defaults",
+        "plimsoll.service.requests.shown",
     }
 
 

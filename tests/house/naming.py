@@ -10,13 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def namings(room: str, words: tuple[str, ...], *, own: re.Pattern[str]) -> Iterator[str]:
+def namings(room: str, words: tuple[str, ...], *, own: re.Pattern[str], whole: bool = False) -> Iterator[str]:
     """Yield "path:line: what" for each use of a word in the code of a room, but for files whose path is the word's own.
 
     Docstrings and comments may name whom they are about. `own` matches the paths of the folders that varying things
-    have to themselves.
+    have to themselves. Where words are found within others, as short names of families would be, `whole` ones alone
+    count.
     """
-    word = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+    named = f"(?:{'|'.join(map(re.escape, words))})"
+    word = re.compile(f"^{named}$") if whole else re.compile(f"(?<![a-z]){named}", re.IGNORECASE)
     for path in sorted((ROOT / room).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if own.search(name) is None:

@@ -259,7 +259,7 @@ def test_formats_and_limits_to_choose_from_are_never_answered_worse_than_one_of_
 ):
     allowed = AllowedChoices(
         weights=("bf16", "fp8", "int8", "int4"),
-        kv_caches=("bf16", "fp8"),
+        kv_cache=("bf16", "fp8"),
         max_num_batched_tokens=(2_048, 8_192),
         max_num_seqs=(16, 256),
     )

@@ -109,6 +109,7 @@ def _question(row: Mapping[str, str]) -> ServingQuestion:
     tensor, pipeline = int(row["tp"]), int(row["pp"])
     gpus = GpuCount(minimum=tensor * pipeline, maximum=tensor * pipeline)
     return ServingQuestion(
+        engine="vllm",
         model=describe_config(model.config, name=model.id),
         hardware=Hardware(gpu=catalogue().gpu(GPUS[row["gpu"]]), gpus=gpus, gpus_per_node=8),
         weights=model.stored_weights or WEIGHTS.get(row["weight_quant"]) or DTYPES[row["dtype"]],

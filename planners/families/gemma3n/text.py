@@ -31,11 +31,12 @@ from plimsoll.planners.architecture.per_layer_input import (
 from plimsoll.planners.architecture.shared_cache import shared_cache_half, shared_cache_weights
 from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.gemma4.text import NORM_NAMES, shared_cache_layers
-from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
-from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.dense import QueryKeyNorm, query_key_norm_weights, read_attention
+from plimsoll.planners.families.reading.assembly import blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.attention import QueryKeyNorm, query_key_norm_weights, read_attention
+from plimsoll.planners.families.reading.config import ConfigReader
+from plimsoll.planners.families.reading.layer_kinds import named_layers, number_of_layers
+from plimsoll.planners.families.reading.sublayers import LAYER
 
-PREFIX = "model.layers.{layer}"
 # Defaults of transformers' Gemma3nTextConfig.
 DEFAULT_HEAD_DIM = 256
 DEFAULT_KEY_VALUE_HEADS = 2
@@ -75,10 +76,10 @@ class _Layer:
             norms=NormPlacement.SANDWICH,
             weights=(
                 *_attention_weights(size, is_borrowing=kind.is_borrowing, bias=self.bias),
-                *gated_weights(f"{PREFIX}.mlp", hidden_size, kind.intermediate_size),
-                *(weight for norm in NORM_NAMES for weight in norm_weights(f"{PREFIX}.{norm}", hidden_size)),
-                *alternating_update_weights(PREFIX, self.updates),
-                *per_layer_weights(PREFIX, self.per_layer),
+                *gated_weights(f"{LAYER}.mlp", hidden_size, kind.intermediate_size),
+                *(weight for norm in NORM_NAMES for weight in norm_weights(f"{LAYER}.{norm}", hidden_size)),
+                *alternating_update_weights(LAYER, self.updates),
+                *per_layer_weights(LAYER, self.per_layer),
             ),
         )
         return with_alternating_updates(block, self.updates, self.per_layer)
@@ -114,12 +115,8 @@ def gemma3n_text(config: ConfigReader) -> ModelSpec:
     )  # fmt: skip
     spec = decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=hidden_size,
-            vocabulary_size=config.size("vocab_size", default=262_400),
-            heads=attention.heads,
-            key_value_heads=attention.key_value_heads,
-        ),
+        attention=attention,
+        vocabulary_size=config.size("vocab_size", default=262_400),
         layers=blocks_by_kind(kinds, family.block),
         tied=config.flag("tie_word_embeddings", default=True),
         other_embeddings=(
@@ -137,7 +134,7 @@ def gemma3n_text(config: ConfigReader) -> ModelSpec:
 
 
 def _attention_weights(size: GroupedAttention, *, is_borrowing: bool, bias: bool) -> tuple[Weight, ...]:
-    prefix = f"{PREFIX}.self_attn"
+    prefix = f"{LAYER}.self_attn"
     if is_borrowing:
         return shared_cache_weights(prefix, size, bias=bias)
     return (
@@ -147,7 +144,7 @@ def _attention_weights(size: GroupedAttention, *, is_borrowing: bool, bias: bool
 
 
 def _kinds(config: ConfigReader) -> list[_Kind]:
-    num_layers = config.size("num_hidden_layers", default=35, most=MOST_LAYERS)
+    num_layers = number_of_layers(config, default=35)
     windows, widths = _windows(config, num_layers), _widths(config, num_layers)
     first_borrowing = num_layers - shared_cache_layers(config, windows, default=DEFAULT_SHARED_LAYERS)
     return [
@@ -159,12 +156,9 @@ def _kinds(config: ConfigReader) -> list[_Kind]:
 def _windows(config: ConfigReader, num_layers: int) -> list[int | None]:
     """Return each layer's window; where no list says, every fifth layer sees everything."""
     window = config.size("sliding_window", default=DEFAULT_WINDOW)
-    named = config.strings("layer_types")
-    config.must_be("layer_types", "full_attention", "sliding_attention")
+    named = named_layers(config, "layer_types", num_layers, "full_attention", "sliding_attention")
     if named is None:
         return [None if (layer + 1) % FULL_ATTENTION_EVERY == 0 else window for layer in range(num_layers)]
-    if len(named) != num_layers:
-        raise config.error("layer_types", f"'layer_types' names {len(named)} layers of {num_layers}.")
     return [window if kind == "sliding_attention" else None for kind in named]
 
 

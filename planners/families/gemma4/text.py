@@ -33,15 +33,11 @@ from plimsoll.planners.architecture.per_layer_input import (
 )
 from plimsoll.planners.architecture.shared_cache import shared_cache_half, shared_cache_weights
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.assembly import blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.attention import QueryKeyNorm, query_key_norm_weights, read_attention
 from plimsoll.planners.families.reading.config import ConfigReader
-from plimsoll.planners.families.reading.dense import (
-    QueryKeyNorm,
-    Windows,
-    layer_windows,
-    query_key_norm_weights,
-    read_attention,
-)
+from plimsoll.planners.families.reading.sublayers import LAYER
+from plimsoll.planners.families.reading.windows import Windows, layer_windows
 
 # Defaults of transformers' Gemma4TextConfig.
 DEFAULT_HEAD_DIM = 256
@@ -57,7 +53,6 @@ NORM_NAMES = (
     "post_feedforward_layernorm",
 )
 MIXTURE_NORM_NAMES = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
-PREFIX = "model.layers.{layer}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +102,15 @@ class _Layers:
             kind="dense_layer" if mixture is None else "expert_layer",
             weights=(
                 *(
-                    shared_cache_weights(f"{PREFIX}.self_attn", size, bias=self.bias)
+                    shared_cache_weights(f"{LAYER}.self_attn", size, bias=self.bias)
                     if kind.is_borrowing
                     else _attention_weights(size, key_is_value=key_is_value, bias=self.bias)
                 ),
-                *gated_weights(f"{PREFIX}.mlp", hidden, inner),
+                *gated_weights(f"{LAYER}.mlp", hidden, inner),
                 *(() if mixture is None else _mixture_weights(mixture)),
-                *(weight for name in NORM_NAMES for weight in norm_weights(f"{PREFIX}.{name}", hidden)),
-                *(() if self.per_layer is None else per_layer_weights(PREFIX, self.per_layer)),
-                Weight(name=f"{PREFIX}.layer_scalar", shape=(1,), part=Part.NORM, is_buffer=True),
+                *(weight for name in NORM_NAMES for weight in norm_weights(f"{LAYER}.{name}", hidden)),
+                *(() if self.per_layer is None else per_layer_weights(LAYER, self.per_layer)),
+                Weight(name=f"{LAYER}.layer_scalar", shape=(1,), part=Part.NORM, is_buffer=True),
             ),
         )
 
@@ -148,13 +143,8 @@ def gemma4_text(config: ConfigReader) -> ModelSpec:
     )
     spec = decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=sliding.hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=sliding.heads,
-            key_value_heads=sliding.key_value_heads,
-            experts_per_token=mixture.experts_per_token if mixture else 0,
-        ),
+        attention=sliding,
+        mixture=mixture,
         layers=blocks_by_kind(kinds, layers.block),
         tied=config.flag("tie_word_embeddings", default=True),
         other_embeddings=() if per_layer is None else per_layer_embedding_weights(per_layer),
@@ -234,7 +224,7 @@ def _attention(size: GroupedAttention, *, key_is_value: bool) -> Half:
 
 
 def _attention_weights(size: GroupedAttention, *, key_is_value: bool, bias: bool) -> tuple[Weight, ...]:
-    prefix = f"{PREFIX}.self_attn"
+    prefix = f"{LAYER}.self_attn"
     names = [("q_proj", size.query_width, size.heads), ("k_proj", size.key_value_width, size.key_value_heads)]
     if not key_is_value:
         names.append(("v_proj", size.key_value_width, size.key_value_heads))
@@ -250,13 +240,13 @@ def _attention_weights(size: GroupedAttention, *, key_is_value: bool, bias: bool
 def _mixture_weights(mixture: MixtureOfExperts) -> tuple[Weight, ...]:
     hidden = mixture.hidden_size
     return (
-        router_weight(f"{PREFIX}.router.proj.weight", mixture),
-        Weight(name=f"{PREFIX}.router.scale", shape=(hidden,), part=Part.ROUTER),
-        Weight(name=f"{PREFIX}.router.per_expert_scale", shape=(mixture.experts,), part=Part.ROUTER),
+        router_weight(f"{LAYER}.router.proj.weight", mixture),
+        Weight(name=f"{LAYER}.router.scale", shape=(hidden,), part=Part.ROUTER),
+        Weight(name=f"{LAYER}.router.per_expert_scale", shape=(mixture.experts,), part=Part.ROUTER),
         *fused_expert_weights(
-            (f"{PREFIX}.experts.gate_up_proj", f"{PREFIX}.experts.down_proj"), mixture, FusedExperts.OUTPUT_FIRST
+            (f"{LAYER}.experts.gate_up_proj", f"{LAYER}.experts.down_proj"), mixture, FusedExperts.OUTPUT_FIRST
         ),
-        *(weight for name in MIXTURE_NORM_NAMES for weight in norm_weights(f"{PREFIX}.{name}", hidden)),
+        *(weight for name in MIXTURE_NORM_NAMES for weight in norm_weights(f"{LAYER}.{name}", hidden)),
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from plimsoll.planners.architecture.decoder import embedding_block, head_block, norm_weights, vocabulary_weight
+from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
 from plimsoll.planners.families.reading.config import ConfigReader
@@ -23,23 +24,42 @@ class DecoderNames:
     head: str = "lm_head"
 
 
+class AttentionSizes(Protocol):
+    """What every form of attention has."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Return the features of the residual stream."""
+        ...
+
+    @property
+    def heads(self) -> int:
+        """Return the query heads."""
+        ...
+
+    @property
+    def key_value_heads(self) -> int:
+        """Return the heads of keys and values."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSizes:
-    """The sizes of a decoder that are the same for every layer."""
+    """The sizes of a decoder whose layers' attentions differ, or that has none."""
 
     hidden_size: int
-    vocabulary_size: int
     heads: int
     key_value_heads: int
-    experts_per_token: int = 0
 
 
 def decoder_model(
     config: ConfigReader,
     *,
-    sizes: DecoderSizes,
+    attention: AttentionSizes,
     layers: tuple[Block, ...],
-    tied: bool,
+    mixture: MixtureOfExperts | None = None,
+    vocabulary_size: int | None = None,
+    tied: bool | None = None,
     max_position_embeddings: int | None = None,
     names: DecoderNames = DecoderNames(),
     norm_bias: bool = False,
@@ -49,26 +69,31 @@ def decoder_model(
     other_embeddings: tuple[Weight, ...] = (),
     assumptions: tuple[str, ...] = (),
 ) -> ModelSpec:
-    """Return the model whose layers are given; `other_embeddings` are positions and the like."""
-    hidden_size, vocabulary_size = sizes.hidden_size, sizes.vocabulary_size
-    embedding = vocabulary_weight(names.embedding, vocabulary_size, hidden_size, Part.EMBEDDING)
-    head = () if tied else (vocabulary_weight(f"{names.head}.weight", vocabulary_size, hidden_size, Part.HEAD),)
-    bias = (Weight(name=f"{names.head}.bias", shape=(vocabulary_size,), part=Part.HEAD),) if head_bias else ()
+    """Return the model whose layers are given; `other_embeddings` are positions and the like.
+
+    The vocabulary and whether the head is tied, which it mostly is not, are read unless they are given.
+    """
+    hidden_size, rows = attention.hidden_size, vocabulary_size or config.size("vocab_size")
+    if tied is None:
+        tied = config.flag("tie_word_embeddings", default=False)
+    embedding = vocabulary_weight(names.embedding, rows, hidden_size, Part.EMBEDDING)
+    head = () if tied else (vocabulary_weight(f"{names.head}.weight", rows, hidden_size, Part.HEAD),)
+    bias = (Weight(name=f"{names.head}.bias", shape=(rows,), part=Part.HEAD),) if head_bias else ()
     has_norm_weight = has_norm_weight and has_final_norm
     final_norm = norm_weights(names.final_norm, hidden_size, bias=norm_bias) if has_norm_weight else ()
     return ModelSpec(
         name=config.name,
         model_type=config.model_type,
         hidden_size=hidden_size,
-        vocabulary_size=vocabulary_size,
+        vocabulary_size=rows,
         max_position_embeddings=max_position_embeddings or config.optional_size("max_position_embeddings"),
-        attention_heads=sizes.heads,
-        key_value_heads=sizes.key_value_heads,
+        attention_heads=attention.heads,
+        key_value_heads=attention.key_value_heads,
         embedding=embedding_block((embedding, *other_embeddings), hidden_size),
         layers=layers,
-        head=head_block((*final_norm, *head, *bias), hidden_size, vocabulary_size, has_norm=has_final_norm),
+        head=head_block((*final_norm, *head, *bias), hidden_size, rows, has_norm=has_final_norm),
         tied_head=tied,
-        experts_per_token=sizes.experts_per_token,
+        experts_per_token=0 if mixture is None else mixture.experts_per_token,
         assumptions=assumptions,
     )
 

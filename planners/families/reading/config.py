@@ -111,6 +111,10 @@ class ConfigReader:
         """Return a positive integer, or None where the key is absent, null or 0, as transformers 5 writes no window."""
         return self.count(key, default=0) or None
 
+    def given_size(self, key: str) -> int | None:
+        """Return a positive integer, or None where the key is absent or null."""
+        return None if self._get(key) is None else self.size(key)
+
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a boolean; a null counts as absent."""
         value = self._get(key)

@@ -20,7 +20,7 @@ from plimsoll.planners.architecture.decoder import (
 from plimsoll.planners.architecture.feed_forward import feed_forward_column, feed_forward_row
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.weight import Part, Weight
-from plimsoll.planners.families.reading.assembly import DecoderNames, DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.assembly import DecoderNames, blocks_by_kind, decoder_model
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
 
 FEED_FORWARD_MULTIPLE = 4  # Vaswani et al. 2017 (arXiv:1706.03762), section 3.3
@@ -40,6 +40,13 @@ class GptKeys:
     inner: tuple[str, ...] = ("n_inner",)
     positions: tuple[str, ...] = ("n_positions", "max_position_embeddings")
     positions_default: int | None = None
+
+    def read_positions(self, config: ConfigReader) -> int | None:
+        """Return how many positions there are, None where neither config nor class says."""
+        key = config.named(*self.positions)
+        if self.positions_default is None:
+            return config.optional_size(key)
+        return config.size(key, default=self.positions_default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +96,50 @@ class GptDecoder:
         `key_value_heads` of None are as many as query heads; `windows` returns each
         layer's window, given the number of layers.
         """
-        return _gpt_decoder(config, self, key_value_heads, windows)
+        keys = self.keys
+        hidden_size = config.size(config.named(*keys.hidden))
+        heads_key = config.named(*keys.heads)
+        heads = config.size(heads_key)
+        config.must_divide(heads_key, heads, keys.hidden[0], hidden_size)
+        num_layers = config.size(config.named(*keys.layers), most=MOST_LAYERS)
+        multiple = FEED_FORWARD_MULTIPLE * hidden_size
+        attention = GroupedAttention(
+            hidden_size=hidden_size,
+            heads=heads,
+            key_value_heads=key_value_heads or heads,
+            head_dim=hidden_size // heads,
+            has_rotary=self.has_rotary,
+            rotation_concatenates=self.rotation_concatenates,
+            is_bidirectional=self.is_bidirectional,
+        )
+        layers = _Layers(
+            family=self,
+            attention=attention,
+            intermediate_size=config.size(config.named(*keys.inner), default=multiple) if keys.inner else multiple,
+        )
+        positions = keys.read_positions(config)
+        config.ignore(*self.ignored)
+        return decoder_model(
+            config,
+            attention=attention,
+            layers=blocks_by_kind(windows(config, num_layers) if windows else [None] * num_layers, layers.block),
+            tied=config.flag("tie_word_embeddings", default=self.tied_by_default),
+            names=self.names,
+            norm_bias=self.norm_bias,
+            has_norm_weight=self.has_norm_weight,
+            has_final_norm=self.has_final_norm,
+            head_bias=self.head_bias,
+            max_position_embeddings=positions,
+            other_embeddings=self._other_embeddings(hidden_size, positions),
+        )
+
+    def _other_embeddings(self, hidden_size: int, positions: int | None) -> tuple[Weight, ...]:
+        """Return the learned positions and the embedding's norm, where there are any."""
+        norm = norm_weights(self.embedding_norm, hidden_size, bias=True) if self.embedding_norm else ()
+        if self.position_name is None or positions is None:
+            return norm
+        shape = (positions + self.position_offset, hidden_size)
+        return (Weight(name=self.position_name, shape=shape, part=Part.EMBEDDING), *norm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,63 +199,3 @@ class _Layers:
                 f"{self.family.layer}.{name}", self.attention.hidden_size, bias=self.family.norm_bias
             )
         )
-
-
-def _gpt_decoder(
-    config: ConfigReader,
-    family: GptDecoder,
-    key_value_heads: int | None,
-    windows: Callable[[ConfigReader, int], list[int | None]] | None,
-) -> ModelSpec:
-    keys = family.keys
-    hidden_size = config.size(config.named(*keys.hidden))
-    heads_key = config.named(*keys.heads)
-    heads = config.size(heads_key)
-    config.must_divide(heads_key, heads, keys.hidden[0], hidden_size)
-    num_layers = config.size(config.named(*keys.layers), most=MOST_LAYERS)
-    multiple = FEED_FORWARD_MULTIPLE * hidden_size
-    intermediate_size = config.size(config.named(*keys.inner), default=multiple) if keys.inner else multiple
-    attention = GroupedAttention(
-        hidden_size=hidden_size,
-        heads=heads,
-        key_value_heads=key_value_heads or heads,
-        head_dim=hidden_size // heads,
-        has_rotary=family.has_rotary,
-        rotation_concatenates=family.rotation_concatenates,
-        is_bidirectional=family.is_bidirectional,
-    )
-    layers = _Layers(family=family, attention=attention, intermediate_size=intermediate_size)
-    positions_key = config.named(*keys.positions)
-    positions = (
-        config.optional_size(positions_key)
-        if keys.positions_default is None
-        else config.size(positions_key, default=keys.positions_default)
-    )
-    config.ignore(*family.ignored)
-    return decoder_model(
-        config,
-        sizes=DecoderSizes(
-            hidden_size=hidden_size,
-            vocabulary_size=config.size("vocab_size"),
-            heads=heads,
-            key_value_heads=attention.key_value_heads,
-        ),
-        layers=blocks_by_kind(windows(config, num_layers) if windows else [None] * num_layers, layers.block),
-        tied=config.flag("tie_word_embeddings", default=family.tied_by_default),
-        names=family.names,
-        norm_bias=family.norm_bias,
-        has_norm_weight=family.has_norm_weight,
-        has_final_norm=family.has_final_norm,
-        head_bias=family.head_bias,
-        max_position_embeddings=positions,
-        other_embeddings=_other_embeddings(family, hidden_size, positions),
-    )
-
-
-def _other_embeddings(family: GptDecoder, hidden_size: int, positions: int | None) -> tuple[Weight, ...]:
-    """Return the learned positions and the embedding's norm, where there are any."""
-    norm = norm_weights(family.embedding_norm, hidden_size, bias=True) if family.embedding_norm else ()
-    if family.position_name is None or positions is None:
-        return norm
-    shape = (positions + family.position_offset, hidden_size)
-    return (Weight(name=family.position_name, shape=shape, part=Part.EMBEDDING), *norm)

@@ -6,25 +6,25 @@ import dataclasses
 from dataclasses import dataclass
 
 from plimsoll.planners.architecture.attention import GroupedAttention, column, separate_projections
-from plimsoll.planners.architecture.decoder import (
-    attention_half,
-    decoder_layer,
-    feed_forward_half,
-    mixture_half,
-    norm_weights,
-)
-from plimsoll.planners.architecture.feed_forward import gated_weights
+from plimsoll.planners.architecture.decoder import attention_half, mixture_half
 from plimsoll.planners.architecture.mixture_of_experts import MixtureOfExperts, router_weight, shared_expert_weights
 from plimsoll.planners.architecture.model import Block, ModelSpec
 from plimsoll.planners.architecture.output_gate import gated_output
 from plimsoll.planners.architecture.weight import Part, Split, Weight
-from plimsoll.planners.families.reading.assembly import DecoderSizes, blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.assembly import blocks_by_kind, decoder_model
+from plimsoll.planners.families.reading.attention import QueryKeyNorm, query_key_norm_weights
 from plimsoll.planners.families.reading.config import MOST_LAYERS, ConfigReader
-from plimsoll.planners.families.reading.dense import QueryKeyNorm, query_key_norm_weights
-from plimsoll.planners.families.reading.mixtures import balancing_bias_weight, checked_experts_per_token
+from plimsoll.planners.families.reading.experts import (
+    SharedExperts,
+    Sized,
+    balancing_bias_weight,
+    layer_kind,
+    read_mixture,
+)
+from plimsoll.planners.families.reading.layer_kinds import named_layers, number_of_layers
 from plimsoll.planners.families.reading.multi_token import multi_token_assumptions
+from plimsoll.planners.families.reading.sublayers import ATTENTION, LAYER, Sublayer, gated_sublayer, layer_of
 
-LAYER = "model.layers.{layer}"
 # Defaults of transformers' Step3p7TextConfig.
 DEFAULT_FIRST_EXPERTS = 3
 DEFAULT_WIDTH = 4096
@@ -44,51 +44,30 @@ def step3_text(config: ConfigReader) -> ModelSpec:
     Source: `transformers` 5.23, modeling_step3p7 and conversion_mapping.
     """
     full = _attention(config)
-    windowed = _windowed_attention(config, full)
-    mixture = _mixture(config, full.hidden_size)
-    intermediate_size = config.size("intermediate_size", default=11_264)
+    hidden_size, windowed = full.hidden_size, _windowed_attention(config, full)
+    mixture = read_mixture(
+        config,
+        hidden_size,
+        experts=Sized("n_routed_experts", 288, ("moe_num_experts", "num_experts")),
+        per_token=Sized("num_experts_per_tok", 8, ("moe_top_k",)),
+        width=Sized("moe_intermediate_size", 1280),
+        shared=SharedExperts(width=Sized("share_expert_dim", 1280, ("share_expert_dims",))),
+    )
+    dense = gated_sublayer(hidden_size, config.size("intermediate_size", default=11_264))
+    experts = Sublayer(half=mixture_half(mixture), weights=_mixture_weights(mixture))
     _check_form(config)
 
     def layer(indices: tuple[int, ...], kind: _Kind) -> Block:
-        size = windowed if kind.is_windowed else full
-        hidden_size, prefix = size.hidden_size, f"{LAYER}.self_attn"
-        feed_forward = (
-            feed_forward_half(hidden_size, intermediate_size, gated=True) if kind.is_dense else mixture_half(mixture)
-        )
-        return decoder_layer(
-            layers=indices,
-            hidden_size=hidden_size,
-            mixer=gated_output(
-                attention_half(size), hidden_size=hidden_size, gate_width=size.heads, context_width=size.context_width
-            ),
-            feed_forward=feed_forward,
-            kv=size.kv_state(),
-            kind="dense_layer" if kind.is_dense else "expert_layer",
-            weights=(
-                *separate_projections(prefix, size, qkv_bias=False, output_bias=False),
-                column(f"{prefix}.g_proj.weight", (size.heads, hidden_size), size.heads, is_linear=True),
-                *query_key_norm_weights(prefix, size, QueryKeyNorm.HEAD),
-                *(
-                    gated_weights(f"{LAYER}.mlp", hidden_size, intermediate_size)
-                    if kind.is_dense
-                    else _mixture_weights(mixture)
-                ),
-                *norm_weights(f"{LAYER}.input_layernorm", hidden_size),
-                *norm_weights(f"{LAYER}.post_attention_layernorm", hidden_size),
-            ),
-        )
+        mixer = _gated_attention(windowed if kind.is_windowed else full)
+        feed_forward = dense if kind.is_dense else experts
+        return layer_of(indices, hidden_size, mixer, feed_forward, kind=layer_kind(is_dense=kind.is_dense))
 
     return decoder_model(
         config,
-        sizes=DecoderSizes(
-            hidden_size=full.hidden_size,
-            vocabulary_size=config.size("vocab_size", default=128_815),
-            heads=full.heads,
-            key_value_heads=full.key_value_heads,
-            experts_per_token=mixture.experts_per_token,
-        ),
+        attention=full,
+        mixture=mixture,
+        vocabulary_size=config.size("vocab_size", default=128_815),
         layers=blocks_by_kind(_kinds(config), layer),
-        tied=config.flag("tie_word_embeddings", default=False),
         assumptions=multi_token_assumptions(config, config.named("num_nextn_predict_layers", "num_mtp_layers")),
     )
 
@@ -102,7 +81,7 @@ def _check_form(config: ConfigReader) -> None:
     config.must_be("use_moe_router_bias", True)
     config.must_be("n_shared_experts", 1)
     config.ignore(
-        "att_impl_type", "hidden_act", "max_seq_len", "moe_every_n_layer", "moe_router_activation",
+        "att_impl_type", "hidden_act", "max_seq_len", "moe_every_n_layer", "moe_router_activation", "num_local_experts",
         "moe_router_scaling_factor", "mtp_layer_types", "mtp_mlp_layer_types", "need_fp32_gate", "norm_expert_weight",
         "output_router_logits", "partial_rotary_factors", "query_pre_attn_scalar", "scoring_func", "swiglu_limits",
         "swiglu_limits_shared", "use_bidirectional_attention", "use_qk_norm", "use_rope_layers", "yarn_only_types",
@@ -135,29 +114,35 @@ def _windowed_attention(config: ConfigReader, full: GroupedAttention) -> Grouped
     return dataclasses.replace(full, heads=heads, window=config.optional_size("sliding_window"))
 
 
+def _gated_attention(size: GroupedAttention) -> Sublayer:
+    """Return attention with a gate for each head's output."""
+    hidden_size, heads = size.hidden_size, size.heads
+    return Sublayer(
+        half=gated_output(
+            attention_half(size), hidden_size=hidden_size, gate_width=heads, context_width=size.context_width
+        ),
+        weights=(
+            *separate_projections(ATTENTION, size, qkv_bias=False, output_bias=False),
+            column(f"{ATTENTION}.g_proj.weight", (heads, hidden_size), heads, is_linear=True),
+            *query_key_norm_weights(ATTENTION, size, QueryKeyNorm.HEAD),
+        ),
+        kv=size.kv_state(),
+    )
+
+
 def _kinds(config: ConfigReader) -> list[_Kind]:
     """Return each layer's kind; lists that go on with the multi-token layers are cut."""
-    num_layers = config.size("num_hidden_layers", default=45, most=MOST_LAYERS)
-    windowed = _named(config, "layer_types", num_layers, "sliding_attention", "full_attention")
-    dense = _named(config, "mlp_layer_types", num_layers, "dense", "sparse")
+    num_layers = number_of_layers(config, default=45)
+    types = named_layers(config, "layer_types", num_layers, "sliding_attention", "full_attention", may_go_on=True)
+    feed_forwards = named_layers(config, "mlp_layer_types", num_layers, "dense", "sparse", may_go_on=True)
     experts = _expert_layers(config, num_layers)
     return [
         _Kind(
-            is_windowed=windowed is not None and windowed[layer],
-            is_dense=layer not in experts if dense is None else dense[layer],
+            is_windowed=types is not None and types[layer] == "sliding_attention",
+            is_dense=layer not in experts if feed_forwards is None else feed_forwards[layer] == "dense",
         )
         for layer in range(num_layers)
     ]
-
-
-def _named(config: ConfigReader, key: str, num_layers: int, wanted: str, other: str) -> list[bool] | None:
-    named = config.strings(key)
-    config.must_be(key, wanted, other)
-    if named is None:
-        return None
-    if len(named) < num_layers:
-        raise config.error(key, f"'{key}' names {len(named)} layers of {num_layers}.")
-    return [kind == wanted for kind in named[:num_layers]]
 
 
 # Of a layer's number.
@@ -177,20 +162,6 @@ def _expert_layers(config: ConfigReader, num_layers: int) -> set[int]:
     listed = config.whole_numbers("moe_layers_enum")
     first = config.count("first_k_dense_replace", default=DEFAULT_FIRST_EXPERTS)
     return set(range(first, num_layers)) if listed is None else set(listed)
-
-
-def _mixture(config: ConfigReader, hidden_size: int) -> MixtureOfExperts:
-    experts = config.size(config.named("n_routed_experts", "moe_num_experts", "num_experts"), default=288)
-    chosen_key = config.named("num_experts_per_tok", "moe_top_k")
-    chosen = config.size(chosen_key, default=8)
-    config.ignore("num_local_experts")
-    return MixtureOfExperts(
-        hidden_size=hidden_size,
-        intermediate_size=config.size("moe_intermediate_size", default=1280),
-        experts=experts,
-        experts_per_token=checked_experts_per_token(config, chosen_key, chosen, experts),
-        shared_intermediate_size=config.size(config.named("share_expert_dim", "share_expert_dims"), default=1280),
-    )
 
 
 def _mixture_weights(mixture: MixtureOfExperts) -> tuple[Weight, ...]:

@@ -16,7 +16,8 @@ from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS
 from plimsoll.planners.serving.replica import FITS, Replica
 from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.sentences import replicas_text
-from plimsoll.planners.serving.settings.settings import Settings, longest_positions
+from plimsoll.planners.serving.settings.lengths import longest_positions
+from plimsoll.planners.serving.settings.settings import Settings
 
 # A shorter context is offered in whole steps of this many tokens, as people set it.
 CONTEXT_STEP_TOKENS = 1024

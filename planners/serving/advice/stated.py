@@ -10,7 +10,7 @@ from plimsoll.planners.questions import AllowedChoices, ServiceLevel, ServingLay
 from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment
 
-# What advice changes of the deployment, and of that what a request may leave to choose, by its name among the choices.
+# What advice changes of the deployment.
 SETTINGS = (
     "weights",
     "kv_cache",
@@ -21,12 +21,6 @@ SETTINGS = (
     "concurrency",
     "requests_per_second",
 )
-LISTED = {
-    "weights": "weights",
-    "kv_cache": "kv_caches",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "max_num_seqs": "max_num_seqs",
-}
 # Formats of a cache that follow from the weights where a request omits them.
 FOLLOWING = ("fp16", "fp32")
 
@@ -38,7 +32,7 @@ def stated_change(asked: ServingQuestion, changed: ServingQuestion) -> dict[str,
     if changed.hardware.gpus != asked.hardware.gpus:
         stated["hardware.gpus"] = changed.hardware.gpus.maximum
     for name in SETTINGS:
-        is_left = name in LISTED and bool(getattr(allowed, LISTED[name]))
+        is_left = bool(getattr(allowed, name, ()))
         follows = name == "kv_cache" and changed.kv_cache in FOLLOWING and changed.weights != asked.weights
         if getattr(changed, name) != getattr(asked, name) or is_left or follows:
             stated[f"serving.{name}"] = getattr(changed, name)

@@ -20,22 +20,11 @@ def allowed_choices(question: ServingQuestion) -> tuple[ServingQuestion, ...]:
     allowed = question.allowed
     if allowed is None:
         return (question,)
-    combinations = itertools.product(
-        _or_own(allowed.weights, question.weights),
-        _or_own(allowed.kv_caches, question.kv_cache),
-        _or_own(allowed.max_num_batched_tokens, question.max_num_batched_tokens),
-        _or_own(allowed.max_num_seqs, question.max_num_seqs),
-    )
+    names = [field.name for field in dataclasses.fields(allowed)]
+    combinations = itertools.product(*(_or_own(getattr(allowed, name), getattr(question, name)) for name in names))
     chosen = tuple(
-        dataclasses.replace(
-            question,
-            weights=weights,
-            kv_cache=cache,
-            max_num_batched_tokens=tokens,
-            max_num_seqs=sequences,
-            allowed=None,
-        )
-        for weights, cache, tokens, sequences in itertools.islice(combinations, MOST_CHOICES + 1)
+        dataclasses.replace(question, allowed=None, **dict(zip(names, combination, strict=True)))
+        for combination in itertools.islice(combinations, MOST_CHOICES + 1)
     )
     if len(chosen) > MOST_CHOICES:
         raise InvalidQuestion(

@@ -188,9 +188,7 @@ def _check_fixed(question: ServingQuestion) -> None:
         ("data_parallel", layout.data_parallel),
     )
     product = 1
-    for field, degree in degrees:
-        if degree is not None and degree < 1:
-            raise InvalidQuestion(f"{field} must be at least 1.", pointer=f"/layout/{field}")
+    for _, degree in degrees:
         product *= degree or 1
     if layout.pipeline_parallel is not None and layout.pipeline_parallel > question.model.num_layers:
         raise ImpossibleLayout(

@@ -9,21 +9,26 @@ from __future__ import annotations
 import json
 
 from plimsoll.planners.serving.answer import EngineSettings, ServingPlan
+from plimsoll.service.engines.sglang.flags import FLAGS
 from plimsoll.service.launch.checkpoint import Checkpoint
-from plimsoll.service.launch.engine import (
+from plimsoll.service.launch.serving import (
     SERVING_PORT,
-    Engine,
     Nodes,
     NoOption,
+    Server,
     ServingCommand,
     check_loadable,
     version_numbers,
 )
 from plimsoll.service.launch.stretched_positions import config_changes
-from plimsoll.service.launch.words import above_one, pairs
+from plimsoll.service.launch.words import above_one, options
+from plimsoll.service.workloads.commands.flags import option
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 ON_LOADING = {"fp8": "fp8"}
+# Formats of the cache that are none of its other values.
+CACHE_NAMES = {"fp8": "fp8_e4m3"}
+MODULE = "sglang.launch_server"
 # Where the nodes meet, as in SGLang's own examples of several nodes.
 MEETING_PORT = 20_000
 # 0.5.10 requires transformers 5.3, 0.5.6 4.57.
@@ -42,29 +47,31 @@ def sglang_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> S
     if layout.decode_context_parallel > 1:
         raise NoOption("SGLang has no decode context parallelism.")
     degrees = above_one(
-        ("--tp-size", layout.tensor_parallel * layout.attention_data_parallel),
-        ("--pp-size", layout.pipeline_parallel),
-        ("--dp-size", layout.attention_data_parallel),
-        ("--ep-size", layout.expert_parallel),
+        FLAGS,
+        tensor_parallel=layout.tensor_parallel * layout.attention_data_parallel,
+        pipeline_parallel=layout.pipeline_parallel,
+        data_parallel=layout.attention_data_parallel,
+        expert_ranks=layout.expert_parallel,
     )
     if layout.attention_data_parallel > 1:
-        degrees.append("--enable-dp-attention")
+        degrees.append(option(FLAGS, "is_attention_data_parallel"))
     overrides = ["--json-model-override-args", json.dumps(changes)] if changes else []
     trust = ["--trust-remote-code"] if checkpoint.needs_own_code else []
     words = [
-        *("python", "-m", "sglang.launch_server", "--model-path", checkpoint.name),
+        *("python", "-m", MODULE, *options(FLAGS, model=checkpoint.name)),
         *(*trust, *formats, *degrees, *overrides),
-        *pairs(
-            ("--context-length", settings.max_model_len),
-            ("--mem-fraction-static", settings.gpu_memory_utilization),
-            *([("--page-size", settings.block_size)] if settings.is_block_size_fixed else []),
-            ("--chunked-prefill-size", settings.max_num_batched_tokens),
-            ("--max-running-requests", settings.max_num_seqs),
+        *options(
+            FLAGS,
+            max_model_len=settings.max_model_len,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            **({"block_size": settings.block_size} if settings.is_block_size_fixed else {}),
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
         ),
     ]
     if nodes.count > 1:
-        words += ["--nnodes", str(nodes.count), "--node-rank", nodes.rank]
-        words += ["--dist-init-addr", f"{nodes.address}:{MEETING_PORT}"]
+        address = f"{nodes.address}:{MEETING_PORT}"
+        words += options(FLAGS, nodes=nodes.count, node_rank=nodes.rank, address=address)
     return ServingCommand(words=words)
 
 
@@ -74,15 +81,15 @@ def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[st
     check_loadable("SGLang", checkpoint, weights, (*DTYPES, *ON_LOADING))
     if cache not in (*DTYPES, "fp8") or (weights in DTYPES and cache not in (weights, "fp8")):
         raise NoOption(f"SGLang's command has no option for a cache in {cache} beside weights in {weights}.")
-    options = ["--dtype", DTYPES[settings.activations]]
+    formats = {"dtype": DTYPES[settings.activations]}
     if weights in ON_LOADING and not is_stored:
-        options += ["--quantization", ON_LOADING[weights]]
-    if cache == "fp8":
-        options += ["--kv-cache-dtype", "fp8_e4m3"]
-    return options
+        formats["quantization"] = ON_LOADING[weights]
+    if cache in CACHE_NAMES:
+        formats["kv_cache"] = CACHE_NAMES[cache]
+    return options(FLAGS, **formats)
 
 
-SGLANG = Engine(
+SERVER = Server(
     artifact="sglang",
     command=sglang_command,
     image="lmsysorg/sglang:v{version}",

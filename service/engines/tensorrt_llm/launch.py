@@ -9,18 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.engines.tensorrt_llm.flags import FLAGS
 from plimsoll.service.launch.checkpoint import Checkpoint
-from plimsoll.service.launch.engine import (
+from plimsoll.service.launch.serving import (
     SERVING_PORT,
-    Engine,
     Nodes,
     NoOption,
+    Server,
     ServingCommand,
     check_loadable,
     version_numbers,
 )
 from plimsoll.service.launch.stretched_positions import config_changes
-from plimsoll.service.launch.words import above_one, pairs
+from plimsoll.service.launch.words import above_one, options
 from plimsoll.service.launch.yaml_text import yaml_text
 
 OPTIONS_FILE = "trtllm-options.yaml"
@@ -49,18 +50,20 @@ def tensorrt_llm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes
         raise NoOption("This TensorRT-LLM cannot be told another rope_scaling; releases from 1.2 can.")
     _check_formats(checkpoint, settings.weights, settings.kv_cache)
     degrees = above_one(
-        ("--tp_size", layout.tensor_parallel * layout.attention_data_parallel),
-        ("--pp_size", layout.pipeline_parallel),
-        ("--ep_size", layout.expert_parallel),
+        FLAGS,
+        tensor_parallel=layout.tensor_parallel * layout.attention_data_parallel,
+        pipeline_parallel=layout.pipeline_parallel,
+        expert_ranks=layout.expert_parallel,
     )
     trust = ["--trust_remote_code"] if checkpoint.needs_own_code else []
     words = [
-        *("trtllm-serve", checkpoint.name, "--backend", "pytorch", *trust, *degrees),
-        *pairs(
-            ("--max_seq_len", settings.max_model_len),
-            ("--max_num_tokens", settings.max_num_batched_tokens),
-            ("--max_batch_size", settings.max_num_seqs),
-            ("--extra_llm_api_options", OPTIONS_FILE),
+        *("trtllm-serve", checkpoint.name, *options(FLAGS, backend="pytorch"), *trust, *degrees),
+        *options(
+            FLAGS,
+            max_model_len=settings.max_model_len,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            options_file=OPTIONS_FILE,
         ),
     ]
     return ServingCommand(words=words, files={OPTIONS_FILE: _options_text(checkpoint, plan)})
@@ -81,16 +84,16 @@ def _options_text(checkpoint: Checkpoint, plan: ServingPlan) -> str:
     }
     if settings.is_block_size_fixed:
         cache["tokens_per_block"] = settings.block_size
-    options: dict[str, Any] = {"kv_cache_config": cache}
+    content: dict[str, Any] = {"kv_cache_config": cache}
     if plan.layout.attention_data_parallel > 1:
-        options["enable_attention_dp"] = True
+        content["enable_attention_dp"] = True
     changes = config_changes(checkpoint, settings, names_parameters=False, states_length=True)
     if changes:
-        options["model_kwargs"] = changes
-    return yaml_text(options)
+        content["model_kwargs"] = changes
+    return yaml_text(content)
 
 
-TENSORRT_LLM = Engine(
+SERVER = Server(
     artifact="trtllm-serve",
     command=tensorrt_llm_command,
     # NVIDIA's registry: https://catalog.ngc.nvidia.com/orgs/nvidia/teams/tensorrt-llm/containers/release.

@@ -1,1 +1,1 @@
-"""Text Generation Inference."""
+"""Text Generation Inference, which serves plans for transformers."""

@@ -11,28 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from plimsoll.service.engines.tgi.flags import FLAGS
 from plimsoll.service.engines.tgi.rules import broken_rules, longest_prompt, version_of
-from plimsoll.service.workloads.commands.flags import Arguments, Flag, read_flags
+from plimsoll.service.workloads.commands.flags import Arguments, read_flags
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 from plimsoll.service.workloads.objects.pods import Container
 
-FLAGS = (
-    Flag(names=("model-id",), field="model", form="text"),
-    Flag(names=("num-shard",), field="tensor_parallel", form="whole"),
-    Flag(names=("sharded",), field="sharded", form="text"),
-    Flag(names=("quantize",), field="quantize", form="text"),
-    Flag(names=("dtype",), field="dtype", form="text"),
-    Flag(names=("kv-cache-dtype",), field="kv_cache", form="text"),
-    Flag(names=("max-input-tokens",), field="max_input_tokens", form="whole"),
-    # Its name before 2.0.
-    Flag(names=("max-input-length",), field="max_input_length", form="whole"),
-    Flag(names=("max-total-tokens",), field="max_model_len", form="whole"),
-    Flag(names=("max-batch-prefill-tokens",), field="max_num_batched_tokens", form="whole"),
-    Flag(names=("max-batch-total-tokens",), field="max_batch_total_tokens", form="whole"),
-    Flag(names=("cuda-memory-fraction",), field="gpu_memory_utilization", form="number"),
-    Flag(names=("lora-adapters",), field="lora_adapters", form="text"),
-    Flag(names=("speculate",), field="speculate", form="whole"),
-)
+PROGRAM = "text-generation-launcher"
 DEFAULT_MODEL = "bigscience/bloom-560m"
 # Where no length is given, TGI takes what its memory allows since 3.0, and before then 4,096 tokens or what the model
 # has positions for; a prompt of that length is what it warms up with.
@@ -59,14 +44,16 @@ UNCOUNTED = {
 }
 
 
-def tgi_launch(words: tuple[str, ...], container: Container, *, gpus: int) -> Read:
+def tgi_launch(words: tuple[str, ...], container: Container, gpus: int) -> Read | None:
     """Return what `text-generation-launcher` serves in a container with `gpus` GPUs, or what cannot be read of it.
 
-    CannotRun where the launcher refuses its arguments.
+    CannotRun where the launcher refuses its arguments, None for another program.
     """
+    if words[0].rpartition("/")[2] != PROGRAM:
+        return None
     if container.unread:
         return NotRead(reason="the text-generation-launcher command is told by variables that are not in the object")
-    read = read_flags((*_environment_words(container.env), *words), FLAGS)
+    read = read_flags((*_environment_words(container.env), *words[1:]), FLAGS)
     if read.problems:
         return NotRead(reason=f"the text-generation-launcher command: {'; '.join(read.problems)}")
     broken = broken_rules(read.values, version_of(container.image), gpus)

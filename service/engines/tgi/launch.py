@@ -9,9 +9,10 @@ Source: launcher/src/main.rs of huggingface/text-generation-inference.
 from __future__ import annotations
 
 from plimsoll.planners.serving.answer import ServingPlan
+from plimsoll.service.engines.tgi.flags import FLAGS
 from plimsoll.service.launch.checkpoint import Checkpoint
-from plimsoll.service.launch.engine import SERVING_PORT, Engine, Nodes, NoOption, ServingCommand, check_loadable
-from plimsoll.service.launch.words import above_one, pairs
+from plimsoll.service.launch.serving import SERVING_PORT, Nodes, NoOption, Server, ServingCommand, check_loadable
+from plimsoll.service.launch.words import above_one, options
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 # `--dtype` cannot stand beside `--quantize`.
@@ -31,16 +32,17 @@ def tgi_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Serv
         raise NoOption("Text Generation Inference divides tensors over the GPUs of one node and nothing else.")
     trust = ["--trust-remote-code"] if checkpoint.needs_own_code else []
     words = [
-        *("text-generation-launcher", "--model-id", checkpoint.name, *trust, *formats),
-        *above_one(("--num-shard", layout.tensor_parallel)),
-        *pairs(
+        *("text-generation-launcher", *options(FLAGS, model=checkpoint.name), *trust, *formats),
+        *above_one(FLAGS, tensor_parallel=layout.tensor_parallel),
+        *options(
+            FLAGS,
             # A prompt is one forward pass, and no longer one than was planned.
-            ("--max-input-tokens", min(settings.max_model_len - 1, settings.max_num_batched_tokens)),
-            ("--max-total-tokens", settings.max_model_len),
-            ("--max-batch-prefill-tokens", settings.max_num_batched_tokens),
-            ("--max-batch-total-tokens", plan.kv.tokens),
-            ("--max-concurrent-requests", settings.max_num_seqs),
+            max_input_tokens=min(settings.max_model_len - 1, settings.max_num_batched_tokens),
+            max_model_len=settings.max_model_len,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_batch_total_tokens=plan.kv.tokens,
         ),
+        *("--max-concurrent-requests", str(settings.max_num_seqs)),
     ]
     return ServingCommand(words=words)
 
@@ -49,10 +51,12 @@ def _format_options(checkpoint: Checkpoint, weights: str) -> list[str]:
     check_loadable("Text Generation Inference", checkpoint, weights, (*DTYPES, *ON_LOADING))
     if checkpoint.is_stored_as(weights):
         return []
-    return ["--dtype", DTYPES[weights]] if weights in DTYPES else ["--quantize", ON_LOADING[weights]]
+    if weights in DTYPES:
+        return options(FLAGS, dtype=DTYPES[weights])
+    return options(FLAGS, quantize=ON_LOADING[weights])
 
 
-TGI = Engine(
+SERVER = Server(
     artifact="text-generation-inference",
     command=tgi_command,
     image="ghcr.io/huggingface/text-generation-inference:3.3.6",

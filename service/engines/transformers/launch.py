@@ -10,7 +10,7 @@ from typing import Any
 
 from plimsoll.planners.serving.answer import ServingPlan
 from plimsoll.service.launch.checkpoint import Checkpoint
-from plimsoll.service.launch.engine import NoOption, check_loadable, version_numbers
+from plimsoll.service.launch.serving import NoOption, check_loadable, version_numbers
 from plimsoll.service.launch.stretched_positions import config_changes
 
 ROPE_PARAMETERS_SINCE = (5, 0)

@@ -11,18 +11,20 @@ from __future__ import annotations
 import json
 
 from plimsoll.planners.serving.answer import EngineSettings, ServingLayout, ServingPlan
+from plimsoll.service.engines.vllm.flags import FLAGS
 from plimsoll.service.launch.checkpoint import Checkpoint
-from plimsoll.service.launch.engine import (
+from plimsoll.service.launch.serving import (
     SERVING_PORT,
-    Engine,
     Nodes,
     NoOption,
+    Server,
     ServingCommand,
     check_loadable,
     version_numbers,
 )
 from plimsoll.service.launch.stretched_positions import config_changes
-from plimsoll.service.launch.words import above_one, pairs
+from plimsoll.service.launch.words import above_one, options
+from plimsoll.service.workloads.commands.flags import option
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # The newest patch of each minor version that has any: vllm's releases on PyPI.
@@ -58,27 +60,28 @@ def vllm_command(checkpoint: Checkpoint, plan: ServingPlan, nodes: Nodes) -> Ser
     trust = ["--trust-remote-code"] if checkpoint.needs_own_code else []
     words = [
         *("vllm", "serve", checkpoint.name, *trust, *formats, *degrees, *overrides),
-        *pairs(
-            ("--max-model-len", settings.max_model_len),
-            ("--gpu-memory-utilization", settings.gpu_memory_utilization),
-            *([("--block-size", settings.block_size)] if settings.is_block_size_fixed else []),
-            ("--max-num-batched-tokens", settings.max_num_batched_tokens),
-            ("--max-num-seqs", settings.max_num_seqs),
+        *options(
+            FLAGS,
+            max_model_len=settings.max_model_len,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            **({"block_size": settings.block_size} if settings.is_block_size_fixed else {}),
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
         ),
     ]
     if nodes.count == 1:
         return ServingCommand(words=words)
     if version_numbers(settings.engine_version) < NODES_SINCE:
         # The nodes are a Ray cluster then, started beforehand; the command stands on one of them.
-        return ServingCommand(words=[*words, "--distributed-executor-backend", "ray"])
+        return ServingCommand(words=[*words, *options(FLAGS, executor="ray")])
     if layout.attention_data_parallel > 1:
         raise NoOption(
             "vLLM's attention data parallelism over several nodes is started node by node, each its own way."
         )
-    joined = ["--nnodes", str(nodes.count), "--master-addr", nodes.address]
+    joined = options(FLAGS, nodes=nodes.count, address=nodes.address)
     return ServingCommand(
-        words=[*words, *joined, "--node-rank", "0"],
-        worker_words=[*words, *joined, "--node-rank", nodes.rank, "--headless"],
+        words=[*words, *joined, *options(FLAGS, node_rank=0)],
+        worker_words=[*words, *joined, *options(FLAGS, node_rank=nodes.rank), option(FLAGS, "headless")],
     )
 
 
@@ -87,12 +90,12 @@ def _format_options(checkpoint: Checkpoint, settings: EngineSettings) -> list[st
     _check_cache(weights, cache)
     is_stored, quantized = checkpoint.is_stored_as(weights), on_loading(settings.engine_version)
     check_loadable(f"vLLM {settings.engine_version}", checkpoint, weights, (*DTYPES, *quantized))
-    options = ["--dtype", DTYPES[settings.activations]]
+    formats = {"dtype": DTYPES[settings.activations]}
     if weights in quantized and not is_stored:
-        options += ["--quantization", quantized[weights]]
+        formats["quantization"] = quantized[weights]
     if cache == "fp8":
-        options += ["--kv-cache-dtype", "fp8"]
-    return options
+        formats["kv_cache"] = cache
+    return options(FLAGS, **formats)
 
 
 def _check_cache(weights: str, cache: str) -> None:
@@ -108,16 +111,17 @@ def _degree_options(layout: ServingLayout, version: tuple[int, ...]) -> list[str
     ranks = layout.tensor_parallel * layout.attention_data_parallel
     if layout.expert_parallel not in (1, ranks):
         raise NoOption(f"vLLM spreads experts over all {ranks} ranks or over none, not over {layout.expert_parallel}.")
-    options = above_one(
-        ("--tensor-parallel-size", layout.tensor_parallel),
-        ("--pipeline-parallel-size", layout.pipeline_parallel),
-        ("--data-parallel-size", layout.attention_data_parallel),
-        ("--decode-context-parallel-size", layout.decode_context_parallel),
+    degrees = above_one(
+        FLAGS,
+        tensor_parallel=layout.tensor_parallel,
+        pipeline_parallel=layout.pipeline_parallel,
+        data_parallel=layout.attention_data_parallel,
+        decode_context_parallel=layout.decode_context_parallel,
     )
-    return [*options, "--enable-expert-parallel"] if layout.expert_parallel > 1 else options
+    return [*degrees, option(FLAGS, "expert_parallel")] if layout.expert_parallel > 1 else degrees
 
 
-VLLM = Engine(
+SERVER = Server(
     artifact="vllm",
     command=vllm_command,
     # Tags at https://hub.docker.com/r/vllm/vllm-openai.

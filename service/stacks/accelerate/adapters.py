@@ -15,20 +15,14 @@ from plimsoll.service.launch.training import Target, TrainingLaunch
 # (https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora).
 COMPUTE_DTYPES = {"bf16-mixed": "bfloat16", "bf16": "bfloat16", "fp16-mixed": "float16"}
 PACKED_DTYPE = "uint8"
-STACKS = ("accelerate", "ddp", "deepspeed")
 
 
 def _adapts(launch: TrainingLaunch) -> bool:
-    return launch.layout.framework in STACKS and launch.question.method != "full"
+    return launch.question.method != "full"
 
 
 def _packs(launch: TrainingLaunch) -> bool:
-    return launch.layout.framework in STACKS and launch.question.method == "qlora"
-
-
-def _always(_launch: TrainingLaunch) -> tuple[str, ...]:
-    """Return no reason: these files can say all that a plan fixes of adapters."""
-    return ()
+    return launch.question.method == "qlora"
 
 
 def lora_config(launch: TrainingLaunch) -> dict[str, Any]:
@@ -58,5 +52,6 @@ def bitsandbytes_config(launch: TrainingLaunch) -> dict[str, Any]:
     }
 
 
-PEFT = Target(name="peft", is_for=_adapts, why_not=_always, write=lora_config)
-BITSANDBYTES = Target(name="bitsandbytes", is_for=_packs, why_not=_always, write=bitsandbytes_config)
+# peft looks for this name in an adapter's folder.
+PEFT = Target(name="peft", is_for=_adapts, write=lora_config, saved_as="adapter_config.json")
+BITSANDBYTES = Target(name="bitsandbytes", is_for=_packs, write=bitsandbytes_config)

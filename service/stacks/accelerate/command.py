@@ -1,32 +1,31 @@
-"""Launch commands of training stacks, read as a request to `/plan/train`.
+"""Commands of scripts around Hugging Face's Trainer, read as a request to `/plan/train`.
 
-Sources: megatron/training/arguments.py; transformers' TrainingArguments and TRL's ModelConfig; accelerate's
-commands/launch.py; deepspeed/launcher/runner.py; torch/distributed/run.py.
-What stands in a file of DeepSpeed's or Accelerate's is read by `training_files`.
+Sources: transformers' TrainingArguments and TRL's ModelConfig; accelerate's commands/launch.py.
+What stands in a file of DeepSpeed's or Accelerate's is read by `files`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
-from plimsoll.service.stacks.accelerate.files import values_of_accelerate, values_of_deepspeed
-from plimsoll.service.stacks.megatron.command import megatron_launch
+from plimsoll.service.stacks.accelerate.files import values_of_accelerate
+from plimsoll.service.stacks.deepspeed.command import values_of_deepspeed
+from plimsoll.service.stacks.stack import CommandReader, Job, Words
 from plimsoll.service.workloads.commands.flags import Flag, options_unseen, read_flags
-from plimsoll.service.workloads.commands.launched_ranks import Ranks, launched_ranks, mpi_ranks, too_many_processes
-from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
+from plimsoll.service.workloads.commands.launches import Launch, NotRead
 from plimsoll.service.workloads.commands.option_files import OptionsFileNotRead
 from plimsoll.service.workloads.objects.pods import Container
 
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
-PYTHON = re.compile(r"^python[0-9.]*$")
-MEGATRON_MARK = re.compile(r"^--(tensor-model-parallel-size|num-layers)(=|$)")
-TRAINER_MARKS = ("model_name_or_path", "per_device_train_batch_size")
+MARKS = ("model_name_or_path", "per_device_train_batch_size")
 
 # TRL's, LLaMA-Factory's and the examples' names for the longest sequence; a block is always full.
 LENGTH_FLAGS = ("max-seq-length", "max-length", "model-max-length", "cutoff-len")
+LAUNCHER_FLAGS = (
+    Flag(names=("num-processes",), field="all", form="whole"),
+    Flag(names=("num-machines",), field="nodes", form="whole"),
+)
 TRAINER_FLAGS = (
     Flag(names=("model-name-or-path",), field="model", form="text"),
     Flag(names=("per-device-train-batch-size",), field="micro_batch_size", form="whole"),
@@ -96,51 +95,12 @@ LEANER_WORDS = (
 Values: TypeAlias = Mapping[str, Any]
 
 
-def training_launch(
-    words: tuple[str, ...],
-    gpus: int,
-    container: Container,
-    *,
-    gpus_per_pod: int | None = None,
-    mpi_processes: int | None = None,
-) -> Read | None:
-    """Return what a command would train on `gpus` GPUs of all pods, or None where it trains nothing we know.
-
-    All of them are one pod's where nothing else is said. `mpi_processes` are those that an MPI launcher starts of it.
-
-    NotRead says what is missing, CannotRun why its program does not start.
-    """
-    if not _is_launcher(words):
-        return None
-    of_pod = gpus if gpus_per_pod is None else gpus_per_pod
-    ranks = launched_ranks(words, container.env, of_pod) or mpi_ranks(mpi_processes, gpus // max(of_pod, 1))
-    found = _trained(words, gpus if ranks is None else ranks.all, container, ranks)
-    if not isinstance(found, Launch) or ranks is None:
-        return found
-    crowded = too_many_processes(ranks, of_pod)
-    if crowded is not None:
-        return CannotRun(program=found.program, reason=crowded)
-    idle = f"it starts {ranks.each} processes on each node, and {of_pod - ranks.each} GPUs of a pod stay idle"
-    notes = (*found.notes, idle) if ranks.each < of_pod else found.notes
-    return replace(found, notes=notes, spans_pods=ranks.all > gpus, nodes=ranks.nodes)
+def _is_trainers(words: Words) -> bool:
+    return any(word.lstrip("-").replace("-", "_").startswith(MARKS) for word in words if word.startswith("--"))
 
 
-def _trained(words: tuple[str, ...], gpus: int, container: Container, ranks: Ranks | None) -> Read | None:
-    if any(MEGATRON_MARK.match(word.replace("_", "-")) for word in words):
-        return megatron_launch(words, gpus, ranks)
-    if any(word.lstrip("-").replace("-", "_").startswith(TRAINER_MARKS) for word in words if word.startswith("--")):
-        return _trainer_launch(words, gpus, container)
-    if PYTHON.match(words[0].rpartition("/")[2]):
-        return None
-    return NotRead(reason=f"{words[0][:60]} starts a script whose arguments name no model")
-
-
-def _is_launcher(words: tuple[str, ...]) -> bool:
-    program = words[0].rpartition("/")[2]
-    return program in LAUNCHERS or bool(PYTHON.match(program))
-
-
-def _trainer_launch(words: tuple[str, ...], gpus: int, container: Container) -> Launch | NotRead:
+def _trainer_launch(job: Job) -> Launch | NotRead:
+    words, gpus = job.words, job.gpus
     read = read_flags(words[1:], TRAINER_FLAGS)
     if read.problems:
         return NotRead(reason="; ".join(read.problems))
@@ -148,7 +108,7 @@ def _trainer_launch(words: tuple[str, ...], gpus: int, container: Container) -> 
     if unseen is not None:
         return unseen
     try:
-        values = _with_files(read.values, container)
+        values = _with_files(read.values, job.container)
     except OptionsFileNotRead as error:
         return NotRead(reason=f"the parallelism stands in a file: {error}")
     if "model" not in values:
@@ -270,3 +230,7 @@ def _trainer_layout(values: Values, gpus: int) -> dict[str, Any] | NotRead:
     if values.get("fsdp_offload") or "offload" in strategy.lower().split():
         layout["offload"] = "optimizer+parameters"
     return {**layout, "zero_stage": ZERO_STAGES[name]}
+
+
+# Scripts of any stack may take the Trainer's arguments.
+READER = CommandReader(reads=_is_trainers, read=_trainer_launch, asked_last=True)

@@ -1,76 +1,69 @@
-"""Accelerate's YAML, as `accelerate launch --config_file` reads it: DDP, FSDP2, DeepSpeed or Megatron-LM.
+"""Accelerate's YAML, as `accelerate launch --config_file` reads it: replicated, or sharded by FSDP2.
 
 Field names: accelerate, `commands/config/config_args.py` (ClusterConfig) and the
 options of `commands/launch.py` that its inner tables set. Which node a process is
 on, and where the first one is, comes with the command: `--machine_rank` and
-`--main_process_ip`.
+`--main_process_ip`. Stacks that Accelerate launches otherwise say so in their own folders.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from plimsoll.service.launch.training import (
-    DEEPSPEED_FILE,
-    Target,
-    TrainingLaunch,
-    chosen_dtypes,
-    given_reasons,
-    of_stacks,
-    uneven_nodes,
-)
+from plimsoll.service.launch.training import Target, TrainingLaunch, chosen_dtypes, given_reasons, uneven_nodes
 from plimsoll.service.launch.yaml_text import yaml_text
-from plimsoll.service.stacks.deepspeed.launch import DEEPSPEED
-from plimsoll.service.stacks.megatron.launch import recompute_options
 
-# utils/dataclasses.py, MODEL_CONFIGS_TO_MEGATRON_PARSERS: those of them that are planned.
-MEGATRON_MODELS = frozenset({"gpt2", "llama"})
 MIXED_PRECISION = {"bf16-mixed": "bf16", "fp16-mixed": "fp16", "fp32": "no", "tf32": "no", "bf16": "no"}
 
 
-def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
-    question, layout = launch.question, launch.layout
-    same = (
+def accelerate_target(
+    parts: Callable[[TrainingLaunch], Mapping[str, Any]], why_not: Callable[[TrainingLaunch], tuple[str, ...]]
+) -> Target:
+    """Return the config of one cluster whose `parts` say what divides the states; `why_not` of those parts."""
+
+    def write(launch: TrainingLaunch) -> str:
+        return yaml_text(
+            {
+                "compute_environment": "LOCAL_MACHINE",
+                **parts(launch),
+                "num_machines": launch.nodes,
+                "num_processes": launch.layout.gpus,
+                "machine_rank": 0,
+                "main_training_function": "main",
+                "same_network": True,
+                "use_cpu": False,
+            }
+        )
+
+    return Target(
+        name="accelerate",
+        saved_as="accelerate.yaml",
+        why_not=lambda launch: (*_launcher_reasons(launch), *why_not(launch)),
+        write=write,
+    )
+
+
+def mixed_precision(launch: TrainingLaunch) -> dict[str, str]:
+    """Return the field of the precision, which the launcher hands on."""
+    return {"mixed_precision": MIXED_PRECISION[launch.question.precision]}
+
+
+def dtype_reasons(launch: TrainingLaunch) -> tuple[str, ...]:
+    """Return why the dtypes of gradients and optimizer states cannot be told."""
+    return given_reasons(*chosen_dtypes(launch.question, "accelerate"))
+
+
+def _launcher_reasons(launch: TrainingLaunch) -> tuple[str, ...]:
+    precision = launch.question.precision
+    return given_reasons(
         uneven_nodes(launch),
-        (question.precision not in MIXED_PRECISION, f"Precision {question.precision} is not written for accelerate."),
-    )
-    if layout.framework == "deepspeed":
-        return (*given_reasons(*same), *DEEPSPEED.why_not(launch))
-    if layout.framework == "megatron":
-        return given_reasons(*same, *chosen_dtypes(question, "accelerate"), *_megatron_reasons(launch))
-    return given_reasons(*same, *chosen_dtypes(question, "accelerate"))
-
-
-def _megatron_reasons(launch: TrainingLaunch) -> tuple[tuple[bool, str], ...]:
-    layout, model_type = launch.layout, launch.question.model.model_type
-    return (
-        (layout.virtual_pipeline > 1, "accelerate's launcher has no option for virtual pipeline stages."),
-        (layout.recompute != "full", "accelerate's Megatron-LM plugin always recomputes whole layers."),
-        (model_type not in MEGATRON_MODELS, f"accelerate describes no {model_type} model to Megatron-LM."),
-    )
-
-
-def accelerate_yaml(launch: TrainingLaunch) -> str:
-    """Return the config of one cluster: how many processes on how many machines, and what divides their states."""
-    layout = launch.layout
-    writers = {"deepspeed": _deepspeed, "megatron": _megatron}
-    parts = writers.get(layout.framework, _data_parallel)(launch)
-    return yaml_text(
-        {
-            "compute_environment": "LOCAL_MACHINE",
-            **parts,
-            "num_machines": launch.nodes,
-            "num_processes": layout.gpus,
-            "machine_rank": 0,
-            "main_training_function": "main",
-            "same_network": True,
-            "use_cpu": False,
-        }
+        (precision not in MIXED_PRECISION, f"Precision {precision} is not written for accelerate."),
     )
 
 
 def _data_parallel(launch: TrainingLaunch) -> dict[str, Any]:
-    precision = {"mixed_precision": MIXED_PRECISION[launch.question.precision]}
+    precision = mixed_precision(launch)
     if launch.layout.zero_stage == 0:
         return {"distributed_type": "MULTI_GPU" if launch.layout.gpus > 1 else "NO", **precision}
     fsdp = {
@@ -99,39 +92,4 @@ def _hybrid(launch: TrainingLaunch) -> dict[str, Any]:
     }
 
 
-def _deepspeed(launch: TrainingLaunch) -> dict[str, Any]:
-    """Return what stands beside DeepSpeed's own file, which decides all the rest."""
-    config = {
-        "deepspeed_config_file": DEEPSPEED_FILE,
-        "deepspeed_multinode_launcher": "standard",
-        # Each rank builds its own part only where the parameters are divided.
-        "zero3_init_flag": launch.layout.zero_stage == 3,
-    }
-    return {"distributed_type": "DEEPSPEED", "deepspeed_config": config}
-
-
-def _megatron(launch: TrainingLaunch) -> dict[str, Any]:
-    layout = launch.layout
-    config: dict[str, Any] = {
-        "megatron_lm_tp_degree": layout.tensor_parallel,
-        "megatron_lm_pp_degree": layout.pipeline_parallel,
-        "megatron_lm_num_micro_batches": layout.gradient_accumulation_steps,
-        "megatron_lm_sequence_parallelism": layout.sequence_parallel,
-        "megatron_lm_use_distributed_optimizer": layout.zero_stage > 0,
-        "megatron_lm_context_parallel_size": layout.context_parallel,
-        "megatron_lm_use_rotary_position_embeddings": launch.question.model.model_type != "gpt2",
-        **{f"megatron_lm_{name}": value for name, value in recompute_options(layout).items()},
-    }
-    return {
-        "distributed_type": "MEGATRON_LM",
-        "mixed_precision": MIXED_PRECISION[launch.question.precision],
-        "megatron_lm_config": config,
-    }
-
-
-ACCELERATE = Target(
-    name="accelerate",
-    is_for=of_stacks("accelerate", "ddp", "deepspeed", "megatron"),
-    why_not=_why_not,
-    write=accelerate_yaml,
-)
+ACCELERATE = accelerate_target(_data_parallel, dtype_reasons)

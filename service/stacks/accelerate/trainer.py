@@ -1,26 +1,16 @@
 """`transformers.TrainingArguments` as JSON: what a Trainer must be told to run a plan.
 
 Field names: transformers 5.23, `training_args.py`. FSDP is not among them: the
-matching accelerate file turns it on, as it does DeepSpeed where the command is
-`accelerate launch`.
+matching accelerate file turns it on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from plimsoll.planners.stacks.profile import load_profile
-from plimsoll.service.launch.training import (
-    DEEPSPEED_FILE,
-    LEARNING_RATE,
-    Target,
-    TrainingLaunch,
-    chosen_dtypes,
-    given_reasons,
-    of_stacks,
-)
-from plimsoll.service.stacks.deepspeed.launch import DEEPSPEED
+from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, chosen_dtypes, given_reasons
 
 # `OptimizerNames` of training_args.py.
 OPTIMIZERS: Mapping[str, str] = {
@@ -34,10 +24,24 @@ OPTIMIZERS: Mapping[str, str] = {
 OUTPUT_FOLDER = "output"
 
 
+def trainer_target(
+    engine: Callable[[TrainingLaunch], Mapping[str, Any]],
+    why_not: Callable[[TrainingLaunch], tuple[str, ...]],
+    recomputes: Callable[[TrainingLaunch], bool],
+) -> Target:
+    """Return the arguments; `engine` are those that choose what updates the weights.
+
+    `recomputes` where the Trainer itself turns recompute on.
+    """
+    return Target(
+        name="transformers",
+        why_not=why_not,
+        write=lambda launch: _arguments(launch, engine(launch), recomputes=recomputes(launch)),
+    )
+
+
 def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     question, layout = launch.question, launch.layout
-    if layout.framework == "deepspeed":
-        return tuple(DEEPSPEED.why_not(launch))
     return given_reasons(
         *chosen_dtypes(question, "TrainingArguments"),
         (
@@ -51,7 +55,7 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     )
 
 
-def training_arguments(launch: TrainingLaunch) -> dict[str, Any]:
+def _arguments(launch: TrainingLaunch, engine: Mapping[str, Any], *, recomputes: bool) -> dict[str, Any]:
     """Return the arguments; sequences are cut to the plan's length by the script that prepares the data."""
     question, layout = launch.question, launch.layout
     arguments: dict[str, Any] = {
@@ -62,14 +66,11 @@ def training_arguments(launch: TrainingLaunch) -> dict[str, Any]:
         "bf16": question.precision == "bf16-mixed",
         "fp16": question.precision == "fp16-mixed",
         "use_liger_kernel": layout.fused_cross_entropy,
-        "activation_checkpointing": layout.recompute == "full" and not _is_fsdp(launch),
+        "activation_checkpointing": recomputes,
     }
     if question.precision in ("fp32", "tf32"):
         arguments["tf32"] = question.precision == "tf32"
-    if layout.framework == "deepspeed":
-        arguments["deepspeed"] = DEEPSPEED_FILE
-    else:
-        arguments["optim"] = _optimizer(launch)
+    arguments |= engine
     if launch.plan.run.steps is not None:
         arguments["max_steps"] = launch.plan.run.steps
     if question.evaluation is not None:
@@ -87,14 +88,9 @@ def _optimizer(launch: TrainingLaunch) -> str:
     return "adamw_torch_fused" if works_in_place else "adamw_torch"
 
 
-def _is_fsdp(launch: TrainingLaunch) -> bool:
-    """Return whether FSDP's own checkpointing is on, beside which the Trainer's gathers every layer once more."""
-    return launch.layout.framework == "accelerate" and launch.layout.zero_stage > 0
+def _recomputes(launch: TrainingLaunch) -> bool:
+    """Return whether the Trainer recomputes: beside FSDP's own recompute it would gather every layer once more."""
+    return launch.layout.recompute == "full" and launch.layout.zero_stage == 0
 
 
-TRANSFORMERS = Target(
-    name="transformers",
-    is_for=of_stacks("accelerate", "ddp", "deepspeed"),
-    why_not=_why_not,
-    write=training_arguments,
-)
+TRANSFORMERS = trainer_target(lambda launch: {"optim": _optimizer(launch)}, _why_not, _recomputes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll.service.launch.training import Target, TrainingLaunch, chosen_dtypes, given_reasons, of_stacks
+from plimsoll.service.launch.training import Target, TrainingLaunch, chosen_dtypes, given_reasons
 
 # The class of a family's layers (transformers 5.23, `_no_split_modules` of its model).
 LAYER_CLASSES: Mapping[str, str] = {
@@ -66,4 +66,4 @@ def _groups(launch: TrainingLaunch) -> list[list[Any]]:
     return [["zero", layout.shard_group], ["data", layout.data_parallel // layout.shard_group]]
 
 
-ATORCH = Target(name="atorch", is_for=of_stacks("atorch"), why_not=_why_not, write=atorch_strategy)
+ATORCH = Target(name="atorch", why_not=_why_not, write=atorch_strategy)

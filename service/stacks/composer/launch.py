@@ -16,7 +16,6 @@ from plimsoll.service.launch.training import (
     TrainingLaunch,
     chosen_dtypes,
     given_reasons,
-    of_stacks,
 )
 from plimsoll.service.launch.yaml_text import yaml_text
 
@@ -117,4 +116,4 @@ def _sharding(launch: TrainingLaunch) -> dict[str, Any]:
     }
 
 
-COMPOSER = Target(name="composer", is_for=of_stacks("composer"), why_not=_why_not, write=composer_yaml)
+COMPOSER = Target(name="composer", saved_as="composer.yaml", why_not=_why_not, write=composer_yaml)

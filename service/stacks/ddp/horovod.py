@@ -11,7 +11,6 @@ from plimsoll.service.launch.training import (
     Target,
     TrainingLaunch,
     given_reasons,
-    of_stacks,
     uneven_nodes,
 )
 
@@ -50,5 +49,8 @@ def discovery_script(launch: TrainingLaunch) -> str:
     )
 
 
-HOROVOD = Target(name="horovod", is_for=of_stacks("ddp"), why_not=_why_not, write=horovod_command)
-HOROVOD_HOSTS = Target(name="horovod-hosts", is_for=of_stacks("ddp"), why_not=_why_not, write=discovery_script)
+HOROVOD = Target(name="horovod", is_starter=True, why_not=_why_not, write=horovod_command)
+# `horovodrun` is told to run it by its name alone.
+HOROVOD_HOSTS = Target(
+    name="horovod-hosts", is_starter=True, saved_as="horovod-hosts", why_not=_why_not, write=discovery_script
+)

@@ -12,8 +12,10 @@ from typing import Any
 
 from plimsoll.planners.memory import nvme
 from plimsoll.planners.stacks.profile import load_profile
-from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons, of_stacks
+from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
 
+# What other programs are told the config is called.
+FILE = "deepspeed.json"
 # The folder of the drives; every node has its own.
 NVME_FOLDER = "/nvme"
 # `runtime/config.py`, DEEPSPEED_OPTIMIZERS, and what torch.optim has by that name.
@@ -30,7 +32,8 @@ DTYPES = frozenset({"fp32", "bf16", "fp16"})  # `runtime/config.py`, data_types.
 LOSS_SCALING = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2}
 
 
-def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
+def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
+    """Return what of a plan the config cannot say."""
     question, layout = launch.question, launch.layout
     offloads = layout.offload != "none"
     return given_reasons(
@@ -57,7 +60,7 @@ def _why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     )
 
 
-def deepspeed_config(launch: TrainingLaunch) -> dict[str, Any]:
+def deepspeed_config(launch: TrainingLaunch, *, makes_optimizer: bool = True) -> dict[str, Any]:
     """Return the config; its three batch sizes multiply out to the plan's."""
     question, layout = launch.question, launch.layout
     config: dict[str, Any] = {
@@ -68,8 +71,7 @@ def deepspeed_config(launch: TrainingLaunch) -> dict[str, Any]:
         **_precision(question.precision),
         "autotuning": {"enabled": False},
     }
-    if layout.framework == "deepspeed":
-        # Megatron-DeepSpeed makes its optimizer itself.
+    if makes_optimizer:
         config["optimizer"] = _optimizer(question.optimizer)
     if layout.recompute == "full":
         # What deepspeed.checkpointing does once the model calls it; whether it does is the model's to say.
@@ -135,9 +137,4 @@ def _on_drives(target: str, buffers: Mapping[str, int]) -> dict[str, Any]:
     return {"nvme_path": NVME_FOLDER, **buffers} if target == "nvme" else {}
 
 
-DEEPSPEED = Target(
-    name="deepspeed",
-    is_for=of_stacks("deepspeed", "megatron-deepspeed"),
-    why_not=_why_not,
-    write=deepspeed_config,
-)
+DEEPSPEED = Target(name="deepspeed", why_not=why_not, write=deepspeed_config)

@@ -7,10 +7,11 @@ What they do: `distributed/parallel_dims.py`, `distributed/pipeline_parallel.py`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.planners.plans import Layout
+from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.toml_text import toml_text
 from plimsoll.service.launch.training import (
     LEARNING_RATE,
@@ -18,7 +19,6 @@ from plimsoll.service.launch.training import (
     TrainingLaunch,
     chosen_dtypes,
     given_reasons,
-    of_stacks,
 )
 from plimsoll.service.stacks.fsdp2.models import Flavor, torchtitan_flavor
 
@@ -52,7 +52,7 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
     )
 
 
-def torchtitan_toml(launch: TrainingLaunch) -> str:
+def torchtitan_toml(launch: TrainingLaunch, *, is_elastic: bool) -> str:
     """Return the job's config; the accumulation follows from the two batch sizes and the degrees."""
     question, layout = launch.question, launch.layout
     flavor = torchtitan_flavor(launch.model_config)
@@ -75,7 +75,7 @@ def torchtitan_toml(launch: TrainingLaunch) -> str:
         "model": _model(launch, flavor),
         "optimizer": {"name": "AdamW", "lr": LEARNING_RATE, "implementation": "fused"},
         "training": training,
-        "parallelism": _parallelism(launch),
+        "parallelism": _parallelism(launch, is_elastic=is_elastic),
         "activation_checkpoint": _activation_checkpoint(launch),
         "compile": {"enable": question.kernels == "compiled"},
     }
@@ -102,12 +102,12 @@ def _micro_batches_of_a_pass(launch: TrainingLaunch) -> int:
     return layout.gradient_accumulation_steps if layout.pipeline_parallel > 1 else 1
 
 
-def _parallelism(launch: TrainingLaunch) -> dict[str, Any]:
+def _parallelism(launch: TrainingLaunch, *, is_elastic: bool) -> dict[str, Any]:
     layout = launch.layout
     shards = layout.shard_group if layout.zero_stage > 0 else 1
     table: dict[str, Any] = {
         "data_parallel_replicate_degree": layout.data_parallel // shards,
-        "data_parallel_shard_degree": -1 if launch.is_elastic else shards,
+        "data_parallel_shard_degree": -1 if is_elastic else shards,
         "tensor_parallel_degree": layout.tensor_parallel,
         "context_parallel_degree": layout.context_parallel,
         "pipeline_parallel_degree": layout.pipeline_parallel,
@@ -158,4 +158,24 @@ def _activation_checkpoint(launch: TrainingLaunch) -> dict[str, Any]:
     return {"mode": mode}
 
 
-TORCHTITAN = Target(name="torchtitan", is_for=of_stacks("ddp", "fsdp2"), why_not=why_not, write=torchtitan_toml)
+def torchtitan_script(launch: TrainingLaunch) -> Sequence[str]:
+    """Return torchtitan's own script where its options say all of a plan."""
+    return OWN_SCRIPT if why_not(launch) else ("-m", "torchtitan.train", "--job.config_file", "torchtitan.toml")
+
+
+def _derives_replicas(launch: TrainingLaunch) -> bool:
+    """Return whether `data_parallel_shard_degree` -1 will do: a pipeline is told how many sequences go through."""
+    return launch.layout.pipeline_parallel == 1
+
+
+def torchtitan_target(script: Script) -> Target:
+    """Return the job's config, for a script that may start on other numbers of nodes or not."""
+    return Target(
+        name="torchtitan",
+        why_not=why_not,
+        write=lambda launch: torchtitan_toml(launch, is_elastic=script.is_elastic(launch)),
+        saved_as="torchtitan.toml",
+    )
+
+
+SCRIPT = Script(words=torchtitan_script, derives_replicas=_derives_replicas)

@@ -15,7 +15,6 @@ from plimsoll.service.launch.training import (
     TrainingLaunch,
     chosen_dtypes,
     given_reasons,
-    of_stacks,
     uneven_nodes,
 )
 from plimsoll.service.launch.yaml_text import yaml_text
@@ -79,4 +78,4 @@ def litgpt_yaml(launch: TrainingLaunch) -> str:
     )
 
 
-LITGPT = Target(name="litgpt", is_for=of_stacks("litgpt"), why_not=_why_not, write=litgpt_yaml)
+LITGPT = Target(name="litgpt", saved_as="litgpt.yaml", why_not=_why_not, write=litgpt_yaml)

@@ -9,49 +9,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from plimsoll.service.stacks.megatron.flags import FLAGS
+from plimsoll.service.stacks.megatron.launch import OPTIMIZERS
 from plimsoll.service.stacks.megatron.rules import broken_rules
-from plimsoll.service.workloads.commands.flags import Flag, options_unseen, read_flags
-from plimsoll.service.workloads.commands.launched_ranks import Ranks
+from plimsoll.service.stacks.stack import CommandReader, Job, Words
+from plimsoll.service.workloads.commands.flags import options_unseen, read_flags
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch, NotRead, Read
 
-FLAGS = (
-    Flag(names=("num-layers",), field="layers", form="whole"),
-    Flag(names=("hidden-size",), field="hidden", form="whole"),
-    Flag(names=("ffn-hidden-size",), field="intermediate", form="whole"),
-    Flag(names=("num-attention-heads",), field="heads", form="whole"),
-    Flag(names=("group-query-attention",), field="groups_queries", form="switch"),
-    Flag(names=("num-query-groups",), field="query_groups", form="whole"),
-    Flag(names=("kv-channels",), field="head_dim", form="whole"),
-    Flag(names=("max-position-embeddings",), field="positions", form="whole"),
-    Flag(names=("vocab-size", "padded-vocab-size"), field="vocabulary", form="whole"),
-    Flag(names=("swiglu",), field="is_gated", form="switch"),
-    Flag(names=("untie-embeddings-and-output-weights",), field="is_untied", form="switch"),
-    Flag(names=("num-experts",), field="experts", form="whole"),
-    Flag(names=("moe-router-topk",), field="experts_per_token", form="whole"),
-    Flag(names=("moe-ffn-hidden-size",), field="expert_intermediate", form="whole"),
-    Flag(names=("seq-length",), field="sequence_length", form="whole"),
-    Flag(names=("micro-batch-size",), field="micro_batch_size", form="whole"),
-    Flag(names=("global-batch-size",), field="global_batch_size", form="whole"),
-    Flag(names=("tensor-model-parallel-size",), field="tensor_parallel", form="whole"),
-    Flag(names=("pipeline-model-parallel-size",), field="pipeline_parallel", form="whole"),
-    Flag(names=("context-parallel-size",), field="context_parallel", form="whole"),
-    Flag(names=("expert-model-parallel-size",), field="expert_parallel", form="whole"),
-    Flag(names=("num-layers-per-virtual-pipeline-stage",), field="virtual_stage_layers", form="whole"),
-    Flag(names=("sequence-parallel",), field="sequence_parallel", form="switch"),
-    Flag(names=("use-distributed-optimizer",), field="distributed_optimizer", form="switch"),
-    Flag(names=("recompute-activations",), field="recompute_selective", form="switch"),
-    Flag(names=("recompute-granularity",), field="recompute", form="text"),
-    Flag(names=("recompute-method",), field="recompute_method", form="text"),
-    Flag(names=("recompute-num-layers",), field="recompute_layers", form="whole"),
-    Flag(names=("bf16",), field="bf16", form="switch"),
-    Flag(names=("fp16",), field="fp16", form="switch"),
-    Flag(names=("fp8-format",), field="fp8", form="text"),
-    Flag(names=("optimizer",), field="optimizer", form="text"),
-    Flag(names=("use-flash-attn",), field="flash", form="switch"),
-    Flag(names=("transformer-impl",), field="implementation", form="text"),
-)
+# The table's two flags that say whose arguments these are.
+MARK = re.compile(r"^--(tensor-model-parallel-size|num-layers)(=|$)")
 NEEDED = ("layers", "hidden", "heads", "sequence_length", "micro_batch_size", "vocabulary")
-OPTIMIZERS = {"adam": "adamw", "sgd": "sgd-momentum"}
+OPTIMIZERS_BY_NAME = {str(options["optimizer"]): optimizer for optimizer, options in OPTIMIZERS.items()}
 # Flags that say another model, or divide it otherwise, than the table's.
 DECISIVE = frozenset({
     "--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2", "--data-parallel-sharding-strategy", "--deepspeed",
@@ -74,8 +42,13 @@ DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_p
 Values = Mapping[str, Any]
 
 
-def megatron_launch(words: tuple[str, ...], gpus: int, ranks: Ranks | None = None) -> Read:
-    """Return the training job of a Megatron command on the GPUs of its `ranks`, or of the pods where it names none."""
+def _is_megatrons(words: Words) -> bool:
+    return any(MARK.match(word.replace("_", "-")) for word in words)
+
+
+def _megatron_launch(job: Job) -> Read:
+    """Return the training job of a Megatron command on the GPUs of its ranks, or of the pods where it names none."""
+    words, gpus = job.words, job.gpus
     read = read_flags(words[1:], FLAGS)
     values = read.values
     if read.problems:
@@ -93,13 +66,12 @@ def megatron_launch(words: tuple[str, ...], gpus: int, ranks: Ranks | None = Non
         flags = ", ".join(f"--{flag.names[0]}" for flag in FLAGS if flag.field in missing)
         return NotRead(reason=f"the Megatron command does not say {flags}")
     optimizer = str(values.get("optimizer", "adam"))
-    if optimizer not in OPTIMIZERS:
+    if optimizer not in OPTIMIZERS_BY_NAME:
         return NotRead(reason=f"--optimizer {optimizer[:40]} is no optimizer this service knows")
     program = f"Megatron training of {values['layers']} layers of {values['hidden']}"
-    broken = broken_rules(values, others, None if ranks is None else ranks.all)
+    broken = broken_rules(values, others, None if job.ranks is None else gpus)
     if broken:
         return CannotRun(program=program, reason="; ".join(broken))
-    gpus = gpus if ranks is None else ranks.all
     degrees = {name: int(values.get(name, 1)) for name in DEGREES}
     model_ranks = degrees["tensor_parallel"] * degrees["pipeline_parallel"] * degrees["context_parallel"]
     if min(degrees.values()) < 1 or gpus % model_ranks:
@@ -113,7 +85,7 @@ def megatron_launch(words: tuple[str, ...], gpus: int, ranks: Ranks | None = Non
             "model": {"config": _config(values)},
             "training": {
                 "precision": _precision(values),
-                "optimizer": OPTIMIZERS[optimizer],
+                "optimizer": OPTIMIZERS_BY_NAME[optimizer],
                 "sequence_length": values["sequence_length"],
                 "micro_batch_size": values["micro_batch_size"],
                 "global_batch_size": batch,
@@ -189,3 +161,6 @@ def _virtual_pipeline(values: Values, pipeline_parallel: int) -> int:
     if not layers or pipeline_parallel == 1:
         return 1
     return max(int(values["layers"]) // (pipeline_parallel * int(layers)), 1)
+
+
+READER = CommandReader(reads=_is_megatrons, read=_megatron_launch)

@@ -6,12 +6,15 @@ are fields of megatron-core's `TransformerConfig` and `ModelParallelConfig`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.options import Value, option_lines
-from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons, of_stacks
+from plimsoll.service.launch.script import OWN_SCRIPT, Script
+from plimsoll.service.launch.training import LEARNING_RATE, Target, TrainingLaunch, given_reasons
+from plimsoll.service.stacks.megatron.flags import FLAGS
 from plimsoll.service.stacks.megatron.model import model_options, why_not_plain
+from plimsoll.service.workloads.commands.flags import named
 
 PRECISIONS: Mapping[str, Mapping[str, Value]] = {
     "bf16-mixed": {"bf16": True},
@@ -54,18 +57,18 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
 
 
 def recompute_options(layout: Layout) -> dict[str, Value]:
-    """Return granularity, method and number of layers, by the names of megatron-core's TransformerConfig.
+    """Return granularity, method and number of layers.
 
     `uniform` by one layer keeps every layer's input; `block` recomputes the first
     layers of each stage, or of each virtual one where a stage has several.
     """
     if layout.recompute == "selective":
-        return {"recompute_granularity": "selective"}
+        return named(FLAGS, recompute="selective")
     if layout.recompute == "full" and layout.recompute_layers is None:
-        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+        return named(FLAGS, recompute="full", recompute_method="uniform", recompute_layers=1)
     if layout.recompute == "full":
         layers = (layout.recompute_layers or 0) // layout.virtual_pipeline
-        return {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": layers}
+        return named(FLAGS, recompute="full", recompute_method="block", recompute_layers=layers)
     return {}
 
 
@@ -75,15 +78,13 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
     return {
         **model_options(launch),
         **layout_options(launch),
-        "seq-length": question.sequence_length,
-        "micro-batch-size": layout.micro_batch_size,
-        "global-batch-size": question.global_batch_size,
+        **batch_options(launch),
         "train-iters": launch.steps,
         "lr": LEARNING_RATE,
         **PRECISIONS[question.precision],
         **OPTIMIZERS[question.optimizer],
         **_dtype_options(launch),
-        **{name.replace("_", "-"): value for name, value in recompute_options(layout).items()},
+        **recompute_options(layout),
         "recompute-modules": question.recompute.modules or None if question.recompute is not None else None,
         "attention-backend": "flash" if question.attention == "flash" else "unfused",
         "cross-entropy-loss-fusion": question.kernels == "compiled",
@@ -92,21 +93,33 @@ def megatron_options(launch: TrainingLaunch) -> dict[str, Value]:
     }
 
 
+def batch_options(launch: TrainingLaunch) -> dict[str, Value]:
+    """Return a sequence's tokens, and the sequences of a micro-batch and of a step."""
+    return named(
+        FLAGS,
+        sequence_length=launch.question.sequence_length,
+        micro_batch_size=launch.layout.micro_batch_size,
+        global_batch_size=launch.question.global_batch_size,
+    )
+
+
 def layout_options(launch: TrainingLaunch) -> dict[str, Value]:
     """Return the degrees, and what of the data-parallel traffic the plan counts as hidden."""
     layout = launch.layout
     chunks = layout.pipeline_parallel * layout.virtual_pipeline
+    has_experts_apart = layout.expert_parallel > 1
+    layers = launch.question.model.num_layers // chunks if layout.virtual_pipeline > 1 else None
     return {
-        "tensor-model-parallel-size": layout.tensor_parallel,
-        "pipeline-model-parallel-size": layout.pipeline_parallel,
-        "num-layers-per-virtual-pipeline-stage": (
-            launch.question.model.num_layers // chunks if layout.virtual_pipeline > 1 else None
+        **named(
+            FLAGS,
+            tensor_parallel=layout.tensor_parallel,
+            pipeline_parallel=layout.pipeline_parallel,
+            virtual_stage_layers=layers,
+            context_parallel=layout.context_parallel,
+            expert_parallel=layout.expert_parallel if has_experts_apart else None,
         ),
-        "context-parallel-size": layout.context_parallel,
-        "expert-model-parallel-size": layout.expert_parallel if layout.expert_parallel > 1 else None,
-        "expert-tensor-parallel-size": launch.expert_tensor_parallel if layout.expert_parallel > 1 else None,
-        "sequence-parallel": layout.sequence_parallel,
-        "use-distributed-optimizer": layout.zero_stage > 0,
+        "expert-tensor-parallel-size": launch.expert_tensor_parallel if has_experts_apart else None,
+        **named(FLAGS, sequence_parallel=layout.sequence_parallel, distributed_optimizer=layout.zero_stage > 0),
         "overlap-grad-reduce": layout.data_parallel > 1,
         "overlap-param-gather": layout.data_parallel > 1 and layout.zero_stage > 0,
     }
@@ -129,4 +142,16 @@ def _text(launch: TrainingLaunch) -> str:
     return "\n".join(option_lines(megatron_options(launch)))
 
 
-MEGATRON = Target(name="megatron", is_for=of_stacks("megatron"), why_not=why_not, write=_text)
+def _script(launch: TrainingLaunch) -> Sequence[str]:
+    return OWN_SCRIPT if why_not(launch) else ("pretrain_gpt.py", *option_lines(megatron_options(launch)))
+
+
+def _environment(launch: TrainingLaunch) -> Sequence[str]:
+    """Return what Megatron-LM insists on, that kernels and messages keep their order (arguments.py, validate_args)."""
+    divides = launch.layout.tensor_parallel > 1 or launch.layout.context_parallel > 1
+    return ("CUDA_DEVICE_MAX_CONNECTIONS=1",) if divides else ()
+
+
+MEGATRON = Target(name="megatron", why_not=why_not, write=_text, saved_as="megatron.txt", names_recomputed_modules=True)
+# It has no argument for replicas or accumulation.
+SCRIPT = Script(words=_script, environment=_environment, derives_replicas=lambda _launch: True)

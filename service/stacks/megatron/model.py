@@ -13,6 +13,8 @@ from typing import Any
 from plimsoll.service.launch.model_facts import norm_epsilon, rope_factor, rope_kind, rope_theta, slides
 from plimsoll.service.launch.options import Value
 from plimsoll.service.launch.training import Placeholder, TrainingLaunch, given_reasons
+from plimsoll.service.stacks.megatron.flags import FLAGS
+from plimsoll.service.workloads.commands.flags import named
 
 # Families whose layer is Llama's, with one difference each that Megatron-LM has an option for.
 LLAMA_FAMILY = frozenset({"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"})
@@ -57,11 +59,14 @@ def model_options(launch: TrainingLaunch) -> dict[str, Value]:
 def gpt2_sizes(config: Mapping[str, Any]) -> dict[str, Value]:
     """Return the dimensions of a GPT-2, by the names that Megatron-LM and its offspring share."""
     return {
-        "num-layers": config["n_layer"],
-        "hidden-size": config["n_embd"],
-        "ffn-hidden-size": config.get("n_inner") or 4 * config["n_embd"],
-        "num-attention-heads": config["n_head"],
-        "max-position-embeddings": config["n_positions"],
+        **named(
+            FLAGS,
+            layers=config["n_layer"],
+            hidden=config["n_embd"],
+            intermediate=config.get("n_inner") or 4 * config["n_embd"],
+            heads=config["n_head"],
+            positions=config["n_positions"],
+        ),
         "attention-dropout": config.get("attn_pdrop", GPT2_DROPOUT),
         "hidden-dropout": config.get("resid_pdrop", GPT2_DROPOUT),
     }
@@ -71,20 +76,21 @@ def llama_sizes(launch: TrainingLaunch) -> dict[str, Value]:
     """Return the dimensions of a Llama-like model, by the names that Megatron-LM and its offspring share."""
     config = launch.model_config
     heads = config["num_attention_heads"]
-    return {
-        "num-layers": config["num_hidden_layers"],
-        "hidden-size": config["hidden_size"],
-        "ffn-hidden-size": config["intermediate_size"],
-        "num-attention-heads": heads,
-        "kv-channels": config.get("head_dim") or config["hidden_size"] // heads,
-        "max-position-embeddings": max(launch.question.sequence_length, config.get("max_position_embeddings") or 0),
-    }
+    return named(
+        FLAGS,
+        layers=config["num_hidden_layers"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
+        heads=heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        positions=max(launch.question.sequence_length, config.get("max_position_embeddings") or 0),
+    )
 
 
 def _gpt2_options(config: Mapping[str, Any]) -> dict[str, Value]:
     return {
         **gpt2_sizes(config),
-        "vocab-size": config["vocab_size"],
+        **named(FLAGS, vocabulary=config["vocab_size"]),
         "position-embedding-type": "learned_absolute",
         "normalization": "LayerNorm",
         "norm-epsilon": config.get("layer_norm_epsilon", GPT2_NORM_EPSILON),
@@ -98,20 +104,23 @@ def _llama_options(launch: TrainingLaunch) -> dict[str, Value]:
     family = config["model_type"]
     return {
         **llama_sizes(launch),
-        "group-query-attention": groups != heads,
-        "num-query-groups": groups if groups != heads else None,
-        "vocab-size": config["vocab_size"],
+        **named(
+            FLAGS,
+            groups_queries=groups != heads,
+            query_groups=groups if groups != heads else None,
+            vocabulary=config["vocab_size"],
+        ),
         "position-embedding-type": "rope",
         "rotary-base": _whole(rope_theta(launch)),
         "use-rope-scaling": rope_kind(config) == "llama3",
         "rope-scaling-factor": rope_factor(config),
         "normalization": "RMSNorm",
         "norm-epsilon": norm_epsilon(launch),
-        "swiglu": True,
+        **named(FLAGS, is_gated=True),
         "disable-bias-linear": True,
         "add-qkv-bias": family in WITH_QUERY_BIAS,
         "qk-layernorm": family in WITH_QUERY_NORM,
-        "untie-embeddings-and-output-weights": not config.get("tie_word_embeddings", False),
+        **named(FLAGS, is_untied=not config.get("tie_word_embeddings", False)),
         "attention-dropout": config.get("attention_dropout", 0.0),
         "hidden-dropout": 0.0,
     }
@@ -121,9 +130,12 @@ def _expert_options(config: Mapping[str, Any]) -> dict[str, Value]:
     if config["model_type"] not in WITH_EXPERTS:
         return {}
     return {
-        "num-experts": config.get("num_local_experts") or config.get("num_experts"),
-        "moe-router-topk": config["num_experts_per_tok"],
-        "moe-ffn-hidden-size": config.get("moe_intermediate_size") or config["intermediate_size"],
+        **named(
+            FLAGS,
+            experts=config.get("num_local_experts") or config.get("num_experts"),
+            experts_per_token=config["num_experts_per_tok"],
+            expert_intermediate=config.get("moe_intermediate_size") or config["intermediate_size"],
+        ),
         "moe-router-load-balancing-type": "aux_loss",
         "moe-token-dispatcher-type": "alltoall",
         "moe-grouped-gemm": True,

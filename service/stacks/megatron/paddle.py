@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll.service.launch.training import Target, TrainingLaunch, given_reasons, of_stacks
+from plimsoll.service.launch.training import Target, TrainingLaunch, given_reasons
 
 # The axes of the process grid, outermost first, as in the plan's mesh.
 ORDER = ["pp", "dp", "sharding", "sep", "mp"]
@@ -53,4 +53,4 @@ def fleet_strategy(launch: TrainingLaunch) -> dict[str, Any]:
     }
 
 
-PADDLE = Target(name="paddle", is_for=of_stacks("megatron", "reference"), why_not=_why_not, write=fleet_strategy)
+PADDLE = Target(name="paddle", why_not=_why_not, write=fleet_strategy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plimsoll.service.launch.options import Value, option_lines
-from plimsoll.service.launch.training import Placeholder, Target, TrainingLaunch, of_stacks
+from plimsoll.service.launch.training import Placeholder, Target, TrainingLaunch
 from plimsoll.service.stacks.megatron import launch as megatron
 
 # `megatron_patch/tokenizer/__init__.py`, --patch-tokenizer-type, by transformers' model_type.
@@ -20,7 +20,7 @@ OWN_TOKENIZER = ("tokenizer-type", "tokenizer-model", "vocab-size")
 
 
 def _is_for(launch: TrainingLaunch) -> bool:
-    return of_stacks("megatron")(launch) and launch.model_config.get("model_type") in TOKENIZERS
+    return launch.model_config.get("model_type") in TOKENIZERS
 
 
 def pai_megatron_arguments(launch: TrainingLaunch) -> str:
@@ -38,4 +38,10 @@ def pai_megatron_arguments(launch: TrainingLaunch) -> str:
     return "\n".join(option_lines({**options, **patched}))
 
 
-PAI_MEGATRON = Target(name="pai-megatron", is_for=_is_for, why_not=megatron.why_not, write=pai_megatron_arguments)
+PAI_MEGATRON = Target(
+    name="pai-megatron",
+    is_for=_is_for,
+    why_not=megatron.why_not,
+    write=pai_megatron_arguments,
+    saved_as="pai-megatron.txt",
+)

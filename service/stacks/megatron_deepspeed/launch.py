@@ -6,20 +6,18 @@ older than Megatron-LM's; how they go together, `examples_deepspeed/`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from plimsoll.planners.plans import Layout
 from plimsoll.service.launch.model_facts import norm_epsilon, rope_kind, rope_theta
 from plimsoll.service.launch.options import Value, option_lines
-from plimsoll.service.launch.training import (
-    DEEPSPEED_FILE,
-    LEARNING_RATE,
-    Placeholder,
-    Target,
-    TrainingLaunch,
-    given_reasons,
-    of_stacks,
-)
-from plimsoll.service.stacks.deepspeed.launch import DEEPSPEED
+from plimsoll.service.launch.script import OWN_SCRIPT, Script
+from plimsoll.service.launch.training import LEARNING_RATE, Placeholder, Target, TrainingLaunch, given_reasons
+from plimsoll.service.stacks.deepspeed import launch as deepspeed
+from plimsoll.service.stacks.megatron.flags import FLAGS
+from plimsoll.service.stacks.megatron.launch import batch_options
 from plimsoll.service.stacks.megatron.model import GPT2, gpt2_sizes, llama_sizes, why_not_plain
+from plimsoll.service.workloads.commands.flags import named
 
 MODELS = frozenset({"gpt2", "llama", "mistral"})
 PRECISIONS = {"bf16-mixed": {"bf16": True}, "fp16-mixed": {"fp16": True}, "fp32": {}}
@@ -39,7 +37,7 @@ def why_not(launch: TrainingLaunch) -> tuple[str, ...]:
         ),
     )
     plain = why_not_plain(config) if family in MODELS else ()
-    return tuple(dict.fromkeys((*reasons, *plain, *DEEPSPEED.why_not(launch))))
+    return tuple(dict.fromkeys((*reasons, *plain, *deepspeed.why_not(launch))))
 
 
 def megatron_deepspeed_options(launch: TrainingLaunch) -> dict[str, Value]:
@@ -47,13 +45,10 @@ def megatron_deepspeed_options(launch: TrainingLaunch) -> dict[str, Value]:
     question, layout = launch.question, launch.layout
     return {
         **_model(launch),
-        "tensor-model-parallel-size": layout.tensor_parallel,
-        "pipeline-model-parallel-size": layout.pipeline_parallel,
+        **named(FLAGS, tensor_parallel=layout.tensor_parallel, pipeline_parallel=layout.pipeline_parallel),
         "no-pipeline-parallel": layout.pipeline_parallel == 1,
-        "sequence-parallel": layout.sequence_parallel,
-        "seq-length": question.sequence_length,
-        "micro-batch-size": layout.micro_batch_size,
-        "global-batch-size": question.global_batch_size,
+        **named(FLAGS, sequence_parallel=layout.sequence_parallel),
+        **batch_options(launch),
         "train-iters": launch.steps,
         "lr": LEARNING_RATE,
         "optimizer": "adam" if question.optimizer == "adamw" else "sgd",
@@ -63,21 +58,19 @@ def megatron_deepspeed_options(launch: TrainingLaunch) -> dict[str, Value]:
         "tokenizer-type": "HFTokenizer",
         "tokenizer-model": launch.model_path,
         "deepspeed": True,
-        "deepspeed_config": DEEPSPEED_FILE,
+        "deepspeed_config": deepspeed.FILE,
         "zero-stage": layout.zero_stage,
     }
 
 
 def _recompute(layout: Layout) -> dict[str, Value]:
     if layout.recompute == "selective":
-        return {"recompute-granularity": "selective"}
+        return named(FLAGS, recompute="selective")
     if layout.recompute == "full":
         # Its models go by DeepSpeed's checkpointing, a layer at a time.
         return {
             "deepspeed-activation-checkpointing": True,
-            "recompute-granularity": "full",
-            "recompute-method": "uniform",
-            "recompute-num-layers": 1,
+            **named(FLAGS, recompute="full", recompute_method="uniform", recompute_layers=1),
         }
     return {}
 
@@ -106,6 +99,15 @@ def _text(launch: TrainingLaunch) -> str:
     return "\n".join(option_lines(megatron_deepspeed_options(launch)))
 
 
-MEGATRON_DEEPSPEED = Target(
-    name="megatron-deepspeed", is_for=of_stacks("megatron-deepspeed"), why_not=why_not, write=_text
+def _script(launch: TrainingLaunch) -> Sequence[str]:
+    return OWN_SCRIPT if why_not(launch) else ("pretrain_gpt.py", *option_lines(megatron_deepspeed_options(launch)))
+
+
+MEGATRON_DEEPSPEED = Target(name="megatron-deepspeed", why_not=why_not, write=_text, saved_as="megatron-deepspeed.txt")
+# It makes its optimizer itself.
+DEEPSPEED = Target(
+    name="deepspeed",
+    why_not=deepspeed.why_not,
+    write=lambda launch: deepspeed.deepspeed_config(launch, makes_optimizer=False),
 )
+SCRIPT = Script(words=_script)

@@ -7,9 +7,11 @@ of 2024 and has neither recompute nor a rotary base.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from plimsoll.service.launch.model_facts import norm_epsilon, rope_kind, rope_theta
+from plimsoll.service.launch.script import OWN_SCRIPT, Script
 from plimsoll.service.launch.training import (
     LEARNING_RATE,
     SEED,
@@ -17,7 +19,6 @@ from plimsoll.service.launch.training import (
     TrainingLaunch,
     chosen_dtypes,
     given_reasons,
-    of_stacks,
 )
 from plimsoll.service.launch.yaml_text import yaml_text
 
@@ -116,4 +117,9 @@ def _optimizer(zero_stage: int) -> dict[str, Any]:
     }
 
 
-NANOTRON = Target(name="nanotron", is_for=of_stacks("nanotron"), why_not=_why_not, write=nanotron_yaml)
+def _script(launch: TrainingLaunch) -> Sequence[str]:
+    return OWN_SCRIPT if _why_not(launch) else ("run_train.py", "--config-file", "nanotron.yaml")
+
+
+NANOTRON = Target(name="nanotron", saved_as="nanotron.yaml", why_not=_why_not, write=nanotron_yaml)
+SCRIPT = Script(words=_script)

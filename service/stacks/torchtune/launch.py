@@ -15,7 +15,6 @@ from plimsoll.service.launch.training import (
     TrainingLaunch,
     chosen_dtypes,
     given_reasons,
-    of_stacks,
     uneven_nodes,
 )
 
@@ -130,4 +129,4 @@ def torchtune_command(launch: TrainingLaunch) -> str:
     return f"tune run{nodes} --nproc_per_node {launch.processes_per_node} {recipe} --config {config} {words}"
 
 
-TORCHTUNE = Target(name="torchtune", is_for=of_stacks("torchtune"), why_not=_why_not, write=torchtune_command)
+TORCHTUNE = Target(name="torchtune", why_not=_why_not, write=torchtune_command)

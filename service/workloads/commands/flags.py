@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from plimsoll.service.workloads.commands.launches import NotRead
 
@@ -19,6 +19,7 @@ UNRESOLVED = re.compile(r"\$[({A-Za-z_@*1-9]")
 # A word that is nothing but a variable or a command's output, whose options nobody sees.
 ALL_UNRESOLVED = re.compile(r"^\$(?:[A-Za-z_][A-Za-z0-9_]*|[@*1-9]|\{[^}]*\}|\(.*\))$", re.DOTALL)
 IF_WRITTEN = ("whole-if-written", "text-if-written")
+Told = TypeVar("Told")
 # Flags outside every table that take no value, by how their names begin.
 SWITCH = re.compile(r"^-*(?:enable|disable|no|use|skip|allow|trust|enforce|headless|async)(?:[-_]|$)")
 
@@ -30,6 +31,7 @@ class Flag:
     The form `whole-or-auto` reads `auto` and -1 as AUTO, which leaves the number to the program, and
     `switched-off` turns the field's switch off. Of `whole-if-written` and `text-if-written` the name is kept among
     the others as well, and a value that a variable holds is no problem: each pod has its own, and the text stays.
+    Launch files write the first name, or the one that stands in `written`.
     """
 
     names: tuple[str, ...]
@@ -37,6 +39,12 @@ class Flag:
     form: Literal[
         "text", "whole", "number", "switch", "switched-off", "whole-or-auto", "whole-if-written", "text-if-written"
     ]
+    written: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name that launch files write."""
+        return self.written or self.names[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +109,17 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag]) -> Arguments:
         problems=tuple(problems),
         unresolved=tuple(unresolved),
     )
+
+
+def named(flags: Sequence[Flag], **values: Told) -> dict[str, Told]:
+    """Return values by the names that a program has for their fields; raises KeyError for a field that it has not."""
+    names = {flag.field: flag.name for flag in reversed(flags)}
+    return {names[field]: value for field, value in values.items()}
+
+
+def option(flags: Sequence[Flag], field: str) -> str:
+    """Return the option by which a program is told a field; raises KeyError."""
+    return f"--{next(iter(named(flags, **{field: None})))}"
 
 
 def options_unseen(read: Arguments) -> NotRead | None:

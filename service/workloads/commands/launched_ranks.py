@@ -1,32 +1,24 @@
 """How many processes a training launcher starts, on how many nodes.
 
-Sources: torch/distributed/run.py; accelerate/commands/launch.py; deepspeed/launcher/runner.py. Each process takes the
-GPU of its local rank, so that one without a GPU of its own ends the job (torch.cuda.set_device: "invalid device
-ordinal", or NCCL: "Duplicate GPU detected").
+Source: torch/distributed/run.py. Each process takes the GPU of its local rank, so that one without a GPU of its own
+ends the job (torch.cuda.set_device: "invalid device ordinal", or NCCL: "Duplicate GPU detected"). Launchers of stacks
+say the same by the fields `each` node, `all` and `nodes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plimsoll.service.workloads.commands.flags import Flag, read_flags
 from plimsoll.service.workloads.objects.workloads import TORCHRUN_NODES, TORCHRUN_PROCESSES
 
-LAUNCHER_FLAGS = (
+TORCHRUN_FLAGS = (
     Flag(names=("nproc-per-node",), field="each", form="text"),
     Flag(names=("nnodes",), field="nodes", form="whole"),
 )
-ACCELERATE_FLAGS = (
-    Flag(names=("num-processes",), field="all", form="whole"),
-    Flag(names=("num-machines",), field="nodes", form="whole"),
-)
-DEEPSPEED_FLAGS = (
-    Flag(names=("num-gpus",), field="each", form="whole"),
-    Flag(names=("num-nodes",), field="nodes", form="whole"),
-)
 TORCH_MODULES = ("torch.distributed.run", "torch.distributed.launch")
-FLAGS_OF = {"torchrun": LAUNCHER_FLAGS, "accelerate": ACCELERATE_FLAGS, "deepspeed": DEEPSPEED_FLAGS}
+TORCHRUN = "torchrun"
 # torchrun's options as variables (torch/distributed/argparse_util.py), and what takes the number of GPUs.
 TORCHRUN_VARIABLES = {TORCHRUN_NODES: "nnodes", TORCHRUN_PROCESSES: "nproc-per-node"}
 BY_GPUS = ("auto", "gpu")
@@ -47,17 +39,22 @@ class Ranks:
         return self.each * self.nodes
 
 
-def launched_ranks(words: tuple[str, ...], env: Mapping[str, str], gpus_per_pod: int) -> Ranks | None:
+def launched_ranks(
+    words: tuple[str, ...], env: Mapping[str, str], gpus_per_pod: int, launchers: Mapping[str, Sequence[Flag]]
+) -> Ranks | None:
     """Return the processes that a launcher starts in a pod of these variables and GPUs.
 
-    None where it is told no number of them, or they take no GPUs.
+    None where it is told no number of them, or they take no GPUs. `launchers` are those
+    besides torchrun, by their programs' names.
     """
     program = words[0].rpartition("/")[2]
-    flags = LAUNCHER_FLAGS if set(words[1:3]) & set(TORCH_MODULES) else FLAGS_OF.get(program)
+    flags = (
+        TORCHRUN_FLAGS if set(words[1:3]) & set(TORCH_MODULES) else {TORCHRUN: TORCHRUN_FLAGS, **launchers}.get(program)
+    )
     if flags is None or WITHOUT_GPUS & {word.replace("_", "-") for word in words}:
         return None
     given = words[1:]
-    if flags is LAUNCHER_FLAGS:
+    if flags is TORCHRUN_FLAGS:
         given = (
             *(f"--{name}={env[variable]}" for variable, name in TORCHRUN_VARIABLES.items() if variable in env),
             *given,

@@ -16,6 +16,9 @@ MOST_FILE_CHARACTERS = 32_768
 # Aliases make a small YAML text large: no option file has as many entries.
 MOST_OPTIONS = 500
 MOST_DEPTH = 4
+# A number, or a switch, that the program fills in from the command's own arguments.
+LEFT_TO_COMMAND = "auto"
+MOST_VALUE = 2**31
 # YAML's merges multiply what they merge, and no option file needs them.
 YAML_MERGE = "<<"
 
@@ -80,3 +83,27 @@ def _text(value: Any) -> str:
         return str(value).lower()
     # What is no single value is never one of the options that are read; its name is all that matters.
     return str(value) if isinstance(value, str | int | float) else ""
+
+
+def present(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a file says."""
+    return {field: value for field, value in values.items() if value is not None}
+
+
+def text_of(value: Any) -> str | None:
+    """Return a text, None for what is none."""
+    return value if isinstance(value, str) else None
+
+
+def switched_on(value: Any) -> bool | None:
+    """Return True where it is on; "auto" and what is off leave the command's own arguments to say."""
+    return True if value is True else None
+
+
+def whole_of(value: Any, path: str) -> int | None:
+    """Return a number, None where it is left to the command's arguments; raises OptionsFileNotRead."""
+    if value is None or value == LEFT_TO_COMMAND:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_VALUE:
+        raise OptionsFileNotRead(f"{path[:80]} has {str(value)[:40]} where a whole number stands")
+    return value

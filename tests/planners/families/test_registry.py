@@ -64,6 +64,19 @@ def test_heads_must_divide_the_hidden_size_unless_their_size_is_given() -> None:
     assert describe_config(changed(hidden_size=68, head_dim=10), name="given").hidden_size == 68
 
 
+@pytest.mark.parametrize("value", [0, -8, "16"])
+def test_a_head_has_features(value: Any) -> None:
+    error = refused(changed(head_dim=value))
+    assert error.pointer == "/model/config/head_dim"
+    assert "whole number from 1" in error.detail
+
+
+def test_a_head_s_features_may_be_left_to_the_hidden_size() -> None:
+    weights = dict(describe_config(changed(head_dim=None), name="m").named_weights())
+    # 64 features over 8 heads are 8 a head; of keys there are 4.
+    assert weights["model.layers.0.self_attn.k_proj.weight"].shape == (32, 64)
+
+
 def test_key_value_heads_must_divide_the_heads() -> None:
     error = refused(changed(num_key_value_heads=3))
     assert error.pointer == "/model/config/num_key_value_heads"

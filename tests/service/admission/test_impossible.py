@@ -12,16 +12,10 @@ from plimsoll import planners, service
 from plimsoll.planners.ground.errors import BrokenRule, ImpossibleLayout, InvalidQuestion, PlimsollError, UnknownModel
 from plimsoll.planners.search.rules.every import RULES
 from plimsoll.planners.search.rules.request import REQUEST_RULES
-from plimsoll.service.admission.impossible import (
-    CARD_FORMAT,
-    CHECKED_BY,
-    CHECKED_OF_PLANS,
-    LONG_POSITIONS,
-    divisors_text,
-    is_impossible,
-    is_impossible_plan,
-)
+from plimsoll.service.admission.impossible import CHECKED_OF_PLANS, is_impossible, is_impossible_plan
+from plimsoll.service.engines.engine import engines
 from plimsoll.service.workloads.commands.launches import Launch
+from plimsoll.service.workloads.commands.rules import CARD_FORMAT, LONG_POSITIONS, divisors_text
 
 # Rules that are the planner's own way of dividing, or that programs are not known to check before they start.
 NOT_KNOWN_TO_BE_CHECKED = {
@@ -70,7 +64,7 @@ def named_rules() -> set[str]:
 
 
 def test_every_rule_of_the_planners_is_on_one_side():
-    checked = set(CHECKED_BY) | CHECKED_OF_PLANS
+    checked = {rule for engine in engines().values() for rule in engine.checked_rules} | CHECKED_OF_PLANS
     assert named_rules() >= {LONG_POSITIONS, CARD_FORMAT, "experts-needed", "tensor-parallel-divides"}
     assert named_rules() - checked <= NOT_KNOWN_TO_BE_CHECKED
     assert not checked & NOT_KNOWN_TO_BE_CHECKED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll.service.artifacts.training import TARGETS
+from plimsoll.service.stacks.stack import stacks
 from tests.service.artifacts.test_saved_files import all_files
 
 PAGE = (Path(__file__).parents[3] / "docs" / "artifacts.md").read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ def listed() -> set[str]:
 
 
 def test_every_file_that_a_plan_can_have_is_listed():
-    made = {name for name, _ in all_files()} | {target.name for target in TARGETS}
+    made = {name for name, _ in all_files()} | {target.name for stack in stacks().values() for target in stack.targets}
     assert made - listed() == set()
 
 

@@ -11,7 +11,8 @@ import yaml
 
 from plimsoll.planners.serving.answer import ServingPlan
 from plimsoll.service.artifacts.serving import serving_artifacts
-from plimsoll.service.engines.commands import SERVING_FIELDS, serving_launch
+from plimsoll.service.engines.commands import SERVING_FIELDS
+from plimsoll.service.engines.engine import serving_launch
 from plimsoll.service.workloads.commands.launches import Launch
 from plimsoll.service.workloads.commands.shell import programs
 from plimsoll.service.workloads.objects.config_maps import GivenConfigMaps, with_config_maps

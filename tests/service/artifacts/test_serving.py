@@ -11,9 +11,9 @@ import yaml
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.serving.answer import ServingPlan
 from plimsoll.service.artifacts.serving import serving_artifacts
-from plimsoll.service.artifacts.training import LaunchFiles
-from plimsoll.service.engines.vllm.launch import VLLM
+from plimsoll.service.engines.vllm.launch import SERVER as VLLM
 from plimsoll.service.launch.checkpoint import Checkpoint
+from plimsoll.service.launch.files import LaunchFiles
 from tests.service.engines.documented_parsers import parsed
 from tests.service.engines.serving_plans import CHECKPOINT, MODEL, hardware, placement, serving_plan
 

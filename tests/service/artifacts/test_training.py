@@ -9,8 +9,15 @@ from pydantic_core import to_json
 
 from plimsoll.planners.questions import Recompute
 from plimsoll.planners.stacks.profile import stack_names
-from plimsoll.service.artifacts.training import STARTERS, TARGETS, training_artifacts
+from plimsoll.service.artifacts.training import training_artifacts
+from plimsoll.service.stacks.stack import stacks
 from tests.service.stacks.launches import QWEN_3_30B_A3B, launch
+
+TARGETS = {target.name: target for stack in stacks().values() for target in stack.targets}
+
+
+def test_every_stack_of_the_planners_has_a_folder():
+    assert set(stacks()) == set(stack_names())
 
 
 @pytest.mark.parametrize("framework", stack_names())
@@ -27,19 +34,24 @@ def test_the_same_plan_has_the_same_files(framework: str):
 
 
 def test_names_are_told_apart_and_fit_an_address():
-    names = [target.name for target in TARGETS]
-    assert len(set(names)) == len(names)
-    assert all(name.replace("-", "").isalnum() and name == name.lower() for name in names)
+    for stack in stacks().values():
+        assert len({target.name for target in stack.targets}) == len(stack.targets)
+    assert all(name.replace("-", "").isalnum() and name == name.lower() for name in TARGETS)
+
+
+def test_a_file_is_saved_alike_for_every_stack():
+    saved = {(target.name, target.saved_as) for stack in stacks().values() for target in stack.targets}
+    assert len(saved) == len(TARGETS)
 
 
 def test_the_document_names_every_file():
     page = (Path(__file__).parents[3] / "docs" / "artifacts.md").read_text(encoding="utf-8")
-    assert [target.name for target in TARGETS if f"`{target.name}`" not in page] == []
+    assert [name for name in TARGETS if f"`{name}`" not in page] == []
 
 
 def test_compressed_gradients_are_left_to_the_script():
     made = training_artifacts(launch("ddp", data_parallel=8, asked={"gradient_compression": "powersgd"}))
-    assert set(made.files) <= STARTERS
+    assert set(made.files) == {"torchrun", "horovod", "horovod-hosts", "dlrover"}
     assert "powersgd" in made.missing["torchtitan"][0]
 
 

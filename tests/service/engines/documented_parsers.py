@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plimsoll.service.launch.engine import version_numbers
+from plimsoll.service.launch.serving import version_numbers
 
 OPTIONS = tomllib.loads((Path(__file__).parent / "engine_options.toml").read_text())
 TYPES: dict[str, Any] = {"whole": int, "number": float, "text": str}

@@ -34,7 +34,7 @@ def serving_plan(*, layout: dict[str, int] | None = None, **settings: Any) -> Se
     from tests.api.questions import TINY_CONFIG
 
     spec = describe_config(TINY_CONFIG, name="tiny")
-    plan = plan_serving(ServingQuestion(model=spec, hardware=hardware(), max_model_len=1024)).plan
+    plan = plan_serving(ServingQuestion(engine="vllm", model=spec, hardware=hardware(), max_model_len=1024)).plan
     degrees = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, "attention_data_parallel": 1}
     asked = {**degrees, **(layout or {})}
     gpus = 1

@@ -7,7 +7,7 @@ from plimsoll.service.admission.judge import AdmissionService
 from plimsoll.service.admission.policy import Policies
 from plimsoll.service.admission.review import read_review
 from plimsoll.service.admission.sizing import Sizer
-from plimsoll.service.engines.commands import serving_launch
+from plimsoll.service.engines.engine import serving_launch
 from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.service.engines.commands import serving_launch
+from plimsoll.service.engines.engine import engines, serving_launch
 from plimsoll.service.engines.quantization import conflict, stored_methods
 from plimsoll.service.ground.settings import Settings
 from plimsoll.service.models.resolving import ModelResolver
@@ -30,23 +30,26 @@ def test_a_checkpoint_is_stored_in_the_scheme_of_its_config(model: str, methods:
 
 
 @pytest.mark.parametrize(
-    ("engine", "asked", "stored", "is_refused"),
+    ("asked", "stored", "is_refused"),
     [
-        ("vllm", "bitsandbytes", {"fp8"}, True),
-        ("vllm", "awq", {"fp8"}, True),
-        ("sglang", "fp8", {"compressed-tensors"}, True),
-        ("vllm", "fp8", {"fp8"}, False),
-        ("vllm", "awq_marlin", {"awq", "compressed-tensors"}, False),
-        ("vllm", "gptq", {"awq", "compressed-tensors"}, True),
-        ("vllm", "bitsandbytes", set(), False),
-        ("vllm", None, {"fp8"}, False),
+        ("bitsandbytes", {"fp8"}, True),
+        ("awq", {"fp8"}, True),
+        ("fp8", {"compressed-tensors"}, True),
+        ("fp8", {"fp8"}, False),
+        ("awq_marlin", {"awq", "compressed-tensors"}, False),
+        ("gptq", {"awq", "compressed-tensors"}, True),
+        ("bitsandbytes", set(), False),
+        (None, {"fp8"}, False),
         # Schemes that convert what is stored, or are not compared here.
-        ("vllm", "moe_wna16", {"gptq"}, False),
-        ("tensorrt-llm", "awq", {"fp8"}, False),
+        ("moe_wna16", {"gptq"}, False),
     ],
 )
-def test_another_scheme_than_the_stored_one_is_refused(engine: str, asked: str | None, stored, is_refused: bool):
-    assert (conflict(engine, asked, frozenset(stored)) is not None) is is_refused
+def test_another_scheme_than_the_stored_one_is_refused(asked: str | None, stored, is_refused: bool):
+    assert (conflict(asked, frozenset(stored)) is not None) is is_refused
+
+
+def test_some_engines_compare_schemes():
+    assert {name for name, engine in engines().items() if engine.compares_schemes} == {"vllm", "sglang"}
 
 
 @pytest.mark.parametrize(

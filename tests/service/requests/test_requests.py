@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, UnknownGpu, UnknownModel
+from plimsoll.planners.ground.ranges import SEQUENCE_TOKENS
 from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
 from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.catalogue.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
@@ -24,7 +25,6 @@ from plimsoll.service.requests.models import ConfigModel, DescribeRequest
 from plimsoll.service.requests.pointers import field_errors, field_name, json_pointer
 from plimsoll.service.requests.serving import InferRequest
 from plimsoll.service.requests.training import Stack, TrainRequest
-from plimsoll.service.requests.values import MOST_SEQUENCE_TOKENS
 from tests.api.questions import TINY_CONFIG, infer, train
 
 BY_HAND: dict[str, Any] = {
@@ -126,8 +126,8 @@ def test_failures_are_llama_3_s_unless_the_pessimist_is_named(asked: dict[str, A
 
 
 def test_bounds_are_inclusive():
-    TrainRequest.model_validate(train(training={"sequence_length": MOST_SEQUENCE_TOKENS}))
-    body = train(training={"sequence_length": MOST_SEQUENCE_TOKENS + 1})
+    TrainRequest.model_validate(train(training={"sequence_length": SEQUENCE_TOKENS.most}))
+    body = train(training={"sequence_length": SEQUENCE_TOKENS.most + 1})
     assert pointers(TrainRequest, body) == ["/training/sequence_length"]
 
 

@@ -11,7 +11,7 @@ from plimsoll.planners.architecture import KvKind, ModelSpec, Part
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidModelConfig
-from tests.planners.families.small_mixtures import LOCAL, NUMBERED, QWEN2, ROUTED
+from tests.planners.families.small_mixtures import LOCAL, NUMBERED, QWEN2, ROUTED, SPARSE
 
 
 def published(name: str) -> ModelSpec:
@@ -162,3 +162,20 @@ def test_multi_token_layers_are_told_of_and_not_counted() -> None:
 def test_multi_token_modules_of_minimax_count_their_layers() -> None:
     spec = small("minimax_m2", **LOCAL, num_mtp_modules=3, mtp_transformer_layers=2)
     assert any("Multi-token prediction layers (6)" in note for note in spec.assumptions)
+
+
+@pytest.mark.parametrize(("groups", "is_valid"), [(1, True), (4, True), (8, True), (3, False), (16, False), (0, False)])
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "dots1", "glm4_moe"])
+def test_groups_of_experts_have_as_many_each(model_type: str, groups: int, is_valid: bool) -> None:
+    # Eight experts.
+    fields = {**SPARSE, "n_group": groups}
+    if is_valid:
+        assert small(model_type, **fields).experts_per_token == 2
+    else:
+        assert refused(model_type, **fields).pointer == "/model/config/n_group"
+
+
+def test_groups_are_not_asked_of_families_that_have_none() -> None:
+    # Mixtral's router knows none: the key is unread, and said to be.
+    spec = small("mixtral", **LOCAL, n_group=3)
+    assert spec.assumptions == ("These config keys were not used: n_group.",)

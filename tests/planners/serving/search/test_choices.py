@@ -7,14 +7,15 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.questions import AllowedChoices
 from plimsoll.planners.serving.planning import plan_serving, plan_serving_fleet
 from plimsoll.planners.serving.search.choices import MOST_CHOICES, allowed_choices
-from tests.planners.serving.factories import GIB, LLAMA_70B, hardware, model, question
+from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
 
 
 def test_every_combination_is_a_question():
-    allowed = AllowedChoices(weights=("bf16", "fp8"), kv_caches=("bf16", "fp8"), max_num_seqs=(64, 256, 1024))
+    allowed = AllowedChoices(weights=("bf16", "fp8"), kv_cache=("bf16", "fp8"), max_num_seqs=(64, 256, 1024))
     choices = allowed_choices(question(allowed=allowed))
     assert len({(each.weights, each.kv_cache, each.max_num_seqs) for each in choices}) == 12
     assert all(each.allowed is None for each in choices)
@@ -48,7 +49,7 @@ def test_the_batch_limit_that_serves_more_is_chosen():
 
 def test_a_choice_that_cannot_be_is_left_out_and_counted():
     # vLLM 0.19 has no int8 cache.
-    allowed = AllowedChoices(kv_caches=("int8", "fp8"))
+    allowed = AllowedChoices(kv_cache=("int8", "fp8"))
     answer = plan_serving(question(allowed=allowed))
     assert answer.plan.settings.kv_cache == "fp8"
     assert answer.search.layouts_excluded == 1
@@ -56,7 +57,7 @@ def test_a_choice_that_cannot_be_is_left_out_and_counted():
 
 def test_where_no_choice_can_be_the_first_ones_reason_is_told():
     with pytest.raises(InvalidQuestion) as refused:
-        plan_serving(question(allowed=AllowedChoices(kv_caches=("int8", "nvfp4"))))
+        plan_serving(question(allowed=AllowedChoices(kv_cache=("int8", "nvfp4"))))
     assert refused.value.pointer == "/serving/kv_cache"
 
 

@@ -152,10 +152,14 @@ def test_a_hit_rate_is_a_share(rate):
 
 
 @pytest.mark.parametrize(
-    "draft", [Speculation(tokens=0, acceptance_rate=0.5), Speculation(tokens=1, acceptance_rate=2)]
+    ("field", "draft"),
+    [
+        ("tokens", Speculation(tokens=0, acceptance_rate=0.5)),
+        ("acceptance_rate", Speculation(tokens=1, acceptance_rate=2)),
+    ],
 )
-def test_speculation_drafts_something_and_accepts_a_share(draft):
-    refused("/serving/speculative", speculative=draft)
+def test_speculation_drafts_something_and_accepts_a_share(field, draft):
+    refused(f"/serving/speculative/{field}", speculative=draft)
 
 
 @pytest.mark.parametrize("side", ["input", "output"])

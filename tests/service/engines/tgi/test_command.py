@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll.service.engines.commands import serving_launch
+from plimsoll.service.engines.engine import serving_launch
 from plimsoll.service.workloads.commands.launches import NotRead
 from tests.service.admission.reviews import a_plain_container
 

@@ -9,7 +9,7 @@ import pytest
 
 from plimsoll.service.engines.transformers.launch import from_pretrained_arguments
 from plimsoll.service.launch.checkpoint import Checkpoint
-from plimsoll.service.launch.engine import NoOption
+from plimsoll.service.launch.serving import NoOption
 from tests.service.engines.serving_plans import CHECKPOINT, serving_plan
 
 

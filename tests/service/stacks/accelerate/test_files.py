@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll.service.stacks.accelerate.command import training_launch
+from plimsoll.service.stacks.commands import training_launch
 from plimsoll.service.workloads.commands.launches import NotRead
 from tests.service.admission.reviews import a_plain_container
 

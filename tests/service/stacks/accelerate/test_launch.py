@@ -137,9 +137,9 @@ def test_what_accelerate_cannot_be_told_is_not_written(given: TrainingLaunch, re
 def test_accelerate_describes_few_models_to_megatron():
     from accelerate.utils.dataclasses import MODEL_CONFIGS_TO_MEGATRON_PARSERS
 
-    from plimsoll.service.stacks.accelerate.launch import MEGATRON_MODELS
+    from plimsoll.service.stacks.megatron.accelerate import MODELS
     from tests.service.stacks.launches import QWEN_3_30B_A3B
 
-    assert set(MODEL_CONFIGS_TO_MEGATRON_PARSERS) >= MEGATRON_MODELS
+    assert set(MODEL_CONFIGS_TO_MEGATRON_PARSERS) >= MODELS
     found = training_artifacts(launch("megatron", config=QWEN_3_30B_A3B, recompute="full"))
     assert found.missing["accelerate"] == ("accelerate describes no qwen3_moe model to Megatron-LM.",)

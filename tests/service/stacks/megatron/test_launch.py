@@ -14,7 +14,7 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.service.artifacts.training import training_artifacts
 from plimsoll.service.launch.training import TrainingLaunch
-from plimsoll.service.stacks.accelerate.command import training_launch
+from plimsoll.service.stacks.commands import training_launch
 from plimsoll.service.workloads.commands.launches import Launch
 from plimsoll.service.workloads.commands.shell import programs
 from plimsoll.service.workloads.objects.pods import Container

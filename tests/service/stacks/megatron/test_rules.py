@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.service.stacks.accelerate.command import training_launch
+from plimsoll.service.stacks.commands import training_launch
 from plimsoll.service.workloads.commands.launches import CannotRun
 from tests.service.admission.reviews import a_plain_container
 

@@ -1,4 +1,4 @@
-"""What the launch files of every serving engine have in common."""
+"""What the launch files of every program that serves have in common."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class NoOption(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """How an engine is launched.
+class Server:
+    """How a program that serves is launched.
 
     `command` raises `NoOption` where the program has none for the plan. `listen` are
     the words that make it answer other machines on SERVING_PORT; `image` is its

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.service.stacks.accelerate.command import training_launch
+from plimsoll.service.stacks.commands import launchers, training_launch
 from plimsoll.service.workloads.commands.launched_ranks import Ranks, launched_ranks, mpi_ranks
 from plimsoll.service.workloads.commands.launches import CannotRun, Launch
 from tests.service.admission.reviews import a_plain_container
@@ -21,7 +21,7 @@ TRAINER = "train.py --model_name_or_path m --max_seq_length 4096 --per_device_tr
     ],
 )
 def test_launchers_say_how_many_processes_they_start(command: str, each: int, nodes: int):
-    ranks = launched_ranks((*command.split(), "train.py"), {}, 8)
+    ranks = launched_ranks((*command.split(), "train.py"), {}, 8, launchers())
     assert (ranks.each, ranks.nodes, ranks.all) == (each, nodes, each * nodes)
 
 
@@ -37,7 +37,7 @@ def test_launchers_say_how_many_processes_they_start(command: str, each: int, no
     ],
 )
 def test_what_is_not_said_in_numbers_is_not_known(command: str):
-    assert launched_ranks(tuple(command.split()), {}, 8) is None
+    assert launched_ranks(tuple(command.split()), {}, 8, launchers()) is None
 
 
 def launched(command: str, *, gpus: int = 4, gpus_per_pod: int = 4):
@@ -74,7 +74,7 @@ def test_a_pod_may_be_one_of_several_nodes():
     ],
 )
 def test_torchrun_takes_all_gpus_and_its_options_from_variables(command: str, env: dict[str, str], each, nodes):
-    assert launched_ranks(tuple(command.split()), env, 8) == Ranks(each=each, nodes=nodes)
+    assert launched_ranks(tuple(command.split()), env, 8, launchers()) == Ranks(each=each, nodes=nodes)
 
 
 @pytest.mark.parametrize(("processes", "pods", "expected"), [(32, 4, Ranks(each=8, nodes=4)), (6, 4, None)])
