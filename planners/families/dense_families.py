@@ -285,6 +285,11 @@ FAMILIES: Mapping[str, Family] = {
         tracing=Tracing(),
         rotary_fraction=0.5,
     ),
+    # Arcee's AFM: a squared ReLU, and no gate before it.
+    "arcee": Family(
+        reader=DenseDecoder(feed_forward=FeedForward.PLAIN),
+        tracing=Tracing(),
+    ),
     "cohere": Family(
         reader=DenseDecoder(
             norms_scale_in_fp32=True,

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -50,7 +50,7 @@ class Piece:
     stored_elements: int
 
 
-class Cut(Protocol):
+class Cut(Hashable, Protocol):
     """One way to cut tensors over shard ranks."""
 
     @property

@@ -16,8 +16,7 @@ import functools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,7 +34,7 @@ REPLACED_WHOLE = frozenset({"states"})
 class StackFolders:
     """A folder of training stacks, each a folder in it."""
 
-    root: Traversable
+    root: Path
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the stacks, sorted: those of the folders, with `-` for `_`."""
@@ -73,12 +72,12 @@ class StackFolders:
     def _own(self, name: str, kind: str) -> dict[str, Any]:
         return self._read(self.root / name.replace("-", "_") / f"{kind}.toml")
 
-    def _read(self, file: Traversable) -> dict[str, Any]:
+    def _read(self, file: Path) -> dict[str, Any]:
         return dict(_parsed(file))
 
 
 @functools.cache
-def _parsed(file: Traversable) -> Mapping[str, Any]:
+def _parsed(file: Path) -> Mapping[str, Any]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
@@ -103,4 +102,4 @@ def record(kind: type[T], table: Mapping[str, Any]) -> T:
 
 def shipped() -> StackFolders:
     """Return the stacks that lie beside this file."""
-    return StackFolders(resources.files("plimsoll.planners.stacks"))
+    return StackFolders(Path(__file__).parent)

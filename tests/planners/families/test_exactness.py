@@ -164,6 +164,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
         {**SMALL, "attention_bias": True, "mlp_bias": True},
     ),
     "mistral": (SMALL, {**SMALL, "head_dim": 12, "sliding_window": 32}),
+    "arcee": (SMALL, {**SMALL, "head_dim": 12, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "ministral3": (SMALL, {**SMALL, "head_dim": 12, "sliding_window": 32, "tie_word_embeddings": True}),
     "qwen2": (SMALL, {**SMALL, "tie_word_embeddings": True, "use_sliding_window": True, "max_window_layers": 1}),
     "qwen3": (SMALL, {**SMALL, "head_dim": 12, "tie_word_embeddings": True}, {**SMALL, "attention_bias": True}),

@@ -35,7 +35,7 @@ def stacks(tmp_path: Path) -> StackFolders:
 
 
 def add(stacks: StackFolders, text: str, *, folder: str = "zero_offload", file: str = "stack.toml") -> None:
-    path = Path(str(stacks.root)) / folder / file
+    path = stacks.root / folder / file
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
 
