@@ -25,7 +25,9 @@ DEFAULTS = {"sequence_length": SEQUENCE_LENGTH, "global_batch_size": GLOBAL_BATC
 
 def settings() -> tuple[Mapping[str, Any], ...]:
     """Return the engine settings that the form of a deployment offers, as its number inputs take them."""
-    bounds = {field.name: field.metadata.get(RANGE) for field in dataclasses.fields(ServingQuestion)}
+    bounds: dict[str, Range] = {
+        field.name: field.metadata[RANGE] for field in dataclasses.fields(ServingQuestion) if RANGE in field.metadata
+    }
     return tuple(_number(shown, bounds[shown.name]) for shown in SERVING if shown.label is not None)
 
 

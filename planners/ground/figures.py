@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
+from plimsoll.planners.ground.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+
 SIGNIFICANT_DIGITS = 3
 # Each unit of time, the seconds that it has, and from how many on it is used: 75 s say more than 1.25 min.
 TIME_UNITS = (
-    ("days", 86_400.0, 172_800.0),
-    ("h", 3_600.0, 3_600.0),
-    ("min", 60.0, 120.0),
+    ("days", SECONDS_PER_DAY, 2 * SECONDS_PER_DAY),
+    ("h", SECONDS_PER_HOUR, SECONDS_PER_HOUR),
+    ("min", SECONDS_PER_MINUTE, 2 * SECONDS_PER_MINUTE),
     ("s", 1.0, 1.0),
     ("ms", 1e-3, 1e-3),
     ("us", 1e-6, 0.0),

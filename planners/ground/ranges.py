@@ -63,7 +63,8 @@ def asked(bounds: Range, default: Any = None) -> Any:
 
 def check_ranges(part: Any, place: str) -> None:
     """Raise `InvalidQuestion` where a field of a part of a question, found at `place`, has a value that it may not."""
-    for name, bounds in _bounded(type(part)):
+    kind: type = type(part)
+    for name, bounds in _bounded(kind):
         value = getattr(part, name)
         if value is not None and not bounds.holds(value):
             raise InvalidQuestion(f"{name} must be {bounds}.", pointer=f"{place}/{name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+MIB, GIB = 2**20, 2**30
 GIGA, TERA = 1e9, 1e12
 
 SECONDS_PER_MINUTE = 60

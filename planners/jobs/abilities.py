@@ -13,12 +13,8 @@ from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.figures import listed
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.stacks.model_code import in_words, traits_of
-from plimsoll.planners.stacks.profile import Profile
+from plimsoll.planners.stacks.profile import Profile, load_profile, stack_names
 
-# The stacks that TRL's trainers run on.
-STACKS_WITH_COMPANIONS = ("accelerate", "deepspeed")
-# The stack whose Trainer keeps the logits of an evaluation.
-STACK_WITH_LOGITS = "accelerate"
 MOST_SHOWN = 40  # characters of a client's own word
 
 
@@ -110,6 +106,21 @@ def _code(question: TrainingQuestion, profiles: Sequence[Profile]) -> str:
     return f"code for {in_words(traits_of(question.model) & lacked)}"
 
 
+def _no_logits(_: TrainingQuestion, profile: Profile) -> str:
+    stacks = map(load_profile, stack_names())
+    keeping = [f"{each.can.evaluation_logits_kept_by} ({each.name})" for each in stacks if _keeps_logits(each)]
+    return f"{profile.name} keeps no logits of an evaluation; {listed(keeping)} does."
+
+
+def _keeps_logits(profile: Profile) -> bool:
+    return bool(profile.can.evaluation_logits_kept_by)
+
+
+def _no_companions(_: TrainingQuestion, profile: Profile) -> str:
+    able = [each.name for each in map(load_profile, stack_names()) if each.can.companions]
+    return f"Companion models are planned as TRL runs them, with {listed(able, 'or')}, not with {profile.name}."
+
+
 ABILITIES: tuple[Ability, ...] = (
     Ability(
         pointer="/framework",
@@ -124,20 +135,15 @@ ABILITIES: tuple[Ability, ...] = (
     Ability(
         pointer="/training/evaluation/keeps_logits",
         asked=lambda question: (question.evaluation is not None and question.evaluation.keeps_logits) or None,
-        can=lambda profile, _: profile.name == STACK_WITH_LOGITS,
-        words=lambda _, profile: (
-            f"{profile.name} keeps no logits of an evaluation; Hugging Face's Trainer ({STACK_WITH_LOGITS}) does."
-        ),
+        can=lambda profile, _: _keeps_logits(profile),
+        words=_no_logits,
         told=lambda *_: "an evaluation that keeps logits",
     ),
     Ability(
         pointer="/training/companions",
         asked=lambda question: question.companions or None,
-        can=lambda profile, _: profile.name in STACKS_WITH_COMPANIONS,
-        words=lambda _, profile: (
-            f"Companion models are planned as TRL runs them, with {listed(STACKS_WITH_COMPANIONS, 'or')}, not with "
-            f"{profile.name}."
-        ),
+        can=lambda profile, _: profile.can.companions,
+        words=_no_companions,
         told=lambda *_: "models beside the one that learns",
     ),
     one_of("/training/gradient_compression", lambda profile: ("none", *profile.can.gradient_compression), _quoted),

@@ -14,7 +14,8 @@ from plimsoll.planners.jobs.abilities import why_unsupported
 from plimsoll.planners.jobs.adapters import adapter_weights, learning_operations, shared_head
 from plimsoll.planners.jobs.optimizers import OptimizerKind, optimizer_kind
 from plimsoll.planners.questions import Companion, Evaluation, Lora, TrainingQuestion
-from plimsoll.planners.stacks.profile import Fp8Storage, Profile, StateBytes, load_profile
+from plimsoll.planners.stacks.profile import Profile, load_profile
+from plimsoll.planners.stacks.records import Fp8Storage, StateBytes
 
 # Blocks whose weights are kept apart between questions: a few kinds of layers of some hundred models.
 MOST_KEPT_BLOCKS = 1024
@@ -86,11 +87,8 @@ class Job:
 
     @property
     def host_gradient_bytes(self) -> int:
-        """Return the width of the gradients that wait on the host for an update there.
-
-        DeepSpeed's are fp32 there whatever they are added up in (stage_1_and_2.py, `initialize_optimizer_states`).
-        """
-        has_fp32_copy = self.profile.zero is not None and self.states.master
+        """Return the width of the gradients that wait on the host for an update there."""
+        has_fp32_copy = self.profile.host.fp32_gradients and self.states.master
         return FP32_BYTES if has_fp32_copy else self.states.accumulator
 
     @property
@@ -186,7 +184,7 @@ def _states(question: TrainingQuestion, profile: Profile) -> StateBytes:
     states = profile.states[question.precision]
     if question.gradient_dtype is not None:
         size = dtype_bytes(question.gradient_dtype, pointer="/training/gradient_dtype")
-        has_wider = states.accumulator or (profile.zero is not None and size > states.gradient)
+        has_wider = states.accumulator or (profile.sums_wider_gradients_apart and size > states.gradient)
         states = replace(states, accumulator=size) if has_wider else replace(states, gradient=size)
     if question.optimizer_state_dtype is not None:
         size = dtype_bytes(question.optimizer_state_dtype, pointer="/training/optimizer_state_dtype")

@@ -17,7 +17,7 @@ from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray, IntArray, once
 from plimsoll.planners.questions import TrainingQuestion
-from plimsoll.planners.sharding.policy import ExpertTensorDegree, framework_policy
+from plimsoll.planners.sharding import ExpertTensorDegree
 from plimsoll.planners.stacks.profile import Profile
 
 
@@ -77,7 +77,7 @@ def experts_are_cut(profile: Profile, replicas: IntArray, expert_parallel: IntAr
     They do not where experts need those ranks, or where the stack leaves experts
     whole once they are divided.
     """
-    policy = framework_policy(profile.name, max(profile.can.zero_stages))
+    policy = profile.sharding_policy(max(profile.can.zero_stages))
     leaves_whole = policy.expert_tensor_degree is not ExpertTensorDegree.TENSOR
     are_cut: BoolArray = expert_parallel == 1 if leaves_whole else replicas % expert_parallel == 0
     return are_cut

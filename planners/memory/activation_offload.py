@@ -20,7 +20,7 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, deciding_stages
 from plimsoll.planners.memory.activity import Activity, activity, casts_weights
-from plimsoll.planners.memory.holdings import Holdings, has_weight_policy, holdings
+from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings
 from plimsoll.planners.memory.items import NOTHING
 
 SYNCHRONOUS = "synchronous"
@@ -84,7 +84,7 @@ def _sent_bytes(active: Activity, layouts: Candidates, rows: StageRows, held: Ho
         everything: FloatArray = active.stage + again + weights + head + LOG_SOFTMAX_SAVES * log_softmax
         return everything
     if way == OVERLAPPED_ONCE:
-        moves_weights = has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
+        moves_weights = has_gathering(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
         moved_weights = np.where(moves_weights | casts_weights(layouts, job), weights, 0.0)
         return active.stage + moved_weights + active.head + log_softmax
     return active.stage + again

@@ -14,7 +14,7 @@ from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, SELECTIVE, Bo
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activations import KeptBytes
-from plimsoll.planners.memory.holdings import in_zero_stages
+from plimsoll.planners.memory.holdings import has_gathering
 from plimsoll.planners.memory.items import NOTHING
 from plimsoll.planners.memory.layer_bytes import LayerBytes, head_bytes, layer_bytes
 from plimsoll.planners.memory.layer_events import first_adapter_savings_bytes
@@ -288,9 +288,8 @@ def _unneeded(rows: StageRows, job: Job, recomputed: FloatArray, share: RankShar
 @once
 def casts_weights(layouts: Candidates, job: Job) -> BoolArray:
     """Return where autocast makes 16-bit copies of fp32 weights as they are used."""
-    stages = [int(stage) for stage, policy in job.profile.weights.policy.items() if policy == "autocast_copies"]
     is_wider = job.states.parameter != job.precision.compute_bytes
-    return in_zero_stages(layouts.zero_stage, stages) & np.bool_(is_wider)
+    return has_gathering(layouts.zero_stage, job, "autocast_copies") & np.bool_(is_wider)
 
 
 def _logits(job: Job, share: RankShare, casts: BoolArray) -> tuple[FloatArray, FloatArray]:

@@ -25,7 +25,7 @@ from plimsoll.planners.jobs.job import CompanionJob, Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArray
 from plimsoll.planners.layouts.stages import StageRows, all_stages
 from plimsoll.planners.memory.activity import Activity, activity
-from plimsoll.planners.memory.holdings import Holdings, has_weight_policy, holdings, shard_ranks
+from plimsoll.planners.memory.holdings import Holdings, has_gathering, holdings, shard_ranks
 from plimsoll.planners.memory.items import COMPANION_FORWARD, PHASES, Items
 
 
@@ -92,4 +92,4 @@ def _gathered(companion: CompanionJob, layouts: Candidates, rows: StageRows, job
 
 
 def _is_gathered(layouts: Candidates, job: Job) -> BoolArray:
-    return has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once", "gathered_to_limit")
+    return has_gathering(layouts.zero_stage, job, "gathered_by_layer", "gathered_once", "gathered_to_limit")

@@ -111,7 +111,7 @@ def _held_embedding(step: StepContext) -> FloatArray:
     5.23, models/llama/modeling_llama.py, `LlamaModel.forward` (`inputs_embeds`).
     """
     job, active = step.job, step.active
-    if not job.profile.kernels.transformers_attention or (job.method == "full" and keeps_first_input(job)):
+    if not job.profile.kernels.transformers_modules or (job.method == "full" and keeps_first_input(job)):
         return NOTHING
     is_kept = (active.recomputed_layers > 0) | (step.layouts.recompute == SELECTIVE)
     return np.where(step.rows.has_embedding & ~is_kept, active.p2p_message, 0.0)

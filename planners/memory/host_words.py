@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from plimsoll.planners.catalogue.host_memory import known_hosts
 from plimsoll.planners.ground.hardware import Hardware
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.plans import Memory, TrainingPlan
 
-GIB = 2**30
 FIELD = "hardware.host_memory_bytes"
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from plimsoll.planners.architecture import Block, Operation, OperationKind
 from plimsoll.planners.memory.activations import KeptBytes, checkpoint_width, kept_bytes, norm_backward_bytes
 from plimsoll.planners.memory.latents import INDEXER
-from plimsoll.planners.stacks.profile import Kernels
+from plimsoll.planners.stacks.records import Kernels
 
 # A norm's input and output, the gradients of it that two matrices give, and the residual's.
 FIRST_PRODUCTS_TENSORS = 5

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from plimsoll.planners.architecture import Block
 from plimsoll.planners.memory.activations import EXPERT_TENSORS, KeptBytes, checkpoint_width, kept_bytes
-from plimsoll.planners.stacks.profile import Kernels
+from plimsoll.planners.stacks.records import Kernels
 
 DISPATCHED, EXPERT_OUTPUT, EXPERT_PRODUCT = "dispatched", "expert_output", "expert_product"
 # What an expert's first matrices write: the gate and the other half, or one tensor without a gate.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from plimsoll.planners.ground.figures import counted, figure, listed
+from plimsoll.planners.ground.units import GIGA
 from plimsoll.planners.plans import Layout
 
 FILE_NAME = "measured_cases.csv"
@@ -96,7 +97,7 @@ def nearest_note(layout: Layout, *, method: str, sizes: Mapping[str, float]) -> 
         f"Unlike this plan it had {listed(differences)}." if differences else "It is like this plan in size and method."
     )
     return (
-        f"The closest measured run of {layout.framework} ({figure(run.sizes['parameters'] / 1e9)}B parameters on "
+        f"The closest measured run of {layout.framework} ({figure(run.sizes['parameters'] / GIGA)}B parameters on "
         f"{counted(int(run.sizes['gpus']), 'GPU')}, method {run.method}) peaked at {run.ratio:.2f} times the "
         f"estimate. {apart}"
     )

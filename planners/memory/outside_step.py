@@ -15,7 +15,7 @@ from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArr
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activity import Activity
 from plimsoll.planners.memory.evaluation import evaluation_items
-from plimsoll.planners.memory.holdings import Holdings, has_weight_policy
+from plimsoll.planners.memory.holdings import Holdings, has_gathering
 from plimsoll.planners.memory.items import EVALUATION
 from plimsoll.planners.memory.step_context import step_context
 from plimsoll.planners.plans import Spike
@@ -44,7 +44,7 @@ def spikes_of(
     """Return the events outside one layout's step on one stage; device bytes are the allocator's live tensors."""
     parameters, optimizer = (_at_stage(values, rows, row, index) for values in (held.parameters, held.optimizer))
     is_sharded = bool(_are_sharded(layouts, job)[index])
-    loading, saving = _way_of_loading(job, is_sharded=is_sharded), job.profile.spikes.checkpoint
+    loading, saving = _way_of_loading(job, is_sharded=is_sharded), job.profile.outside_step.checkpoint
     gathered = _largest_tensor_bytes(job) if saving == "gathered" and is_sharded else 0.0
     spikes = [
         Spike(
@@ -104,7 +104,7 @@ def loading_host_bytes(layouts: Candidates, job: Job) -> FloatArray:
 
 def saving_host_bytes(layouts: Candidates, job: Job, held: Holdings) -> FloatArray:
     """Return the host memory that a checkpoint takes for each GPU of a node, beside all that is offloaded."""
-    way = job.profile.spikes.checkpoint
+    way = job.profile.outside_step.checkpoint
     if way == "sharded":
         return np.zeros(1)
     return np.ceil(
@@ -118,7 +118,7 @@ def gpus_on_node(layouts: Candidates, job: Job) -> IntArray:
 
 
 def _way_of_loading(job: Job, *, is_sharded: bool) -> str:
-    way = job.profile.spikes.loading
+    way = job.profile.outside_step.loading
     return "every_rank" if way == "one_a_node" and not is_sharded else way
 
 
@@ -129,7 +129,7 @@ def _largest_tensor_bytes(job: Job) -> float:
 
 
 def _are_sharded(layouts: Candidates, job: Job) -> BoolArray:
-    return has_weight_policy(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
+    return has_gathering(layouts.zero_stage, job, "gathered_by_layer", "gathered_once")
 
 
 def _at_stage(values: FloatArray, rows: StageRows, row: int, index: int) -> float:

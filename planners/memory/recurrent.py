@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture import Block, Operation, OperationKind, Scan, ScanKernel
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.stacks.profile import Kernels
+from plimsoll.planners.stacks.records import Kernels
 
 DELTA_CHUNK_TOKENS = 64
 SELECTIVE_CHUNK_TOKENS = 2048

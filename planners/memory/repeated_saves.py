@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from plimsoll.planners.architecture import Block, OperationKind
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.memory.activations import has_layer_norms
-from plimsoll.planners.stacks.profile import Kernels
+from plimsoll.planners.stacks.records import Kernels
 
 FEED_FORWARD = "feed_forward"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from plimsoll.planners.architecture import Block, OperationKind
 from plimsoll.planners.formats.precision import FP32_BYTES
-from plimsoll.planners.stacks.profile import Kernels
+from plimsoll.planners.stacks.records import Kernels
 
 INDEX_BYTES = 8  # torch's int64
 MASK_BYTES = 1

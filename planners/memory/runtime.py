@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from plimsoll.planners.layouts.candidates import Candidates, FloatArray, IntArray
-from plimsoll.planners.stacks.profile import RuntimeBytes
+from plimsoll.planners.stacks.records import RuntimeBytes
 
 
 def runtime_bytes(layouts: Candidates, runtime: RuntimeBytes) -> FloatArray:

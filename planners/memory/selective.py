@@ -15,7 +15,7 @@ from plimsoll.planners.memory.activations import (
     checkpoint_width,
     kept_bytes,
 )
-from plimsoll.planners.stacks.profile import Kernels
+from plimsoll.planners.stacks.records import Kernels
 
 # Which weights an operation multiplies by, by the first word of its name; attention's have names of their own.
 PART_OF_PREFIX = {"feed": Part.FEED_FORWARD, "shared": Part.SHARED_EXPERT}

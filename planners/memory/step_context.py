@@ -13,7 +13,7 @@ from plimsoll.planners.layouts.candidates import BoolArray, Candidates, FloatArr
 from plimsoll.planners.layouts.stages import StageRows
 from plimsoll.planners.memory.activity import Activity, casts_weights
 from plimsoll.planners.memory.compression import saved_routing_bytes
-from plimsoll.planners.memory.holdings import Holdings, has_weight_policy, in_zero_stages, rotary_table_bytes
+from plimsoll.planners.memory.holdings import Holdings, has_gathering, in_zero_stages, rotary_table_bytes
 from plimsoll.planners.memory.items import NOTHING, PHASES, Items
 from plimsoll.planners.memory.p2p_buffers import p2p_buffer_bytes, received_gradient_bytes
 from plimsoll.planners.memory.zero import GRADIENTS_DIVIDED, WEIGHTS_DIVIDED, ZeroBuffers, zero_buffers
@@ -137,9 +137,9 @@ class StepContext:
     def layer_buffer(self) -> FloatArray:
         """Return the buffer that a layer is gathered into, or the stack's fixed budget for it."""
         held, size = self.held, self.job.precision.compute_bytes
-        budget = self.job.profile.weights.gather_budget_elements
-        if budget:
-            return size * np.minimum(budget, held.stage_elements)
+        zero = self.job.profile.zero
+        if zero is not None:
+            return size * np.minimum(zero.prefetch_bucket_elements, held.stage_elements)
         result: FloatArray = size * held.layer_padded + held.layer_frozen
         return result
 
@@ -171,23 +171,18 @@ def step_context(layouts: Candidates, rows: StageRows, job: Job, held: Holdings,
     """Return what the phases of a step share."""
     traffic, states = job.profile.weights, job.states
     stage = layouts.zero_stage
-    has_buckets = in_zero_stages(stage, traffic.bucket_zero_stages)
-    buckets = np.where(
-        has_buckets,
-        job.precision.compute_bytes * np.minimum(traffic.bucket_elements, held.stage_elements),
-        0.0,
-    )
-    if traffic.bucket_copy_of_gradients:
-        has_reducer = has_buckets & (layouts.data_parallel > 1)
-        buckets = buckets + np.where(has_reducer, states.gradient * held.stage_elements, 0.0)
+    buckets = NOTHING
+    if traffic.gradient_bucket_stages:
+        has_buckets = in_zero_stages(stage, traffic.gradient_bucket_stages) & (layouts.data_parallel > 1)
+        buckets = np.where(has_buckets, states.gradient * held.stage_elements, 0.0)
     buckets = buckets + saved_routing_bytes(layouts, job, held.stage_elements)
     has_transients = job.profile.kernels.backward_transients
-    is_gathered = has_weight_policy(stage, job, "gathered_by_layer")
+    is_gathered = has_gathering(stage, job, "gathered_by_layer")
     stays = is_gathered & (layouts.pipeline_parallel > 1) & np.bool_(traffic.pipelines_gather_once)
     # A value model that learns has had its gradients before the policy has its own.
     resident = traffic.gradients_always_resident or any(companion.trainable for companion in job.companions)
     keeps = resident | ((layouts.micro_batches(job.global_batch_size) > 1) & ~stays)
-    gathered_once = has_weight_policy(stage, job, "gathered_once") | stays
+    gathered_once = has_gathering(stage, job, "gathered_once") | stays
     copies = casts_weights(layouts, job)
     by_layer = is_gathered & ~stays
     waiting = _waiting_micro_batch(layouts, rows, job, active)

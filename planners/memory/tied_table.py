@@ -18,8 +18,7 @@ def tied_table_items(step: StepContext) -> Iterator[Items]:
     and the lowest layer's gradients are being reduced.
     """
     job, held = step.job, step.held
-    is_traced = job.profile.kernels.transformers_attention and job.profile.kernels.backward_transients
-    if not (job.model.tied_head and job.method == "full" and is_traced):
+    if not (job.model.tied_head and job.method == "full" and job.profile.weights.tied_gradients_meet):
         return
     has_both = step.rows.has_embedding & step.rows.has_head
     table = np.where(has_both, held.head_matrix_elements, 0.0)

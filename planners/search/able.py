@@ -11,7 +11,7 @@ from plimsoll.planners.jobs.abilities import ABILITIES
 from plimsoll.planners.jobs.job import Job, training_job
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.search.rules.stack import LAYOUT_ABILITIES
-from plimsoll.planners.stacks.profile import TEXTBOOK, Profile, load_profile, profiles_to_search
+from plimsoll.planners.stacks.profile import Profile, load_profile, profiles_to_search, textbook
 
 
 def jobs_of(question: TrainingQuestion) -> list[Job]:
@@ -43,11 +43,10 @@ def _unable(question: TrainingQuestion, profiles: Sequence[Profile]) -> Plimsoll
         pointer, detail = next(iter(problems(question, profiles[0]).items()))
         instead = f"The job can run on {listed(others)}." if others else what_none_has(question, stacks)
         return InvalidQuestion(f"{detail} {instead}", pointer=pointer)
-    textbook = (
-        "" if problems(question, load_profile(TEXTBOOK)) else f" Framework {TEXTBOOK}, the textbook's sums, plans it."
-    )
+    sums = textbook()
+    planned = "" if problems(question, sums) else f" Framework {sums.name}, {sums.title}, plans it."
     pointer = _missed_by_all(question, profiles)[0]
-    return InvalidQuestion(f"{what_none_has(question, profiles)}{textbook}", pointer=pointer)
+    return InvalidQuestion(f"{what_none_has(question, profiles)}{planned}", pointer=pointer)
 
 
 def what_none_has(question: TrainingQuestion, profiles: Sequence[Profile], *, subject: str = "No stack") -> str:

@@ -15,7 +15,7 @@ from plimsoll.planners.layouts.experts import over_expert_degrees
 from plimsoll.planners.layouts.grid import Grid, grid_of
 from plimsoll.planners.questions import LayoutRequest, TrainingQuestion
 from plimsoll.planners.search.rules.fields import DEGREES
-from plimsoll.planners.stacks.profile import Capabilities
+from plimsoll.planners.stacks.records import Capabilities
 
 # Values worth trying where the client fixed none. Tensor parallelism beyond a node crosses the slow links in every
 # layer, and odd factors win nothing; a client who fixes such a degree gets it planned.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from plimsoll.planners.ground.figures import counted, duration, figure
 from plimsoll.planners.ground.hardware import Hardware
-from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.layouts.chosen import layout_of
 from plimsoll.planners.memory.host_words import host_shortage, is_host_sure, lacking_host_bytes
 from plimsoll.planners.memory.peak import VERDICT_NAMES, memory_of
@@ -211,8 +211,8 @@ def _because(part: str, layout: Layout, hardware: Hardware) -> str:
         if ranks > node:
             return (
                 f": groups of {ranks} ranks span several nodes of {node} GPUs and talk at "
-                f"{figure(hardware.gpu.nic_bytes_per_second / 1e9)} GB/s per GPU instead of "
-                f"{figure(hardware.gpu.link_bytes_per_second / 1e9)}"
+                f"{figure(hardware.gpu.nic_bytes_per_second / GIGA)} GB/s per GPU instead of "
+                f"{figure(hardware.gpu.link_bytes_per_second / GIGA)}"
             )
         return f" among {ranks} ranks of a node" if ranks > 1 else ""
     if part == "pipeline_bubble":

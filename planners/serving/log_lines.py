@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from plimsoll.planners.serving.releases.profile import GIB
+from plimsoll.planners.ground.units import GIB
 
 NUMBER = r"(-?\d{1,12}(?:\.\d{1,12})?)"
 GIB_NUMBER = NUMBER + r" ?Gi?B"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plimsoll.planners.ground.figures import figure
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.learned import Learned, Ranks
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.engines.engine import engine_named
 from plimsoll.planners.serving.formats.weight_format import weight_format
-from plimsoll.planners.serving.releases.profile import GIB
 from plimsoll.planners.serving.releases.served_models import runs_code_of
 from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.settings.settings import Settings

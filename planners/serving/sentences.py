@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.degrees import Degrees
-from plimsoll.planners.serving.releases.profile import GIB
 from plimsoll.planners.serving.search.candidates import Candidate
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.times.disaggregation import DisaggregatedDeployment

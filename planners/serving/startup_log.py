@@ -14,9 +14,10 @@ from typing import Any
 
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.figures import figure as written_out
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.engines.engine import engine_named
 from plimsoll.planners.serving.log_lines import Line, LogLines, Reduce
-from plimsoll.planners.serving.releases.profile import GIB, minor_version
+from plimsoll.planners.serving.releases.profile import minor_version
 from plimsoll.planners.serving.releases.tables import known_engines, read_table
 
 LOG_POINTER = "/log"

@@ -63,7 +63,7 @@ def rank_groups(layouts: Candidates, job: Job, hardware: Hardware, efficiency: E
 
     ranks = shard_ranks(layouts, job)
     return Groups(
-        tensor=group(tensor, one, stack.tensor_hop_multiple),
+        tensor=group(tensor, one, 1.0),
         context=group(context, tensor, 1.0),
         shard=group(ranks, shard_stride, stack.data_hop_multiple),
         replica=group(data // layouts.shard_group, tensor * context * layouts.shard_group, stack.data_hop_multiple),
@@ -197,7 +197,7 @@ def gathers(layouts: Candidates, job: Job) -> IntArray:
     go of it there. Source: PyTorch, distributed/fsdp/_fully_shard/_fsdp_param_group.py,
     post_backward (reshard) and reshard (which skips the forward pass alone).
     """
-    keeps_shards = job.profile.weights.policy.get("2") == "gathered_once"
+    keeps_shards = job.profile.weights.gathering.get("2") == "gathered_once"
     each = np.select([layouts.zero_stage == 3, (layouts.zero_stage == 2) & keeps_shards], [2, 1], default=0)
     micro_batches = layouts.micro_batches(job.global_batch_size)
     result: IntArray = np.where(gathers_once_a_step(layouts, job), np.minimum(each, 1), each * micro_batches)

@@ -10,9 +10,11 @@ from typing import Any
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.hardware import GpuCount
-from plimsoll.planners.memory.host_words import GIB, is_host_sure
+from plimsoll.planners.ground.units import GIB
+from plimsoll.planners.memory.host_words import is_host_sure
 from plimsoll.planners.plans import Memory, TrainingAnswer
 from plimsoll.planners.questions import LayoutRequest, Recompute, TrainingQuestion
+from plimsoll.planners.stacks.profile import textbook
 from plimsoll.planners.training.notes import OFFLOADED
 
 # More than eight times the GPUs is another project, not advice; small jobs may look as far as eight nodes.
@@ -269,7 +271,7 @@ def _adapters(question: TrainingQuestion) -> Iterator[Change]:
         "qlora": "Only adapters learn, on top of a frozen base model in 4 bits, whose rounding can cost quality.",
     }
     for method in {"full": ("lora", "qlora"), "lora": ("qlora",)}.get(question.method, ()):
-        framework = question.framework if question.framework in ("any", "reference") else "any"
+        framework = question.framework if question.framework in ("any", textbook().name) else "any"
         changed = replace(question, method=method, framework=framework, layout=LayoutRequest())
         yield Change(kind=method, change={"training.method": method}, question=changed, reason=reasons[method])
 

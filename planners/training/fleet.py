@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from plimsoll.planners.ground.errors import InvalidQuestion, PlanningStopped, PlimsollError
 from plimsoll.planners.ground.stopping import ShouldStop, never
+from plimsoll.planners.ground.units import SECONDS_PER_HOUR
 from plimsoll.planners.memory.host_words import is_host_sure, lacking_host_bytes
 from plimsoll.planners.plans import FleetEntry, TrainingAnswer
 from plimsoll.planners.questions import TrainingQuestion
 from plimsoll.planners.training.planning import plan_training
-from plimsoll.planners.training.run import SECONDS_AN_HOUR
 
 Rank = tuple[float, ...]
 
@@ -66,7 +66,7 @@ def usd_per_token(question: TrainingQuestion, answer: TrainingAnswer) -> float |
     price = question.hardware.usd_per_gpu_hour
     if price is None:
         return None
-    return price * answer.plan.layout.gpus / SECONDS_AN_HOUR / answer.plan.step.tokens_per_second
+    return price * answer.plan.layout.gpus / SECONDS_PER_HOUR / answer.plan.step.tokens_per_second
 
 
 def meets_deadline(question: TrainingQuestion, answer: TrainingAnswer) -> bool | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from plimsoll.planners.ground.figures import SIGNIFICANT_DIGITS, counted, duration, figure, listed
 from plimsoll.planners.ground.terms import ONE_FORWARD_ONE_BACKWARD
+from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.memory.frozen import frozen_note
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, lacking_host_bytes
@@ -23,7 +24,6 @@ from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.stalls import risks
 from plimsoll.planners.training.resilience import CHECKPOINT_BYTES_PER_SECOND_PER_GPU, RESTART_SECONDS
 
-GIB = 2**30
 # The run, its failures and the deadline are told in as many digits as tell them apart, short of this many.
 MOST_DIGITS = 8
 OFFLOADED = {"optimizer": "optimizer states", "optimizer+parameters": "optimizer states and parameters"}
@@ -231,13 +231,10 @@ def _elsewhere(told: Told) -> Iterator[str]:
     """Yield what is said of memory off the GPU and of what rides along with the model that learns."""
     job = told.job
     if job.offload_target == "nvme" and told.question.hardware.nvme_bytes_per_second is None:
-        rate = told.efficiency.common.nvme_bytes_per_second / 1e9
+        rate = told.efficiency.common.nvme_bytes_per_second / GIGA
         yield f"NVMe drives are assumed to give each GPU {rate:.1f} GB/s, a DGX-2's published share."
     if told.layout.offload != "none" and told.layout.offload_target == "nvme":
-        yield (
-            "DeepSpeed keeps 16-bit gradients in host memory whatever else lies on NVMe. Releases before 0.6 kept none "
-            "with a single micro-batch per step."
-        )
+        yield job.profile.host.nvme_note
     if job.companions:
         yield (
             "Companion models run forward after the policy; gathering their weights overlaps compute. Generating "
@@ -275,7 +272,7 @@ def _nodes(told: Told) -> Iterator[str]:
     hardware, gpus = told.question.hardware, told.layout.gpus
     nodes = -(-gpus // hardware.gpus_per_node)
     if nodes > 1:
-        rate = hardware.gpu.nic_bytes_per_second / 1e9
+        rate = hardware.gpu.nic_bytes_per_second / GIGA
         yield (
             f"The {gpus:,} GPUs are {nodes:,} nodes of {hardware.gpus_per_node}, with {figure(rate)} GB/s per GPU "
             "between nodes; set hardware.gpus_per_node, hardware.cluster or hardware.override where yours differ."

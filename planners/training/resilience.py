@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
+from plimsoll.planners.ground.units import DAYS_PER_MONTH, SECONDS_PER_DAY
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.questions import Resilience
 
-DAYS_A_MONTH = 30
-SECONDS_A_DAY = 86_400
 # Llama Team 2024, section 3.3.1, arXiv:2407.21783: 2 TB/s of sustained storage throughput (7 TB/s at its peak), here
 # divided evenly among the 16,384 GPUs of the largest run.
 CHECKPOINT_BYTES_PER_SECOND_PER_GPU = 2e12 / 16_384
@@ -21,7 +20,7 @@ MOST_FAILURES_A_SEGMENT = 700.0
 
 def gpu_failures_per_day(gpu_failures_per_month: float) -> float:
     """Return the chance that one GPU fails on a day: 8 % a month is 0.27 % a day."""
-    return gpu_failures_per_month / DAYS_A_MONTH
+    return gpu_failures_per_month / DAYS_PER_MONTH
 
 
 def failures_per_day(gpus: int, gpu_failures_per_month: float) -> float:
@@ -37,7 +36,7 @@ def probability_of_failure_per_day(gpus: int, gpu_failures_per_month: float) -> 
 def mean_seconds_between_failures(gpus: int, gpu_failures_per_month: float) -> float:
     """Return the mean time between failures of the whole job; infinite where nothing fails."""
     per_day = failures_per_day(gpus, gpu_failures_per_month)
-    return SECONDS_A_DAY / per_day if per_day else math.inf
+    return SECONDS_PER_DAY / per_day if per_day else math.inf
 
 
 def young_daly_interval_seconds(checkpoint_seconds: float, mean_between_failures: float) -> float:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from plimsoll.planners.derived import Derived
+from plimsoll.planners.ground.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.plans import Layout, Run, SpareNodes, Step
 from plimsoll.planners.questions import TrainingQuestion
@@ -14,8 +15,6 @@ from plimsoll.planners.timing.efficiency import Efficiency
 from plimsoll.planners.timing.step import train_flops_per_token
 from plimsoll.planners.training import resilience
 from plimsoll.planners.training.recovery import Failing, recoveries
-
-SECONDS_AN_HOUR = 3600
 
 
 def run_of(
@@ -44,7 +43,7 @@ def run_of(
     )
     steps = run_steps(question)
     seconds = None if steps is None else steps * step.seconds
-    hours = None if seconds is None else seconds * layout.gpus / SECONDS_AN_HOUR
+    hours = None if seconds is None else seconds * layout.gpus / SECONDS_PER_HOUR
     price = question.hardware.usd_per_gpu_hour
     failing = Failing(
         checkpoint_bytes=saved,
@@ -118,7 +117,7 @@ def spare_nodes_of(question: TrainingQuestion, gpus: int) -> SpareNodes | None:
         return None
     node = min(question.hardware.gpus_per_node, gpus)
     nodes = -(-gpus // node)
-    per_second = resilience.failures_per_day(node, given.gpu_failures_per_month) / resilience.SECONDS_A_DAY
+    per_second = resilience.failures_per_day(node, given.gpu_failures_per_month) / SECONDS_PER_DAY
     found = resilience.spare_nodes(
         nodes,
         node_failures_per_second=per_second,

@@ -14,7 +14,7 @@ from plimsoll.planners.layouts.candidates import BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.experts import expert_tensor_ranks
 from plimsoll.planners.layouts.stages import StageRows, all_stages, held_chunks
 from plimsoll.planners.plans import Mesh, ShardedStage, ShardedWeight, Sharding
-from plimsoll.planners.sharding import ShardLayout, framework_policy
+from plimsoll.planners.sharding import ShardingPolicy, ShardLayout
 from plimsoll.planners.sharding.weights import checkpoint_tensor
 
 MESH_ORDER = ("pipeline", "data", "context", "tensor")
@@ -69,7 +69,7 @@ def _stages(one: Candidates, job: Job) -> tuple[ShardedStage, ...]:
 
 def _sharded_weights(one: Candidates, job: Job) -> tuple[ShardedWeight, ...]:
     parts = _parts_on_stages(job, _rows(one, job))
-    return _weights(parts, _shard_layout(one, job), job.profile.name, int(one.zero_stage[0]))
+    return _weights(parts, _shard_layout(one, job), job.profile.sharding_policy(int(one.zero_stage[0])))
 
 
 def _chunks(one: Candidates, stage: int, job: Job) -> tuple[tuple[int, int], ...]:
@@ -106,10 +106,9 @@ class _PartOnStages:
 
 @functools.lru_cache(maxsize=MOST_KEPT_TABLES)
 def _weights(
-    parts: tuple[_PartOnStages, ...], layout: ShardLayout, framework: str, zero_stage: int
+    parts: tuple[_PartOnStages, ...], layout: ShardLayout, policy: ShardingPolicy
 ) -> tuple[ShardedWeight, ...]:
     """Return every kind of weight once, with how many there are; names have `*` for layer and expert."""
-    policy = framework_policy(framework, zero_stage)
     copies: dict[tuple[str, tuple[int, ...]], int] = {}
     on_stages: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     first: dict[tuple[str, tuple[int, ...]], Weight] = {}

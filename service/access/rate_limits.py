@@ -7,14 +7,13 @@ import math
 import time
 from collections.abc import Callable
 
+from plimsoll.planners.ground.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from plimsoll.service.ground.errors import RateLimited, StorageLimitReached, TooManyWrongKeys
 from plimsoll.service.ground.network_addresses import plain_address
 from plimsoll.service.ground.recently_used import RecentlyUsed
 
 BURST_SECONDS = 2.0
 """A bucket holds what comes in within this time: a page's requests come at once."""
-SECONDS_A_MINUTE = 60.0
-SECONDS_A_DAY = 86_400.0
 MOST_CALLERS = 10_000
 """A caller who was longest silent is forgotten, and begins anew with a full bucket."""
 SITE_PREFIX_BITS = 64
@@ -83,7 +82,7 @@ class WrongKeyLimits:
     def __init__(self, keys_per_minute: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Set the rate; 0 limits nothing."""
         self._rate = keys_per_minute
-        self._buckets = _Buckets(keys_per_minute / SECONDS_A_MINUTE, keys_per_minute, clock)
+        self._buckets = _Buckets(keys_per_minute / SECONDS_PER_MINUTE, keys_per_minute, clock)
 
     def take(self, caller: str) -> None:
         """Take one wrong key from a caller's bucket; raises TooManyWrongKeys where it is empty."""
@@ -97,7 +96,7 @@ class StorageLimits:
     def __init__(self, bytes_per_day: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Set the rate; 0 limits nothing."""
         self._bytes_per_day = bytes_per_day
-        self._buckets = _Buckets(bytes_per_day / SECONDS_A_DAY, bytes_per_day, clock)
+        self._buckets = _Buckets(bytes_per_day / SECONDS_PER_DAY, bytes_per_day, clock)
 
     def check(self, caller: str) -> None:
         """Raise StorageLimitReached for a caller who has nothing left."""

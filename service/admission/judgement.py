@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.memory.host_words import is_host_sure
 from plimsoll.planners.plans import TrainingAnswer
 from plimsoll.planners.serving.answer import KvCache, ServingAnswer
-from plimsoll.service.admission.findings import GIB, Finding, Share
+from plimsoll.service.admission.findings import Finding, Share
 from plimsoll.service.admission.ways_out import (
     GPUS,
     WEIGHTS,

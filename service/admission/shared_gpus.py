@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll.service.admission.findings import GIB, Finding, Share
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.admission.findings import Finding, Share
 from plimsoll.service.engines.engine import engines
 
 

@@ -7,10 +7,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from plimsoll.service.launch.kubernetes_serving import MANIFESTS as SERVING_MANIFESTS
-from plimsoll.service.launch.kubernetes_training import MANIFESTS as TRAINING_MANIFESTS
-from plimsoll.service.stacks.stack import stacks
-
 # A text is a command, or a script, where nothing else is said.
 COMMAND_ENDING, OBJECT_ENDING = ".sh", ".json"
 
@@ -26,6 +22,11 @@ def file_name(artifact: str, content: Any) -> str:
 @cache
 def _saved_as() -> Mapping[str, str]:
     """Return what programs look for by artifact; manifests are read by `kubectl apply`."""
+    # A terminal that shows another machine's answer needs no stack for it, unless it saves the files.
+    from plimsoll.service.launch.kubernetes_serving import MANIFESTS as SERVING_MANIFESTS
+    from plimsoll.service.launch.kubernetes_training import MANIFESTS as TRAINING_MANIFESTS
+    from plimsoll.service.stacks.stack import stacks
+
     manifests = {name: f"{name}.yaml" for name in (*TRAINING_MANIFESTS, *SERVING_MANIFESTS)}
     targets = (target for stack in stacks().values() for target in stack.targets)
     return {**manifests, **{target.name: target.saved_as for target in targets if target.saved_as is not None}}

@@ -67,7 +67,7 @@ def measured_benchmark(gpu: Gpu, benchmark: Microbenchmark, pointer: str) -> Obs
 def _all_reduce(hardware: Hardware, benchmark: AllReduceBenchmark, pointer: str) -> Observation:
     nodes_of = benchmark.gpus_per_node or hardware.gpus_per_node
     on = dataclasses.replace(hardware, gpus_per_node=nodes_of)
-    shipped = load_efficiency("reference", hardware.gpu.id)
+    shipped = load_efficiency(gpu_id=hardware.gpu.id)
     return Observation(
         pointer=f"{pointer}/seconds",
         what=f"An all-reduce of {benchmark.message_bytes:,} bytes among {benchmark.ranks:,} GPUs, {nodes_of} per node",

@@ -123,7 +123,7 @@ class CalibrationService:
                 pointer=FROM_RECORD,
             )
         peaks = tuple(peak for _, peak in jobs if peak is not None)
-        fit = calibrate(observations, load_efficiency("reference", gpu.id).gpu)
+        fit = calibrate(observations, load_efficiency(gpu_id=gpu.id).gpu)
         engines = calibrate_serving(deployments)
         serving = site_serving(engines)
         spread = {band.stack: band.spread for band in fit.bands}

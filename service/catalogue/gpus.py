@@ -9,15 +9,13 @@ from plimsoll.planners.catalogue import Catalogue, Cluster
 from plimsoll.planners.ground.errors import InvalidQuestion, PlimsollError
 from plimsoll.planners.ground.figures import figure
 from plimsoll.planners.ground.hardware import Gpu, Hardware
+from plimsoll.planners.ground.units import GIB, GIGA
 from plimsoll.service.requests.hardware import Fleet, GpuByHand, GpuOverride, HardwareRequest, OneHardware
-
-GIB = 2**30
 
 # Where a client names no number, the search for the fewest ends here: 160 TB of
 # 80 GB cards hold 16 bytes for each of ten trillion parameters.
 MOST_GPUS_UNASKED = 2_048
 
-GIGA = 1e9
 _FIGURES = tuple(field.name for field in dataclasses.fields(Gpu) if field.name not in ("aliases", "source"))
 
 

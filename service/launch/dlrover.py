@@ -9,6 +9,7 @@ outlives the process, and is written to storage at a fault.
 
 from __future__ import annotations
 
+from plimsoll.planners.ground.units import MIB
 from plimsoll.service.launch.script import Script
 from plimsoll.service.launch.training import (
     MAX_RESTARTS,
@@ -23,7 +24,6 @@ from plimsoll.service.launch.yaml_text import yaml_text
 JOB_NAME = "plimsoll-training"
 NAMESPACE = "dlrover"
 IMAGE = Placeholder("$IMAGE")
-MIB = 2**20
 
 
 def dlrover(script: Script) -> Target:

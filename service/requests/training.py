@@ -60,10 +60,12 @@ Optimizer: TypeAlias = Literal[
 ]
 StateDtype: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
 RecomputeModule: TypeAlias = Literal["core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj"]
-Framework: TypeAlias = Literal[
-    "any", "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune",
-    "litgpt", "nanotron", "composer", "atorch",
+# The folders of `planners/stacks`, in the order in which they are offered.
+Stack: TypeAlias = Literal[
+    "reference", "ddp", "fsdp2", "deepspeed", "megatron", "megatron-deepspeed", "accelerate", "torchtune", "litgpt",
+    "nanotron", "composer", "atorch",
 ]  # fmt: skip
+Framework: TypeAlias = Literal["any", Stack]
 ValidationLevel: TypeAlias = Literal["count", "trace", "device"]
 
 MOST_LAYERS = 10_000

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll.planners.ground.figures import counted, figure
+from plimsoll.planners.ground.units import GIGA, SECONDS_PER_HOUR
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.service.persistence.records import Job, Page, PlanSummary
 from plimsoll.service.text.choices import choices_text, serving_choices_text
@@ -27,7 +28,6 @@ from plimsoll.service.text.tables import (
 
 # An availability of 99.995 % is not 100 %.
 AVAILABILITY_DIGITS = 5
-SECONDS_PER_HOUR = 3600
 VERDICT_WORDS = {"fits": "fits", "tight": "fits tightly", "no": "does not fit"}
 
 
@@ -358,7 +358,7 @@ def _quantity(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if name.endswith("bytes_per_second"):
-        return f"{figure(value / 1e9)} GB/s"
+        return f"{figure(value / GIGA)} GB/s"
     if name.endswith("bytes"):
         return f"{gib(value)} ({value:,} bytes)"
     if name.endswith("seconds"):

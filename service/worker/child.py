@@ -25,6 +25,7 @@ from typing import IO, Any, Literal
 
 import plimsoll
 from plimsoll.planners.ground.figures import duration
+from plimsoll.planners.ground.units import GIB
 from plimsoll.service.worker.child_main import (
     LOG_LINES,
     MAX_RESULT_BYTES,
@@ -315,7 +316,7 @@ class _Child:
         return "crashed", "crashed", f"The task was ended by {name}.{killer}"
 
     def _memory_detail(self, said: str) -> str:
-        limit = f"The task may use {self._limits.memory_bytes / 2**30:.2f} GiB of host memory."
+        limit = f"The task may use {self._limits.memory_bytes / GIB:.2f} GiB of host memory."
         return f"{said[:MAX_TEXT_CHARACTERS]} {limit}"
 
 

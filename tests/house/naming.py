@@ -17,8 +17,8 @@ def namings(room: str, words: tuple[str, ...], *, own: re.Pattern[str], whole: b
     have to themselves. Where words are found within others, as short names of families would be, `whole` ones alone
     count.
     """
-    named = "|".join(map(re.escape, words))
-    word = re.compile(rf"^(?:{named})$") if whole else re.compile(rf"(?<![a-z])(?:{named})", re.IGNORECASE)
+    named = f"(?:{'|'.join(map(re.escape, words))})"
+    word = re.compile(f"^{named}$") if whole else re.compile(f"(?<![a-z]){named}", re.IGNORECASE)
     for path in sorted((ROOT / room).rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if own.search(name) is None:

@@ -23,10 +23,18 @@ GENERAL_SERVICE = (
     "plans", "queue", "text",
 )  # fmt: skip
 
+
 # Room, the words it must not say, and the paths of the folders that may.
 ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("planners/layouts", STACKS, r"^$"),
+    # FSDP is PyTorch's way of cutting weights, too, whichever stack takes it.
+    ("planners", tuple(name for name in STACKS if name != "fsdp"), r"^planners/(stacks/\w+|serving|families)/"),
     ("planners/serving", ENGINES, r"^planners/serving/engines/\w+/"),
+    # Placement and formats cite the engines whose code they were read in; models are described as a library has them.
+    (
+        "planners",
+        ("vllm", "sglang", "tensorrt", "trtllm", "tgi"),
+        r"^planners/(serving/engines/\w+|sharding|quantization)/",
+    ),
     (
         "service",
         (*STACKS, *ENGINES),

@@ -15,8 +15,8 @@ from plimsoll.planners.formats import (
     tensor_bytes,
 )
 from plimsoll.planners.ground.errors import InvalidQuestion, UnknownName
+from plimsoll.planners.ground.units import GIB
 
-GIB = 2**30
 NESTING = ("nf4", "fp4")
 
 

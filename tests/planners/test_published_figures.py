@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll.planners.formats import tensor_bytes
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.memory.activations import kept_bytes
 from plimsoll.planners.stacks.profile import load_profile
 from plimsoll.planners.timing.communication import communication_of
@@ -20,7 +21,6 @@ from tests.planners.factories import LLAMA_3_70B, LLAMA_7B, gpt, hardware, llama
 from tests.planners.training_cases import job, memory, one_layout
 
 GB = 1e9
-GIB = 2**30
 
 
 def states_gb(parameters: float, *, precision: str = "bf16-mixed", ranks: int = 1, zero_stage: int = 0) -> float:

@@ -158,11 +158,7 @@ def changed(base: Efficiency, values: Mapping[int, float]) -> Efficiency:
 
 def start_values() -> FloatArray:
     """Return what the data files say now, inside the bounds."""
-    values = []
-    for one in PARAMETERS:
-        text = _path(one.folder, one.file).read_text(encoding="utf-8")
-        found = re.search(rf"^{one.key} = (\S+)", text, re.MULTILINE)
-        values.append(float(found[1]) if found else one.low)
+    values = [float(_stated(_path(one.folder, one.file), one.key)[1]) for one in PARAMETERS]
     return np.clip(values, [one.low for one in PARAMETERS], [one.high for one in PARAMETERS])
 
 
@@ -248,11 +244,18 @@ def write(values: FloatArray, ranges: Mapping[tuple[str, str], tuple[float, floa
 
 
 def _set(path: Path, key: str, value: float) -> None:
+    found = _stated(path, key)
     text = path.read_text(encoding="utf-8")
-    written, count = re.subn(rf"^{key} = \S+", f"{key} = {float(f'{value:.3g}')!r}", text, flags=re.MULTILINE)
-    if count != 1:
-        raise ValueError(f"{path.name}: {key} stands there {count} times, not once.")
+    written = f"{text[: found.start(1)]}{float(f'{value:.3g}')!r}{text[found.end(1) :]}"
     path.write_text(written, encoding="utf-8")
+
+
+def _stated(path: Path, key: str) -> re.Match[str]:
+    """Return where a file states a value: what is fitted to a stack's own runs is inherited from nobody."""
+    found = list(re.finditer(rf"^{key} = (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    if len(found) != 1:
+        raise ValueError(f"{path}: {key} stands there {len(found)} times, not once.")
+    return found[0]
 
 
 def _path(folder: str, file: str) -> Path:

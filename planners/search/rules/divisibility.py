@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.memory.recurrent import block_scan
 from plimsoll.planners.memory.shards import has_equal_parts, tensor_divisions, uneven_matrices
-from plimsoll.planners.search.rules.rule import Asked, Breach, Case, FixedBreach, Rule
+from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule, anywhere
 
 MOST_NAMED = 3  # kinds of matrices that one message lists
 
@@ -49,10 +47,7 @@ HEADS_DIVIDE = Rule(
 def _splits_matrices(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the stack cannot cut matrices into equal parts, the vocabulary's rows apart."""
     by = tensor_divisions(layouts, job)
-    split = np.zeros(1, dtype=bool)
-    for part in job.parts:
-        split = split | ~has_equal_parts(part, by)
-    return split
+    return anywhere(~has_equal_parts(part, by) for part in job.parts)
 
 
 def _matrices(case: Case, job: Job) -> str:
@@ -137,14 +132,10 @@ SEQUENCE_DIVIDES = Rule(
 )
 
 
-def _cuts(layouts: Candidates) -> BoolArray:
-    cut: BoolArray = layouts.context_parallel > 1
-    return cut
-
-
 def _cuts_eager(layouts: Candidates, job: Job) -> BoolArray:
     """Return where ring attention meets eager attention, which has no online softmax."""
-    return _cuts(layouts) & np.bool_(job.attention != "flash")
+    cut: BoolArray = NOWHERE if job.attention == "flash" else layouts.context_parallel > 1
+    return cut
 
 
 def _eager(case: Case, job: Job) -> str:
@@ -162,7 +153,9 @@ CONTEXT_NEEDS_FLASH = Rule(
 
 def _cuts_recurrent(layouts: Candidates, job: Job) -> BoolArray:
     """Return where a sequence is cut for recurrent layers, whose state no ring of keys and values carries on."""
-    return _cuts(layouts) & np.bool_(any(block_scan(part.block) is not None for part in job.layers))
+    recurs = any(block_scan(part.block) is not None for part in job.layers)
+    cut: BoolArray = layouts.context_parallel > 1 if recurs else NOWHERE
+    return cut
 
 
 def _recurrent(case: Case, job: Job) -> str:

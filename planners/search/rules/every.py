@@ -32,7 +32,7 @@ from plimsoll.planners.search.rules.pipelines import (
     STAGES_HAVE_BLOCKS,
     STAGES_HAVE_LAYERS,
 )
-from plimsoll.planners.search.rules.rule import Rule
+from plimsoll.planners.search.rules.rule import NOWHERE, Rule
 from plimsoll.planners.search.rules.stack import STACK_IS_ABLE
 from plimsoll.planners.search.rules.zero import (
     COMPRESSION_NEEDS_WHOLE_GRADIENTS,
@@ -98,7 +98,7 @@ def obey(layouts: Candidates, job: Job, among: BoolArray | None = None, rules: S
     for rule in rules:
         broken = rule.broken(layouts, job)
         # What all obey need not be spread over the axes it depends on.
-        if not broken.any():
+        if broken is NOWHERE or not broken.any():
             continue
         excluded[rule.name] = counted(allowed & broken, shape)
         allowed = allowed & ~broken

@@ -10,7 +10,7 @@ from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.layouts.experts import expert_counts, ranks_form_groups
 from plimsoll.planners.memory.holdings import shard_ranks
 from plimsoll.planners.memory.shards import WHOLE, are_divisible, divisions
-from plimsoll.planners.search.rules.rule import Asked, Breach, Case, FixedBreach, Rule
+from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule, anywhere
 
 
 def _most_experts(model: ModelSpec) -> int:
@@ -30,10 +30,8 @@ def _splits_experts(layouts: Candidates, asked: Asked) -> BoolArray:
 
 def _splits_fewer_experts_or_ranks(layouts: Candidates, job: Job) -> BoolArray:
     """Return where that is so of layers with fewer experts, or ranks that may share experts form no whole groups."""
-    split = ~ranks_form_groups(layouts, job)
-    for count in _fewer_experts(job.model):
-        split = split | (count % layouts.expert_parallel != 0)
-    return split
+    by_experts = (count % layouts.expert_parallel != 0 for count in _fewer_experts(job.model))
+    return anywhere((~ranks_form_groups(layouts, job), *by_experts))
 
 
 def _experts(case: Case, asked: Asked) -> str:
@@ -127,14 +125,12 @@ EXPERTS_LIE_IN_SHARD_GROUPS = Rule(
 
 def _cannot_cut_experts(layouts: Candidates, job: Job) -> BoolArray:
     """Return where the stack cannot cut experts: over fewer ranks than the rest, and evenly where it must."""
-    cannot = np.zeros(1, dtype=bool)
     mixtures = [part for part in job.layers if any(weight.experts > 1 for weight in part.block.weights)]
-    if mixtures:
-        is_cut = layouts.zero_stage >= job.profile.sharding.optimizer_from
-        by = divisions(layouts, np.where(is_cut, shard_ranks(layouts, job), WHOLE), job)
-        for part in mixtures:
-            cannot = cannot | ~are_divisible(part, by)
-    return cannot
+    if not mixtures:
+        return NOWHERE
+    is_cut = layouts.zero_stage >= job.profile.sharding.optimizer_from
+    by = divisions(layouts, np.where(is_cut, shard_ranks(layouts, job), WHOLE), job)
+    return anywhere(~are_divisible(part, by) for part in mixtures)
 
 
 def _uncut_experts(case: Case, job: Job) -> str:

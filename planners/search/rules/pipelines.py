@@ -10,7 +10,7 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.layouts.distinct import distinct
 from plimsoll.planners.layouts.stages import compute_weighted_stages
-from plimsoll.planners.search.rules.rule import Asked, Breach, Case, FixedBreach, Rule
+from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
 
 
 def _chunks(layouts: Candidates) -> IntArray:
@@ -47,7 +47,7 @@ def _leave_a_stage_empty(layouts: Candidates, job: Job) -> BoolArray:
     pipelines than layers are among them.
     """
     if job.profile.can.stage_rule != "by_compute":
-        return np.zeros(1, dtype=bool)
+        return NOWHERE
     degrees, place = distinct(layouts.pipeline_parallel)
     empty = np.array([compute_weighted_stages(job.model, degree).reached != degree for degree in degrees.tolist()])
     left: BoolArray = empty[place]
@@ -74,8 +74,9 @@ STAGES_HAVE_BLOCKS = Rule(
 
 def _are_uneven(layouts: Candidates, job: Job) -> BoolArray:
     """Return where a stack that divides layers evenly has stages that cannot be."""
-    needs = (layouts.virtual_pipeline == 1) & np.bool_(job.profile.can.even_stages)
-    uneven: BoolArray = needs & (job.model.num_layers % layouts.pipeline_parallel != 0)
+    if not job.profile.can.even_stages:
+        return NOWHERE
+    uneven: BoolArray = (layouts.virtual_pipeline == 1) & (job.model.num_layers % layouts.pipeline_parallel != 0)
     return uneven
 
 
@@ -150,7 +151,7 @@ def _interleave_no_pipeline(layouts: Candidates, _job: Job) -> BoolArray:
 
 
 def _interleave_another_schedule(layouts: Candidates, job: Job) -> BoolArray:
-    return _is_interleaved(layouts) & np.bool_(job.pipeline_schedule != ONE_FORWARD_ONE_BACKWARD)
+    return NOWHERE if job.pipeline_schedule == ONE_FORWARD_ONE_BACKWARD else _is_interleaved(layouts)
 
 
 def _leave_a_round_short(layouts: Candidates, job: Job) -> BoolArray:

@@ -6,7 +6,7 @@ few lines judge a grid of a million layouts and the one that a client fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,9 @@ from plimsoll.planners.layouts.candidates import BoolArray, Candidates
 from plimsoll.planners.layouts.chosen import layout_of
 from plimsoll.planners.plans import Layout
 from plimsoll.planners.search.rules.fields import request_pointer
+
+# What a predicate returns where a job decides that no layout breaks the rule.
+NOWHERE: BoolArray = np.zeros(1, dtype=bool)
 
 
 class Asked(Protocol):
@@ -94,13 +97,7 @@ class Rule:
 
     def broken(self, layouts: Candidates, job: Job) -> BoolArray:
         """Return where layouts break the rule."""
-        broken: BoolArray = np.zeros(1, dtype=bool)
-        for breach in self.breaches:
-            where = breach.where(layouts, job)
-            # What none breaks need not be spread over the axes it depends on.
-            if where.any():
-                broken = broken | where
-        return broken
+        return anywhere(breach.where(layouts, job) for breach in self.breaches)
 
     def obeyed(self, layouts: Candidates, job: Job) -> BoolArray:
         """Return where layouts obey the rule."""
@@ -138,3 +135,12 @@ class Rule:
     def field_at_fault(self, named: frozenset[str]) -> str:
         """Return the field to point at: one that the client fixed and the words name, the rule's own first."""
         return next((field for field in (self.field, *self.reads) if field in named), self.field)
+
+
+def anywhere(masks: Iterable[BoolArray]) -> BoolArray:
+    """Return where any of the masks holds, `NOWHERE` itself if all of them are that."""
+    found = NOWHERE
+    for mask in masks:
+        if mask is not NOWHERE:
+            found = mask if found is NOWHERE else found | mask
+    return found

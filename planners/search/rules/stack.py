@@ -5,6 +5,7 @@ An entry judges the field that a client fixed, by itself and before any layout i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,10 +18,10 @@ from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import ALL_LAYERS, FULL, BoolArray, Candidates, IntArray
 from plimsoll.planners.questions import Recompute, TrainingQuestion
 from plimsoll.planners.search.rules.fields import request_pointer
-from plimsoll.planners.search.rules.rule import Breach, Case, Rule
-from plimsoll.planners.stacks.profile import Capabilities, Profile
+from plimsoll.planners.search.rules.rule import NOWHERE, Breach, Case, Rule, anywhere
+from plimsoll.planners.stacks.profile import Profile
+from plimsoll.planners.stacks.records import Capabilities
 
-NONE_LACKS: BoolArray = np.zeros(1, dtype=bool)
 BOTH = (False, True)
 MOST_RANKS = 2**63  # more than any degree
 ORDINALS = {1: "single", 2: "2nd", 3: "3rd"}
@@ -41,7 +42,7 @@ def _degree(field: str) -> LayoutAbility:
         return range(1, MOST_RANKS if getattr(profile.can, field) else 2)
 
     def lacks(layouts: Candidates, job: Job) -> BoolArray:
-        lacking: BoolArray = NONE_LACKS if getattr(job.profile.can, field) else getattr(layouts, field) > 1
+        lacking: BoolArray = NOWHERE if getattr(job.profile.can, field) else getattr(layouts, field) > 1
         return lacking
 
     return LayoutAbility(ability=one_of(request_pointer(field), degrees), lacks=lacks)
@@ -59,7 +60,7 @@ def _choice(
     """
 
     def lacks(layouts: Candidates, job: Job) -> BoolArray:
-        return _outside(getattr(layouts, field), terms, choices(job.profile.can)) if terms else NONE_LACKS
+        return _outside(getattr(layouts, field), terms, choices(job.profile.can)) if terms else NOWHERE
 
     ability = one_of(request_pointer(field), lambda profile: choices(profile.can), words)
     return LayoutAbility(ability=ability, lacks=lacks)
@@ -76,9 +77,15 @@ def _switch(field: str, has: Callable[[Capabilities], bool], lacking: str) -> La
 
 def _outside(places: IntArray | BoolArray, terms: Sequence[Any], choices: Collection[Any]) -> BoolArray:
     """Return where the term at a place is none of the choices."""
-    is_outside = np.array([term not in choices for term in terms])
-    lacking: BoolArray = is_outside[places.astype(np.int64, copy=False)] if is_outside.any() else NONE_LACKS
-    return lacking
+    is_outside = _are_outside(tuple(terms), tuple(choices))
+    return NOWHERE if is_outside is None else is_outside[places.astype(np.int64, copy=False)]
+
+
+@functools.cache
+def _are_outside(terms: tuple[Any, ...], choices: tuple[Any, ...]) -> BoolArray | None:
+    """Return which terms are none of the choices, None where all are."""
+    are_outside = [term not in choices for term in terms]
+    return np.array(are_outside) if any(are_outside) else None
 
 
 def _schedule(profile: Profile, field: str, choices: Collection[str], wanted: str) -> str:
@@ -90,13 +97,13 @@ def _schedule(profile: Profile, field: str, choices: Collection[str], wanted: st
 def _unlike_sequences(layouts: Candidates, job: Job) -> BoolArray:
     """Return where tensor-parallel ranks divide the sequence as the stack does not, or leave it whole so."""
     unlike = _outside(layouts.sequence_parallel, BOTH, job.profile.can.sequence_parallel)
-    lacking: BoolArray = (layouts.tensor_parallel > 1) & unlike
+    lacking: BoolArray = NOWHERE if unlike is NOWHERE else (layouts.tensor_parallel > 1) & unlike
     return lacking
 
 
 def _smaller_groups(layouts: Candidates, job: Job) -> BoolArray:
     """Return where a shard group is not all replicas, on a stack that knows no smaller ones."""
-    lacking: BoolArray = NONE_LACKS if job.profile.can.shard_group else layouts.shard_group != layouts.data_parallel
+    lacking: BoolArray = NOWHERE if job.profile.can.shard_group else layouts.shard_group != layouts.data_parallel
     return lacking
 
 
@@ -124,16 +131,16 @@ def _recompute_told(question: TrainingQuestion) -> str:
 def _recompute_forms(layouts: Candidates, job: Job) -> BoolArray:
     """Return where layers are recomputed in a mode that the stack lacks, or fewer than all where it knows only all."""
     forms = job.profile.can.recompute
-    lacking = _outside(layouts.recompute, RECOMPUTE_MODES, forms)
-    if "full_layers" not in forms and job.recompute_every is None:
-        lacking = lacking | ((layouts.recompute == FULL) & (layouts.full_layers != ALL_LAYERS))
-    return lacking
+    other_mode = _outside(layouts.recompute, RECOMPUTE_MODES, forms)
+    if "full_layers" in forms or job.recompute_every is not None:
+        return other_mode
+    return anywhere((other_mode, (layouts.recompute == FULL) & (layouts.full_layers != ALL_LAYERS)))
 
 
 def _experts_by_stage(layouts: Candidates, job: Job) -> BoolArray:
     """Return where experts are divided in a ZeRO stage in which the stack cannot."""
     outside = _outside(layouts.zero_stage, ZERO_STAGES, job.profile.can.expert_zero_stages)
-    lacking: BoolArray = (layouts.expert_parallel > 1) & outside
+    lacking: BoolArray = NOWHERE if outside is NOWHERE else (layouts.expert_parallel > 1) & outside
     return lacking
 
 
@@ -172,10 +179,8 @@ COMBINATIONS: tuple[Callable[[Candidates, Job], BoolArray], ...] = (_experts_by_
 
 def _asks_too_much(layouts: Candidates, job: Job) -> BoolArray:
     """Return where a layout asks its stack for anything that it cannot do."""
-    lacking = NONE_LACKS
-    for lacks in (*(ability.lacks for ability in LAYOUT_ABILITIES), *COMBINATIONS):
-        lacking = lacking | lacks(layouts, job)
-    return lacking
+    every = (*(ability.lacks for ability in LAYOUT_ABILITIES), *COMBINATIONS)
+    return anywhere(lacks(layouts, job) for lacks in every)
 
 
 def _together(case: Case, job: Job) -> str:

@@ -7,8 +7,7 @@ import numpy as np
 from plimsoll.planners.ground.terms import HIGHEST_ZERO_STAGE, NVME, OFFLOADS
 from plimsoll.planners.jobs.job import Job
 from plimsoll.planners.layouts.candidates import BoolArray, Candidates
-from plimsoll.planners.search.rules.rule import Asked, Breach, Case, FixedBreach, Rule
-from plimsoll.planners.stacks.profile import TEXTBOOK
+from plimsoll.planners.search.rules.rule import NOWHERE, Asked, Breach, Case, FixedBreach, Rule
 
 
 def _splits_replicas(layouts: Candidates, _asked: Asked) -> BoolArray:
@@ -61,8 +60,7 @@ SHARD_GROUP_HAS_RANKS = Rule(
 def _moves_whole_parameters(layouts: Candidates, job: Job) -> BoolArray:
     """Return where parameters go to the host in a stage that does not gather them when needed."""
     moves_parameters = layouts.offload == OFFLOADS.index("optimizer+parameters")
-    is_whole = layouts.zero_stage < HIGHEST_ZERO_STAGE
-    whole: BoolArray = moves_parameters & is_whole & np.bool_(job.profile.name != TEXTBOOK)
+    whole: BoolArray = moves_parameters & (layouts.zero_stage < job.profile.can.parameter_offload_from)
     return whole
 
 
@@ -81,7 +79,7 @@ OFFLOAD_NEEDS_SHARDING = Rule(
 
 def _compresses_shards(layouts: Candidates, job: Job) -> BoolArray:
     """Return where no rank has whole gradients, which their compression needs (DeepSpeed's engine asserts it)."""
-    shards: BoolArray = (layouts.zero_stage > 0) & np.bool_(job.gradient_compression != "none")
+    shards: BoolArray = NOWHERE if job.gradient_compression == "none" else layouts.zero_stage > 0
     return shards
 
 
@@ -100,8 +98,9 @@ COMPRESSION_NEEDS_WHOLE_GRADIENTS = Rule(
 
 def _swaps_below_stage_three(layouts: Candidates, job: Job) -> BoolArray:
     """Return where NVMe is used below ZeRO stage 3, the one stage with swappers (DeepSpeed, offload_config.py)."""
-    is_offloaded = layouts.offload > 0
-    swaps: BoolArray = is_offloaded & (layouts.zero_stage < HIGHEST_ZERO_STAGE) & np.bool_(job.offload_target == NVME)
+    if job.offload_target != NVME:
+        return NOWHERE
+    swaps: BoolArray = (layouts.offload > 0) & (layouts.zero_stage < HIGHEST_ZERO_STAGE)
     return swaps
 
 

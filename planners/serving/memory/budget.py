@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees, ranks_of
 from plimsoll.planners.serving.memory.profile_run import activation_bytes, fitted_figures, non_torch_bytes
-from plimsoll.planners.serving.releases.profile import GIB
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.weights.stages import Stage
 

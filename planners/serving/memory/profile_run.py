@@ -15,9 +15,10 @@ from typing import Any
 from plimsoll.planners.architecture import Block, ModelSpec, Region, Split
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.formats.weight_format import BITS_PER_BYTE
-from plimsoll.planners.serving.releases.profile import GIB, EngineProfile
+from plimsoll.planners.serving.releases.profile import EngineProfile
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.weights.stages import LATENT_UP_PROJECTION, has_vision
 

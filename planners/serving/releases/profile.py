@@ -11,6 +11,7 @@ from typing import Any
 from plimsoll.planners.formats.precision import FP32_BYTES
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.releases.rules import (
     BatchTier,
     Capabilities,
@@ -24,7 +25,6 @@ from plimsoll.planners.serving.releases.rules import (
 )
 from plimsoll.planners.serving.releases.tables import changed, known_engines, read_beside, read_table
 
-GIB = 2**30
 # Stands in a list of model types for all of them.
 ANY = "any"
 EFFICIENCY = "efficiency.toml"
@@ -190,21 +190,22 @@ def _profile(engine: str, version: str) -> EngineProfile:
     for revision in revisions:
         merged = changed(merged, {**revision, "batch_tiers": _tiers(merged.get("batch_tiers", ()), revision)})
     del merged["from"], merged["source"]
-    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in merged.items()}
+    plain = _frozen(merged)
     reserve, pools, non_torch = plain.pop("reserve_mib", None), plain.pop("pools"), plain.pop("non_torch_gib")
     speed = read_beside(engine, EFFICIENCY)
+    figures: dict[str, Any] = {
+        "gpu_memory_utilization": None,
+        "sparse_block_size": None,
+        "logged_gpu": None,
+        **plain,
+        "tokens_wording": TokensWording(plain["tokens_wording"]),
+        "compressed_layout": CompressedLayout(plain["compressed_layout"]),
+        "latents": LatentCaches(**_frozen(plain["latents"])),
+        "capabilities": Capabilities(**plain["capabilities"]),
+        "batch_tiers": tuple(BatchTier(**_frozen(tier)) for tier in plain["batch_tiers"]),
+    }
     return EngineProfile(
-        **{
-            "gpu_memory_utilization": None,
-            "sparse_block_size": None,
-            "logged_gpu": None,
-            **plain,
-            "tokens_wording": TokensWording(plain["tokens_wording"]),
-            "compressed_layout": CompressedLayout(plain["compressed_layout"]),
-            "latents": LatentCaches(**_frozen(plain["latents"])),
-            "capabilities": Capabilities(**plain["capabilities"]),
-            "batch_tiers": tuple(BatchTier(**_frozen(tier)) for tier in plain["batch_tiers"]),
-        },
+        **figures,
         engine=engine,
         title=table["title"],
         version=version,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plimsoll.planners.ground.units import SECONDS_PER_HOUR
 from plimsoll.planners.questions import ServingQuestion
 from plimsoll.planners.serving.replica import Replica
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.times.batching import Deployment, SteadyState
 
-SECONDS_PER_HOUR = 3600
 MILLION = 10**6
 
 

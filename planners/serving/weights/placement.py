@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from plimsoll.planners.serving.releases.tables import read_table
-from plimsoll.planners.sharding import KeyValueHeads, ShardingPolicy
+from plimsoll.planners.sharding import ExpertTensorDegree, KeyValueHeads, ShardingPolicy
 from plimsoll.planners.sharding.cuts import Whole
-from plimsoll.planners.sharding.policy import ExpertTensorDegree
 from plimsoll.planners.sharding.stages import last_but_one_first
 
 
@@ -15,12 +14,10 @@ from plimsoll.planners.sharding.stages import last_but_one_first
 def policy_of(engine: str) -> ShardingPolicy:
     """Return how an engine places weights: heads fewer than ranks stand on several, each rank stacks its experts."""
     return ShardingPolicy(
-        name=engine,
         key_value_heads=KeyValueHeads.REPLICATED,
         cut=Whole(),
         deal_layers=last_but_one_first,
         expert_tensor_degree=ExpertTensorDegree.ALL_RANKS,
         stacks_experts=True,
-        source=f"planners/serving/engines, {engine}",
         **read_table(engine)["placement"],
     )

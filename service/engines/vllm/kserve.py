@@ -11,6 +11,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from plimsoll.service.engines.vllm.flags import FLAGS
+from plimsoll.service.launch.words import above_one, options
+from plimsoll.service.workloads.commands.flags import option
 from plimsoll.service.workloads.objects.object_parts import (
     Path,
     UnreadableObject,
@@ -25,12 +28,8 @@ from plimsoll.service.workloads.objects.pods import PodGroup, Pods, pods_of
 
 MAIN = "main"
 HUGGING_FACE_URI = re.compile(r"^hf://([^:]+)")
-# What `parallelism` says, and the option by which KServe's templates tell vLLM.
-DEGREES = {
-    "tensor": "--tensor-parallel-size",
-    "pipeline": "--pipeline-parallel-size",
-    "data": "--data-parallel-size",
-}
+# What `parallelism` says, and the field by which KServe's templates tell vLLM.
+DEGREES = {"tensor": "tensor_parallel", "pipeline": "pipeline_parallel", "data": "data_parallel"}
 
 
 def llm_inference_service(manifest: Mapping[str, Any]) -> tuple[PodGroup, ...]:
@@ -111,12 +110,7 @@ def _model(manifest: Mapping[str, Any]) -> str:
 def _degree_words(role: Mapping[str, Any], path: Path) -> list[str]:
     place = (*path, "parallelism")
     parallelism = as_mapping(role.get("parallelism") or {}, place)
-    words = [
-        word
-        for name, flag in DEGREES.items()
-        if (degree := pod_count(parallelism, name, place)) > 1
-        for word in (flag, str(degree))
-    ]
+    words = above_one(FLAGS, **{field: pod_count(parallelism, name, place) for name, field in DEGREES.items()})
     if parallelism.get("data") and role.get("worker") is not None:
-        words += ["--data-parallel-size-local", str(max(pod_count(parallelism, "dataLocal", place), 1))]
-    return [*words, *(["--enable-expert-parallel"] if parallelism.get("expert") is True else [])]
+        words += options(FLAGS, local_data_parallel=max(pod_count(parallelism, "dataLocal", place), 1))
+    return [*words, *([option(FLAGS, "expert_parallel")] if parallelism.get("expert") is True else [])]

@@ -98,16 +98,16 @@ def _precision(precision: str) -> dict[str, Any]:
 
 def _zero_optimization(launch: TrainingLaunch) -> dict[str, Any]:
     layout = launch.layout
-    traffic = load_profile(layout.framework).weights
+    zero = load_profile(layout.framework).zero
     section: dict[str, Any] = {"stage": layout.zero_stage, "contiguous_gradients": True}
-    if traffic.bucket_elements:
+    if zero is not None:
         section |= {
-            "reduce_bucket_size": traffic.bucket_elements,
-            "allgather_bucket_size": traffic.bucket_elements,
+            "reduce_bucket_size": zero.reduce_bucket_elements,
+            "allgather_bucket_size": zero.reduce_bucket_elements,
         }
-    if layout.zero_stage == 3:
+    if zero is not None and layout.zero_stage == 3:
         section |= {
-            "stage3_prefetch_bucket_size": traffic.gather_budget_elements,
+            "stage3_prefetch_bucket_size": zero.prefetch_bucket_elements,
             "sub_group_size": nvme.SUB_GROUP_ELEMENTS,
         }
     if layout.offload != "none":

@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from plimsoll.planners.ground.units import GIB
 from plimsoll.service.ground.errors import NoSuitableDevice
 from plimsoll.service.worker.device_run.devices import ANY, Device, environment, find_device
 from plimsoll.service.worker.device_run.meters import meter_of
-from plimsoll.service.worker.device_run.where import GIB, HEADROOM, PROCESS_BYTES
+from plimsoll.service.worker.device_run.where import HEADROOM, PROCESS_BYTES
 from plimsoll.service.worker.dry_run.recording.allocator import replay
 from plimsoll.service.worker.dry_run.recording.curve import largest_owners, phase_at, phase_peaks, thinned_curve
 from plimsoll.service.worker.dry_run.recording.ledger import Kind, Ledger

@@ -10,6 +10,7 @@ from typing import Any
 from plimsoll.planners.catalogue import Catalogue
 from plimsoll.planners.ground.errors import UnknownCluster, UnknownGpu
 from plimsoll.planners.ground.hardware import Gpu
+from plimsoll.planners.ground.units import MIB
 from plimsoll.planners.serving.releases.cards import is_amd
 from plimsoll.service.workloads.objects.pods import Container, Pods
 
@@ -19,7 +20,7 @@ SHARED_RESOURCE = "nvidia.com/gpu.shared"
 GPU_RESOURCES = (NVIDIA_RESOURCE, SHARED_RESOURCE, AMD_RESOURCE)
 # HAMi's share of each GPU, in MiB or in hundredths of the card, which the engine sees as the whole card.
 MEMORY_RESOURCE, MEMORY_PERCENTAGE_RESOURCE = "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"
-MIB, PERCENT = 2**20, 100
+PERCENT = 100
 # Shares of GPUs by other schedulers: Volcano's, Alibaba's, Tencent's, Run:ai's.
 OTHER_SHARES = re.compile(r"^(?:volcano\.sh/vgpu|aliyun\.com/gpu|tencent\.com/vcuda|run\.ai/|4paradigm\.com/vgpu)")
 # GKE: a slice of a card by its profile, and cards that several pods take.

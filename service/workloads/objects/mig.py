@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-GIB = 2**30
+from plimsoll.planners.ground.units import GIB
+
 PROFILES_FILE = Path(__file__).parent / "mig_profiles.toml"
 # "1g.10gb+me" has media engines besides; in a resource's name the plus is a dot.
 MEDIA_SUFFIX = re.compile(r"[+.]me(\.all)?$")

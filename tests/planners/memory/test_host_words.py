@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.memory.host_words import host_notes, host_shortage, is_host_sure, lacking_host_bytes
 from plimsoll.planners.training.planning import plan_without_advice
 from tests.planners.factories import hardware, question
 
-GIB = 2**30
 H100 = catalogue().gpu("h100-sxm-80gb")
 FIELD = "hardware.host_memory_bytes"
 

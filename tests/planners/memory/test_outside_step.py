@@ -119,6 +119,6 @@ def test_a_stack_that_keeps_no_logits_refuses_to_keep_them():
 
 @pytest.mark.parametrize("name", stack_names())
 def test_every_stack_says_how_it_loads_and_saves(name):
-    outside = load_profile(name).spikes
+    outside = load_profile(name).outside_step
     assert outside.loading in LOADING_REASONS
     assert outside.checkpoint in SAVING_REASONS

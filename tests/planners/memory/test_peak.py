@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.layouts.candidates import candidates_from_rows
 from plimsoll.planners.memory.peak import (
     FITS,
@@ -24,7 +25,6 @@ from tests.planners.factories import LLAMA_3_70B, gpt, hardware, llama, small_ll
 from tests.planners.sharding.models import DEEPSEEK, spec
 from tests.planners.training_cases import job, memory, one_layout
 
-GIB = 2**30
 FULL = 2
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from plimsoll.planners.architecture import ModelSpec
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.hardware import Gpu, GpuCount, Hardware
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.questions import ServingLayoutRequest, ServingQuestion
-
-GIB = 2**30
 
 # vLLM logs 79.19 GiB; rates of the H100 whitepaper, dense.
 H100 = Gpu(

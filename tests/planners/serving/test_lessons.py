@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.learned import Learned, Ranks
 from plimsoll.planners.serving.degrees import Degrees, ranks_of
 from plimsoll.planners.serving.lessons import MeasuredStart, PlannedStart, lesson
 from plimsoll.planners.serving.planning import plan_serving
 from plimsoll.planners.serving.releases.profile import engine_profile
-from tests.planners.serving.factories import GIB, question
+from tests.planners.serving.factories import question
 
 
 def learned(**values: Any) -> Learned:

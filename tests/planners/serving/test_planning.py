@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.questions import LengthDistribution, ServiceLevel, Speculation
 from plimsoll.planners.serving.planning import plan_serving
 from tests.planners.serving.factories import (
-    GIB,
     GPT2,
     H100,
     LLAMA_70B,

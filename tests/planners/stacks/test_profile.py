@@ -1,7 +1,8 @@
 import pytest
 
 from plimsoll.planners.ground.errors import UnknownName
-from plimsoll.planners.stacks.profile import load_profile, profiles_to_search, stack_names, stack_table
+from plimsoll.planners.sharding.cuts import EachTensorFlat, FlatBuffers
+from plimsoll.planners.stacks.profile import load_profile, profiles_to_search, stack_names, textbook
 
 
 @pytest.mark.parametrize("name", stack_names())
@@ -55,10 +56,33 @@ def test_a_named_framework_is_searched_alone():
     assert [profile.name for profile in profiles_to_search("ddp")] == ["ddp"]
 
 
-def test_profile_files_hold_no_key_twice_and_no_unknown_one():
-    own = {"variants", "fp8", "run_ahead", "zero"}
-    keys = {name: set(stack_table(name, "stack.toml")) - own for name in stack_names()}
-    assert len({frozenset(names) for names in keys.values()}) == 1
+@pytest.mark.parametrize("name", stack_names())
+def test_whoever_trains_adapters_says_how_the_frozen_base_is_held(name: str):
+    profile = load_profile(name)
+    assert ("lora" in profile.can.methods) == (profile.frozen_base.reason != "nothing is frozen")
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_every_stack_says_how_weights_lie_in_each_stage_that_it_can_do(name: str):
+    profile = load_profile(name)
+    assert {str(stage) for stage in profile.can.zero_stages} <= set(profile.weights.gathering)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_cuts_tensors_by_themselves_from_stage_3(stage: int):
+    cut = load_profile("deepspeed").sharding_policy(stage).cut
+    # stage_1_and_2.py: NCCL's start on 4 bytes, two elements in 16 bits; partition_parameters.py.
+    assert cut == FlatBuffers(rank_multiple=2) if stage < 3 else isinstance(cut, EachTensorFlat)
+
+
+def test_a_stage_that_a_stack_cannot_do_is_cut_as_the_nearest_below():
+    policies = load_profile("accelerate").placement.policies
+    assert 1 not in load_profile("accelerate").can.zero_stages
+    assert policies[1] is policies[0]
+
+
+def test_there_is_one_textbook():
+    assert [name for name in stack_names() if load_profile(name).is_textbook] == [textbook().name] == ["reference"]
 
 
 def test_a_variant_changes_what_its_table_names_and_nothing_else():

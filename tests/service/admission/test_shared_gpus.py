@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll.service.admission.findings import GIB, Share
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.admission.findings import Share
 from plimsoll.service.admission.shared_gpus import Sharing, sharing_finding
 
 

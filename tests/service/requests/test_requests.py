@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, UnknownGpu, UnknownModel
 from plimsoll.planners.ground.ranges import SEQUENCE_TOKENS
 from plimsoll.planners.questions import LayoutRequest, NamedLayout, Recompute
+from plimsoll.planners.stacks.profile import stack_names
 from plimsoll.service.catalogue.gpus import MOST_GPUS_UNASKED, resolve_fleet, resolve_hardware
 from plimsoll.service.requests.calibration import CalibrationRequest
 from plimsoll.service.requests.configs import MOST_CONFIG_DEPTH
@@ -23,7 +24,7 @@ from plimsoll.service.requests.measurements import MeasurementRequest
 from plimsoll.service.requests.models import ConfigModel, DescribeRequest
 from plimsoll.service.requests.pointers import field_errors, field_name, json_pointer
 from plimsoll.service.requests.serving import InferRequest
-from plimsoll.service.requests.training import TrainRequest
+from plimsoll.service.requests.training import Stack, TrainRequest
 from tests.api.questions import TINY_CONFIG, infer, train
 
 BY_HAND: dict[str, Any] = {
@@ -431,3 +432,7 @@ def test_a_cache_left_away_is_in_fp16_on_cards_without_bf16_and_stays_open_for_b
 )
 def test_a_sentence_names_the_field_that_a_pointer_leads_to(pointer: str, name: str):
     assert field_name(pointer) == name
+
+
+def test_the_contract_lists_the_stacks_that_have_a_folder():
+    assert set(get_args(Stack)) == set(stack_names())

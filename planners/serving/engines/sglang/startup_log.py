@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.log_lines import (
     COUNT,
     GIB_NUMBER,
@@ -16,7 +17,6 @@ from plimsoll.planners.serving.log_lines import (
     gib_line,
     word,
 )
-from plimsoll.planners.serving.releases.profile import GIB
 
 # sglang/srt/model_executor/model_runner.py, mem_cache/memory_pool.py, managers/scheduler.py; GiB are printed as GB.
 LINES = (

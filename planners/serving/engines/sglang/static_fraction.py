@@ -14,13 +14,12 @@ from functools import lru_cache
 from plimsoll.planners.architecture import KvKind, ModelSpec, Part
 from plimsoll.planners.ground.errors import InvalidQuestion
 from plimsoll.planners.ground.identity import Same
+from plimsoll.planners.ground.units import GIB, MIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.memory.budget import given_fraction
-from plimsoll.planners.serving.releases.profile import GIB
 from plimsoll.planners.serving.releases.rules import Reserve
 from plimsoll.planners.serving.settings.settings import Settings
 
-MIB = 2**20
 # Tiers of cuda_graph_max_bs differ below tp_size 4.
 WIDE_RANKS = 4
 # The fraction is rounded to so many digits, and up to so many what a vision tower leaves of it: a command states it.

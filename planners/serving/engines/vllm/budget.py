@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plimsoll.planners.architecture import ModelSpec
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.memory.budget import (
     Shifts,
@@ -17,7 +18,6 @@ from plimsoll.planners.serving.memory.budget import (
     profiled_activation_bytes,
 )
 from plimsoll.planners.serving.memory.profile_run import cuda_graph_bytes, fitted_figures
-from plimsoll.planners.serving.releases.profile import GIB
 from plimsoll.planners.serving.settings.settings import Settings
 from plimsoll.planners.serving.weights.stages import Stage
 

@@ -39,10 +39,12 @@ class ZeroSettings:
 
 def zero_settings(framework: str, accumulation_dtype: torch.dtype) -> ZeroSettings:
     """Return the settings that a plan's `deepspeed.json` is written with."""
-    weights = load_profile(framework).weights
+    told = load_profile(framework).zero
+    if told is None:
+        raise ValueError(f"{framework} has no engine that reduces in buckets of its own.")
     return ZeroSettings(
-        reduce_bucket=weights.bucket_elements,
-        prefetch_bucket=weights.gather_budget_elements,
+        reduce_bucket=told.reduce_bucket_elements,
+        prefetch_bucket=told.prefetch_bucket_elements,
         sub_group=nvme.SUB_GROUP_ELEMENTS,
         accumulation_dtype=accumulation_dtype,
     )

@@ -10,9 +10,10 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import PlanningStopped
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.questions import ServiceLevel
 from plimsoll.planners.serving.planning import plan_serving
-from tests.planners.serving.factories import GIB, LLAMA_70B, hardware, model, question
+from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
 
 ONE_CARD = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1}
 

@@ -8,11 +8,12 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS, CacheTerms
 from plimsoll.planners.serving.cache.pools import UNBOUNDED
 from plimsoll.planners.serving.cache.token_pools import TokenPools, token_pools
 from plimsoll.planners.serving.releases.profile import engine_profile
-from tests.planners.serving.factories import GIB, model
+from tests.planners.serving.factories import model
 
 
 def published(name):

@@ -12,9 +12,10 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import ImpossibleLayout, NotYetAvailable
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.engines.vllm.budget import requested_bytes
 from plimsoll.planners.serving.planning import plan_serving
-from tests.planners.serving.factories import GIB, H100, hardware, model, question
+from tests.planners.serving.factories import H100, hardware, model, question
 
 
 def engine_question(engine, spec=None, **changes):

@@ -7,11 +7,12 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import NotYetAvailable
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engines.caches import batches_under_way, replica_cache
 from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.serving.settings.settings import resolve_settings
-from tests.planners.serving.factories import GIB, question
+from tests.planners.serving.factories import question
 
 FLASH = "deepseek-ai/DeepSeek-V4-Flash"
 ALONE = Degrees(tensor_parallel=1, pipeline_parallel=1, attention_data_parallel=1, expert_parallel=1)

@@ -6,6 +6,7 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engines.budgets import stage_budgets
 from plimsoll.planners.serving.engines.vllm.budget import requested_bytes
@@ -24,7 +25,7 @@ from plimsoll.planners.serving.memory.profile_run import (
 from plimsoll.planners.serving.releases.profile import engine_profile
 from plimsoll.planners.serving.settings.settings import resolve_settings
 from plimsoll.planners.serving.weights.stages import replica_stages
-from tests.planners.serving.factories import GIB, H100, MIXTRAL, model, question
+from tests.planners.serving.factories import H100, MIXTRAL, model, question
 
 
 def budget_of(**changes):

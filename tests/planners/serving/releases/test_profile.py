@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.releases.profile import (
     engine_profile,
     minor_version,
@@ -14,7 +15,7 @@ from plimsoll.planners.serving.releases.profile import (
 )
 from plimsoll.planners.serving.releases.rules import TokensWording
 from plimsoll.planners.serving.releases.tables import known_engines, read_table
-from tests.planners.serving.factories import GIB, H100
+from tests.planners.serving.factories import H100
 
 
 def test_the_newest_known_version_is_the_default():

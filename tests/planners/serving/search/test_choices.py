@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.questions import AllowedChoices
 from plimsoll.planners.serving.planning import plan_serving, plan_serving_fleet
 from plimsoll.planners.serving.search.choices import MOST_CHOICES, allowed_choices
-from tests.planners.serving.factories import GIB, LLAMA_70B, hardware, model, question
+from tests.planners.serving.factories import LLAMA_70B, hardware, model, question
 
 
 def test_every_combination_is_a_question():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.formats.weight_format import WEIGHT_FORMATS, weight_format
 from plimsoll.planners.serving.weights.divisibility import layout_obstacle, tensor_parallel_obstacle
@@ -21,16 +22,7 @@ from plimsoll.planners.serving.weights.stages import (
     rotary_table_bytes,
     stage_layers,
 )
-from tests.planners.serving.factories import (
-    GIB,
-    GPT2,
-    H100,
-    LLAMA_8B,
-    LLAMA_70B,
-    MIXTRAL,
-    QWEN2_0_5B,
-    model,
-)
+from tests.planners.serving.factories import GPT2, H100, LLAMA_8B, LLAMA_70B, MIXTRAL, QWEN2_0_5B, model
 
 BF16 = WEIGHT_FORMATS["bf16"]
 

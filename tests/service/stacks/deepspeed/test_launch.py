@@ -50,11 +50,12 @@ def test_deepspeed_accepts_every_stage_and_its_batch_multiplies_out(stage: int, 
 
 
 def test_buckets_are_those_that_memory_is_counted_with(monkeypatch: pytest.MonkeyPatch):
-    counted = load_profile("deepspeed").weights
+    counted = load_profile("deepspeed").zero
+    assert counted is not None
     found = parsed(launch("deepspeed", data_parallel=8, zero_stage=3), monkeypatch).zero_config
     assert (found.reduce_bucket_size, found.prefetch_bucket_size) == (
-        counted.bucket_elements,
-        counted.gather_budget_elements,
+        counted.reduce_bucket_elements,
+        counted.prefetch_bucket_elements,
     )
 
 

@@ -5,7 +5,8 @@ import tomllib
 import pytest
 
 from plimsoll.planners.catalogue import catalogue
-from plimsoll.service.workloads.objects.mig import GIB, PROFILES_FILE, slice_bytes
+from plimsoll.planners.ground.units import GIB
+from plimsoll.service.workloads.objects.mig import PROFILES_FILE, slice_bytes
 
 CARDS = tomllib.loads(PROFILES_FILE.read_text())["card"]
 

@@ -9,13 +9,13 @@ import pytest
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.units import GIB, MIB
 from plimsoll.planners.serving.degrees import Degrees
 from plimsoll.planners.serving.engines.sglang.static_fraction import graph_reserve_bytes, static_fraction
 from plimsoll.planners.serving.settings.settings import resolve_settings
-from tests.planners.serving.factories import GIB, model, question
+from tests.planners.serving.factories import model, question
 
 H100_MIB = 81090.56
-MIB = 2**20
 
 
 def fraction(spec=None, degrees=None, total_gib=79.19, version="0.5.8", **changes):

@@ -6,10 +6,11 @@ import pytest
 
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS, CacheTerms
 from plimsoll.planners.serving.engines.transformers.sequence_cache import SequenceCache, sequence_cache
 from plimsoll.planners.serving.releases.profile import engine_profile
-from tests.planners.serving.factories import GIB, hybrid, model
+from tests.planners.serving.factories import hybrid, model
 
 
 def published(name):

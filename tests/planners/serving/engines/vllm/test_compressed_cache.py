@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import ImpossibleLayout, InvalidQuestion, NotYetAvailable
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.cache.compressed_rows import is_compressed
 from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS, CacheTerms
 from plimsoll.planners.serving.engines.vllm.compressed_cache import (
@@ -22,7 +23,7 @@ from plimsoll.planners.serving.engines.vllm.compressed_cache import (
     least_padding,
 )
 from plimsoll.planners.serving.releases.profile import EngineProfile, engine_profile
-from tests.planners.serving.factories import GIB, model
+from tests.planners.serving.factories import model
 
 FLASH, PRO = "deepseek-ai/DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Pro"
 V22, V24, V27 = (engine_profile("vllm", version) for version in ("0.22", "0.24", "0.27"))

@@ -12,6 +12,7 @@ from plimsoll.planners.architecture import KvKind
 from plimsoll.planners.catalogue import catalogue
 from plimsoll.planners.families import describe_config
 from plimsoll.planners.ground.errors import InvalidQuestion
+from plimsoll.planners.ground.units import GIB
 from plimsoll.planners.serving.cache.block_pool import usable_blocks
 from plimsoll.planners.serving.cache.kv_formats import KV_FORMATS, CacheTerms, kv_format, layer_bytes_per_token
 from plimsoll.planners.serving.engines.vllm.kv_cache import (
@@ -21,7 +22,7 @@ from plimsoll.planners.serving.engines.vllm.kv_cache import (
     group_size,
 )
 from plimsoll.planners.serving.releases.profile import engine_profile
-from tests.planners.serving.factories import GIB, LLAMA_7B, LLAMA_70B, hybrid, model
+from tests.planners.serving.factories import LLAMA_7B, LLAMA_70B, hybrid, model
 
 V19 = engine_profile("vllm", "0.19")
 NEWEST = engine_profile("vllm", None)
