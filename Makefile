@@ -51,7 +51,7 @@ format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff check --fix .
 
 openapi: $(VENV)/.serve ## Write openapi.yaml from the application
-	$(BIN)/python -m api.openapi
+	$(BIN)/python -m plimsoll.api.openapi
 
 contract: $(VENV)/.test $(CONTRACT_TOOLS)/.tools ## Hold openapi.yaml against three linters (needs Node.js and npm)
 	$(BIN)/openapi-spec-validator openapi.yaml
