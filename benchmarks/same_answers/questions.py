@@ -28,7 +28,8 @@ class Question:
     """One request. `kind` says what it is there for; `text` is a body that is sent as it stands, JSON or not.
 
     In the path and body of a question with `after`, `{plan_id}` and `{job_id}` stand for what the answer to that
-    question names so. Questions `in_order` are asked one at a time after all others, because they store something.
+    question names so; in any body `{models}` is a folder of models on disk. Questions `in_order` are asked one at a
+    time after all others, because they store something.
     """
 
     number: int

@@ -1,7 +1,7 @@
 """A pytest plugin that writes down what tests ask, for `draw`: `pytest -p benchmarks.same_answers.recorded tests/api`.
 
-Requests are taken where httpx sends them. Reviews are taken where admission reads them, and launch commands become the
-container of a pod. The lines go to the end of the file in `SAME_ANSWERS_RECORDED`.
+Requests are taken where httpx sends them, configs where they are described, reviews where admission reads them, and
+launch commands become the container of a pod. The lines go to the end of the file in `SAME_ANSWERS_RECORDED`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 MODEL_WORD = re.compile(r"(?<![\w\-./'\"$])m(?=\s|$)")
 PROGRAM_WORD = re.compile(rf"(?<![\w\-./])e (?={MODEL})")
 REVIEWS = ("service.admission.review", "read_review")
+CONFIGS = ("planners.huggingface", "describe_config")
 COMMANDS = (
     ("service.admission.serving_commands", "serving_launch"),
     ("service.admission.training_commands", "training_launch"),
@@ -36,6 +37,8 @@ def pytest_configure() -> None:
         _listen(client, "send", lambda _, request, *__, **___: _write_request(request))
     module, name = REVIEWS
     _listen(importlib.import_module(module), name, lambda review, *_, **__: _write_review(review))
+    module, name = CONFIGS
+    _listen(importlib.import_module(module), name, lambda config, *_, **__: _write_config(config))
     for module, name in COMMANDS:
         _listen(importlib.import_module(module), name, _write_command)
 
@@ -68,6 +71,10 @@ def _write_request(request: httpx.Request) -> None:
 
 def _write_review(review: Any) -> None:
     _write(method="POST", path="/admission/validate", text=json.dumps(review), headers={})
+
+
+def _write_config(config: Any) -> None:
+    _write(method="POST", path="/models/describe", text=json.dumps({"model": {"config": config}}), headers={})
 
 
 def _write_command(*arguments: Any, gpus: int = 8, **_: Any) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.same_answers.surroundings import surroundings
+
 START_SECONDS = 180.0
 STOP_SECONDS = 60.0
 LOG_CHARACTERS = 2_000
@@ -53,11 +55,11 @@ def running_service(root: Path, data_dir: Path) -> Iterator[str]:
     """Yield the URL of the service of a tree, with its database and without a worker."""
     data_dir.mkdir(parents=True)
     log_file, port = data_dir.with_suffix(".log"), _free_port()
-    with log_file.open("wb") as log:
+    with log_file.open("wb") as log, surroundings() as around:
         process = subprocess.Popen(
             [sys.executable, "-m", _command(root), "serve", "--port", str(port), "--workers", "0"],
             cwd=root,
-            env=_environment(root, data_dir),
+            env={**_environment(root, data_dir), **around},
             stdout=log,
             stderr=log,
         )

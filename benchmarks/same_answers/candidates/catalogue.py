@@ -55,6 +55,24 @@ ADDRESSES = (
     "/assets/x/nothing.js",
     "/hardware/h100-sxm-80gb/calibration",
 )
+ELSEWHERE: dict[str, tuple[dict[str, str], ...]] = {
+    "a repository": (
+        {"hub": "team/tiny"},
+        {"hub": "team/tiny-fp8", "revision": "v1"},
+        {"hub": "team/tiny", "revision": "v1"},
+        {"hub": "team/broken"},
+        {"hub": "team/none"},
+        {"hub": "../x"},
+    ),
+    "a folder": (
+        {"path": "{models}/tiny"},
+        {"path": "{models}/broken"},
+        {"path": "{models}/none"},
+        {"path": "{models}/../models/tiny"},
+        {"path": "/etc"},
+        {"path": "tiny"},
+    ),
+}
 TEXT = {"accept": "text/plain"}
 
 
@@ -80,6 +98,11 @@ def candidates() -> Iterator[Candidate]:
         yield _described(kind, {"config": family["config"]})
     for size in (1e6, 1.5e8, 6.2e9, 7e10, 1e13, 10):
         yield _described(f"description of {size:.1e} parameters", {"parameters": size})
+    for kind, models_elsewhere in ELSEWHERE.items():
+        for name, model in enumerate(models_elsewhere, 1):
+            yield _described(f"description of {kind} {name}", model)
+            serving = {"model": model, "hardware": {"gpu": "h100-sxm-80gb", "gpus": 1}}
+            yield _planned(f"plan of {kind} {name}", "infer", serving)
     yield from _foreign()
 
 

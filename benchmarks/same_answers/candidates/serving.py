@@ -40,7 +40,14 @@ MODELS = (
     "microsoft/phi-4",
     "deepseek-ai/DeepSeek-V2-Lite",
 )
-LARGE = ("deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-235B-A22B", "moonshotai/Kimi-K2-Instruct", "meta-llama/Llama-3.1-405B")
+LARGE = (
+    "deepseek-ai/DeepSeek-V3",
+    "deepseek-ai/DeepSeek-V3.2",
+    "deepseek-ai/DeepSeek-V4-Flash",
+    "Qwen/Qwen3-235B-A22B",
+    "moonshotai/Kimi-K2-Instruct",
+    "meta-llama/Llama-3.1-405B",
+)
 GPUS = (
     "h100-sxm-80gb",
     "h100-sxm-80gb",
@@ -55,6 +62,7 @@ GPUS = (
     "a10g-24gb",
 )
 HISTOGRAM = {"lengths": [128, 512, 2048, 8192], "counts": [10, 40, 35, 15]}
+OPEN_LENGTHS = {"serving.input_tokens": None, "serving.output_tokens": None}
 LONG = "Qwen/Qwen2.5-7B-Instruct"
 
 FIELDS: tuple[Change, ...] = (
@@ -97,11 +105,12 @@ FIELDS: tuple[Change, ...] = (
     {"serving.requests_per_second": 5, "serving.slo": {"ttft_seconds": 1, "tpot_seconds": 0.05}},
     {"serving.requests_per_second": 5, "serving.concurrency": 5},
     {
+        **OPEN_LENGTHS,
         "serving.input_length": {"mean": 800, "p90": 2000, "p99": 6000},
         "serving.output_length": {"p50": 200, "p99": 900},
     },
-    {"serving.input_length": {"histogram": HISTOGRAM}, "serving.output_length": {"mean": 300}},
-    {"serving.input_length": {"p50": 500, "p90": 100}},
+    {**OPEN_LENGTHS, "serving.input_length": {"histogram": HISTOGRAM}, "serving.output_length": {"mean": 300}},
+    {**OPEN_LENGTHS, "serving.input_length": {"p50": 500, "p90": 100}},
     *each("serving.prefix_cache_hit_rate", 0.0, 0.6, 1.0),
     *each("serving.speculative", {"tokens": 3, "acceptance_rate": 0.7}, {"tokens": 1, "acceptance_rate": 0}),
     *each("serving.disaggregated", True, {"prefill_gpus": 2, "decode_gpus": 2}, {"prefill_gpus": 3}, False),
@@ -109,9 +118,22 @@ FIELDS: tuple[Change, ...] = (
     *each("layout.tensor_parallel", 1, 2, 3, 4, 8),
     *each("layout.pipeline_parallel", 2, 4),
     *each("layout.data_parallel", 1, 2, 4),
-    *({"layout.attention_data_parallel": n, "model": "deepseek-ai/DeepSeek-V2-Lite"} for n in (1, 2, 4)),
-    *({"layout.expert_parallel": n, "model": "Qwen/Qwen3-30B-A3B"} for n in (1, 2, 4, 8)),
-    *({"layout.decode_context_parallel": n, "layout.tensor_parallel": 8, "hardware.gpus": 8} for n in (2, 8)),
+    *(
+        {"hardware.gpus": 8, "layout.attention_data_parallel": n, "model": "deepseek-ai/DeepSeek-V2-Lite"}
+        for n in (1, 2, 4)
+    ),
+    *({"hardware.gpus": 8, "layout.expert_parallel": n, "model": "Qwen/Qwen3-30B-A3B"} for n in (1, 2, 4, 8)),
+    *(
+        {
+            "layout.decode_context_parallel": n,
+            "layout.tensor_parallel": 8,
+            "hardware": {"gpu": "h200-sxm-141gb", "gpus": 8},
+            "model": "deepseek-ai/DeepSeek-V2-Lite",
+        }
+        for n in (2, 4, 8)
+    ),
+    *({"model": model, "hardware": {"gpu": "b200-sxm-180gb", "gpus": {"min": 4, "max": 16}}} for model in LARGE),
+    *({"hardware.gpus": 4, "serving.disaggregated": {"prefill_gpus": n, "decode_gpus": 4 - n}} for n in (1, 2)),
     *({"model": model, "hardware": {"gpu": "h200-sxm-141gb", "gpus": 16}, "serving.weights": "fp8"} for model in LARGE),
     *(
         {
@@ -176,8 +198,10 @@ def candidates(random: Random) -> Iterator[Candidate]:
     for model in families():
         for engine in random.sample(sorted(VERSIONS), len(VERSIONS)):
             config = {"model": {"config": model["config"]}, "serving.engine": engine}
-            gpus = {"hardware": {"gpu": "h200-sxm-141gb", "gpus": 16}, "serving.max_model_len": 1024}
-            yield _candidate(f"serve a config of {model['config']['model_type']}", changed(base(random), config, gpus))
+            for gpus in (16, 8, 1, None):
+                short = {"hardware": {"gpu": "h200-sxm-141gb", "gpus": gpus}, "serving.max_model_len": 1024}
+                kind = f"serve a config of {model['config']['model_type']}"
+                yield _candidate(kind, changed(base(random), config, short, {"serving.input_tokens": 256}))
     for _ in range(200):
         model = {"model": random.choice(models())["id"], "serving.engine": random.choice(sorted(VERSIONS))}
         request = changed(base(random), model, *random.sample(FIELDS, random.choice((2, 3))))

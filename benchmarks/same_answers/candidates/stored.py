@@ -8,14 +8,14 @@ from typing import Any
 from benchmarks.same_answers.candidates.parts import Candidate
 
 GPU = "a40-48gb"
-TRAIN = {
+TRAIN: dict[str, Any] = {
     "model": "Qwen/Qwen2.5-1.5B",
     "hardware": {"gpu": GPU, "gpus": 4},
     "framework": "fsdp2",
     "training": {"sequence_length": 2048, "global_batch_size": 32},
     "layout": {"data_parallel": 4, "zero_stage": 3},
 }
-INFER = {
+INFER: dict[str, Any] = {
     "model": "Qwen/Qwen2.5-1.5B",
     "hardware": {"gpu": GPU, "gpus": 1},
     "serving": {"max_model_len": 2048, "concurrency": 8, "input_tokens": 500, "output_tokens": 100},
@@ -43,13 +43,16 @@ CALIBRATION = {
         }
     ],
 }
+# The newest engine whose log is learned from, and what it printed at its start.
+STARTED = {**INFER, "serving": {**INFER["serving"], "engine_version": "0.19"}}
 LOG = (
-    "INFO 11-20 10:00:00 [core.py:58] Initializing a V1 LLM engine (v0.19.0) with config: "
-    "model='Qwen/Qwen2.5-1.5B', dtype=torch.bfloat16, max_seq_len=2048, tensor_parallel_size=1\n"
-    "INFO 11-20 10:00:09 [gpu_model_runner.py:2000] Model loading took 2.9104 GiB and 5.1 seconds\n"
-    "INFO 11-20 10:00:20 [gpu_worker.py:298] Available KV cache memory: 35.50 GiB\n"
-    "INFO 11-20 10:00:20 [kv_cache_utils.py:1087] GPU KV cache size: 1,329,424 tokens\n"
-    "INFO 11-20 10:00:20 [kv_cache_utils.py:1091] Maximum concurrency for 2,048 tokens per request: 649.13x\n"
+    "INFO [utils.py:233] non-default args: {'gpu_memory_utilization': 0.9, 'max_num_seqs': 1024}\n"
+    "INFO [scheduler.py:238] Chunked prefill is enabled with max_num_batched_tokens=8192.\n"
+    "INFO [core.py:105] Initializing a V1 LLM engine (v0.19.0) with config: model='Qwen/Qwen2.5-1.5B', "
+    "dtype=torch.bfloat16, tensor_parallel_size=1, max_seq_len=2048, kv_cache_dtype=auto\n"
+    "INFO [gpu_model_runner.py:4700] Model loading took 2.89 GiB memory and 3.2 seconds\n"
+    "INFO [gpu_worker.py:391] Available KV cache memory: 35.11 GiB\n"
+    "INFO [kv_cache_utils.py:1307] GPU KV cache size: 1,314,800 tokens\n"
 )
 SCHEMES = ("int8", "int8-channel", "int8-group", "nf4", "fp4", "fp8", "fp8-channel", "int4", "mxfp4", "int3")
 
@@ -106,7 +109,9 @@ def _measured(plan: Candidate, served: Candidate) -> Iterator[Candidate]:
         **_post("/measurements", {"plan_id": "{plan_id}", "tpot_seconds": 0.008, "kv_tokens": 1_200_000}),
         "after": served,
     }
+    yield _post("/plan/infer", STARTED)
     yield _post("/measurements", {"gpu": GPU, "log": LOG})
+    yield _post("/plan/infer", STARTED)
     yield _post("/measurements", {"gpu": GPU, "log": "nothing of use"})
     yield _post("/measurements", {"peak_bytes": 5})
     yield _post(

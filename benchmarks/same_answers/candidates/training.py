@@ -208,6 +208,9 @@ def candidates(random: Random) -> Iterator[Candidate]:
                 yield _candidate(f"train {method} by {stack}", changed(base(random), asked))
         for _ in range(60):
             yield _candidate(f"train a layout of {stack}", changed(base(random), {"framework": stack}, degrees(random)))
+        for _ in range(4):
+            compare = {"compare": [_compared(random) for _ in range(3)], "hardware.gpus": 16}
+            yield _candidate("train, compared", changed(base(random), {"framework": stack}, compare))
     for model in families():
         yield from _of_family(model, random)
     for _ in range(300):
@@ -271,6 +274,12 @@ def _of_family(model: Any, random: Random) -> Iterator[Candidate]:
                 {"training.sequence_length": 512},
             )
             yield _candidate(f"train a config of {family}", request)
+
+
+def _compared(random: Random) -> dict[str, Any]:
+    """Return some degrees of a layout as they stand under `compare`."""
+    chosen = degrees(random)
+    return {name.removeprefix("layout."): value for name, value in chosen.items() if name.startswith("layout.")}
 
 
 def _name(field: Change) -> str:
