@@ -14,8 +14,10 @@ from benchmarks.same_answers.asking import Answer
 # Everything that is not compared, in JSON and in text alike: (what it is, how it is written, what stands in its place).
 REMOVED = (
     ("the planner's version, a digest of its files", re.compile(r"\b\d+\.\d+\.\d+\+[0-9a-f]{8}\b"), "<version>"),
+    ("the catalogue's, a digest of its files", re.compile(r'("catalogue_revision":")[0-9a-f]{16}'), r"\1<revision>"),
     ("seconds that a search took", re.compile(r'("search":\{[^{}]*"seconds":)[^,}]+'), r"\1<seconds>"),
     ("the same in a table", re.compile(r"(by a rule\) in )[\d.,]+ \w+"), r"\1<seconds>"),
+    ("a plan's quotes in YAML, which some ids need", re.compile(r'(plan-id: )\\?"<plan>\\?"'), r"\1<plan>"),
     ("times of day", re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"), "<time>"),
     ("ids of jobs", re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<job>"),
     ("cursors, which hold a time and an id", re.compile(r'(cursor(?:":"|=))[\w-]{40,}'), r"\1<cursor>"),

@@ -22,12 +22,12 @@ MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 # Tests of single words name a model "m" and a program "e"; here they are to be judged.
 MODEL_WORD = re.compile(r"(?<![\w\-./'\"$])m(?=\s|$)")
 PROGRAM_WORD = re.compile(rf"(?<![\w\-./])e (?={MODEL})")
-REVIEWS = ("service.admission.review", "read_review")
-CONFIGS = ("planners.huggingface", "describe_config")
+REVIEWS = ("plimsoll.service.admission.review", "read_review")
+CONFIGS = ("plimsoll.planners.families", "describe_config")
 COMMANDS = (
-    ("service.admission.serving_commands", "serving_launch"),
-    ("service.admission.training_commands", "training_launch"),
-    ("service.admission.shell", "programs"),
+    ("plimsoll.service.engines.engine", "serving_launch"),
+    ("plimsoll.service.stacks.commands", "training_launch"),
+    ("plimsoll.service.workloads.commands.shell", "programs"),
 )
 
 

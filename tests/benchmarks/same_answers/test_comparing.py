@@ -43,6 +43,7 @@ def test_the_order_of_members_spaces_and_words_of_text_count(before: str, after:
     "body",
     [
         '{{"plan_id":"{id}","planner_version":"0.1.0+{version}","fits":true}}',
+        '{{"catalogue_revision":"{version}{version}","calibration_revision":"none"}}',
         '{{"artifacts":{{"job":"name: llama-3-1-8b-{short}\\nplan: {id}"}}}}',
         '{{"search":{{"layouts_fitting":3,"seconds":{number}}}}}',
         "Searched 2 layouts (1 fit; 0 more were excluded by a rule) in {number} ms.",
@@ -55,6 +56,12 @@ def test_what_must_differ_is_not_compared(body: str):
     other = body.format(id=NEW, short=NEW[:8], version="4567cdef", number=2)
     assert one != other
     assert places(one, other) == []
+
+
+@pytest.mark.parametrize("mark", ['"', r"\""])
+def test_yaml_quotes_some_ids_and_others_not(mark: str):
+    before, after = (f"name: a\nplimsoll.dev/plan-id: {written}\nb: 1" for written in (f"{mark}{OLD}{mark}", NEW))
+    assert places(before, after) == []
 
 
 def test_the_id_that_a_launch_file_was_asked_by_is_known_in_it():
