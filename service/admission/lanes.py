@@ -10,7 +10,6 @@ from pathlib import PurePosixPath
 from planners.catalogue import Catalogue
 from planners.errors import PlimsollError
 from service.admission.gpus import GpuDemand, claims_devices, container_gpus, gpu_demand, takes_other_share
-from service.admission.here_documents import with_here_documents
 from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.pods import Container, PodGroup, Pods
 from service.admission.serving_commands import serving_launch
@@ -69,13 +68,12 @@ class Lane:
         return tuple(launch for launch in found if isinstance(launch, Launch) and not launch.is_conditional)
 
     def _launches_of(self, container: Container) -> Iterator[Read]:
-        container = with_here_documents(container)
         joins_ray = joins_others = False
         cohort = 0
         texts = (*container.command, *container.args, *container.files.values())
         names_gpus = any(mark in text for text in texts for mark in OWN_GPUS)
         for program in programs(container):
-            words = program.words
+            words, container = program.words, program.container
             if PurePosixPath(words[0]).name in ENDING:
                 cohort += 1
             if any(RAY.search(word) for word in words[:MOST_RAY_WORDS]):

@@ -8,6 +8,7 @@ from typing import Any
 
 from planners.serving.engine import is_older, known_versions, versions_with_changes
 from service.admission.flags import AUTO, Arguments, read_flags
+from service.admission.images import known_image
 from service.admission.launches import CannotRun, Launch, NotRead, Read
 from service.admission.option_files import OptionsFileNotRead, option_words
 from service.admission.pods import Container
@@ -15,7 +16,6 @@ from service.admission.quantization_rules import asked_quantization
 from service.admission.serving_engines import HUGGING_FACE_SERVER, SGLANG, TENSORRT_LLM, VLLM, EngineCommand
 from service.admission.serving_nodes import nodes_of
 from service.admission.serving_rules import broken_rules, lifted_rules, unchecked_rules
-from service.admission.shell import known_image
 from service.admission.tgi_commands import tgi_launch
 
 VERSION_TAG = re.compile(r"^v?([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?:[.-]|post|rc|$)")
